@@ -1,0 +1,1 @@
+"""Quire serves large language models from paged memory."""

@@ -1,0 +1,39 @@
+"""The exception tree.
+
+QuireError
+├── ConfigError    a setting is unknown, out of range, or contradicts another
+├── ModelError     a model's directory, config, weights or tokenizer cannot be used
+├── RequestError   a request cannot be served as asked; ``field`` names the culprit
+└── EngineError    the engine failed while it worked; running requests end with this
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigError", "EngineError", "ModelError", "QuireError", "RequestError"]
+
+
+class QuireError(Exception):
+    """Base of every error that Quire raises on purpose."""
+
+
+class ConfigError(QuireError, ValueError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class ModelError(QuireError):
+    """A model's directory, config, weights or tokenizer cannot be used."""
+
+
+class RequestError(QuireError, ValueError):
+    """A request cannot be served as asked.
+
+    ``field`` is the request's field at fault, in the caller's own words ("prompt", "top_k").
+    """
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class EngineError(QuireError, RuntimeError):
+    """The engine failed while it worked; the requests it was running end with this."""

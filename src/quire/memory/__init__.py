@@ -1,0 +1,21 @@
+"""The KV cache's blocks: who holds which, on what terms. Standard library only."""
+
+from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
+from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_block
+from quire.memory.paged import PagedAllocator
+from quire.memory.pool import BlockPool
+
+__all__ = [
+    "BlockHash",
+    "BlockMove",
+    "BlockPool",
+    "BlockTable",
+    "Demand",
+    "Fit",
+    "KVAllocator",
+    "MoveKind",
+    "PagedAllocator",
+    "Usage",
+    "When",
+    "hash_block",
+]

@@ -1,0 +1,130 @@
+"""What a KV allocator answers: admit reserves, append fills and grows, fork shares, free returns.
+
+``None`` always means: no room, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from quire.memory.blocks import BlockHash, BlockMove
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a sequence asks for at admission, and what its future forks will ask for.
+
+    num_tokens: tokens to reserve for at once (the prompt; everything known, when recomputing).
+    block_hashes: of those tokens' full blocks, in order; empty to stay out of the prefix cache.
+    forks: for each further branch, (tokens it shares with an earlier one, tokens in all).
+    headroom: blocks to leave free for the sequences that are already running.
+    """
+
+    num_tokens: int
+    block_hashes: Sequence[BlockHash] = ()
+    forks: Sequence[tuple[int, int]] = ()
+    headroom: int = 0
+
+
+class When(Enum):
+    NOW = "now"
+    LATER = "later"  # once others have freed enough
+    NEVER = "never"  # not even in an empty pool
+
+
+class Fit(NamedTuple):
+    """Whether a demand fits, with the figures behind the answer (in blocks)."""
+
+    when: When
+    needed: int  # blocks to take from the free ones, headroom included
+    free: int
+    capacity: int
+
+
+class BlockTable(NamedTuple):
+    """A frozen view: logical block i of the sequence is physical block ``block_ids[i]``."""
+
+    block_ids: tuple[int, ...]
+    num_tokens: int
+
+
+class Usage(NamedTuple):
+    """Every slot of the pool, by what it is doing. The parts sum to the capacity."""
+
+    used: int  # hold a token's key and value
+    reserved: int  # promised to tokens of an admitted sequence that are not computed yet
+    internal: int  # in a held block, promised to nobody: the unfilled tails
+    external: int  # free, but in pieces too small to be given out
+    cached: int  # free, content kept for a prefix hit until the block is needed
+    free: int
+
+    @property
+    def capacity(self) -> int:
+        return sum(self)
+
+
+class KVAllocator(Protocol):
+    """Owner of all block tables. Sequence ids are the caller's, and unique while alive."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be taken now, those with cached content included."""
+        ...
+
+    def fit(self, demand: Demand) -> Fit:
+        """Whether ``admit`` would succeed now, later or never. Changes nothing."""
+        ...
+
+    def admit(self, seq_id: int, demand: Demand) -> int | None:
+        """Reserve ``demand.num_tokens``; how many of them are computed already (a prefix hit).
+
+        A hit always leaves at least one token to compute: its logits are needed.
+        """
+        ...
+
+    def blocks_to_append(self, wants: Mapping[int, int]) -> int:
+        """Free blocks that ``append`` would take. Changes nothing."""
+        ...
+
+    def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+        """Room for ``{seq_id: tokens}`` more, for all of these sequences or for none.
+
+        The moves (copies on write) must be carried out before the tokens are written.
+        """
+        ...
+
+    def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
+        """A child that shares all the tokens of its parent."""
+        ...
+
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
+        """The first ``len(block_hashes)`` blocks are full and computed: they may be shared."""
+        ...
+
+    def free(self, seq_id: int) -> None:
+        """Give back everything that only this sequence holds, on the device or swapped out."""
+        ...
+
+    def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+        """Move these sequences to host blocks, one for each distinct block they hold."""
+        ...
+
+    def swap_in(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+        """Bring swapped-out sequences back, sharing what they shared."""
+        ...
+
+    def table(self, seq_id: int) -> BlockTable: ...
+
+    def blocks_held(self, seq_ids: Sequence[int]) -> int:
+        """Distinct device blocks that these sequences hold together."""
+        ...
+
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing, from counters."""
+        ...

@@ -1,0 +1,38 @@
+"""Block ids, moves of whole blocks, and the chained hash that names a block's content."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+BlockHash = bytes
+"""Names the content of a full block *and of everything before it*: equal hashes, equal KV."""
+
+
+class MoveKind(Enum):
+    COPY = "copy"  # device block -> device block (copy-on-write)
+    SWAP_OUT = "swap_out"  # device block -> host block
+    SWAP_IN = "swap_in"  # host block -> device block
+
+
+class BlockMove(NamedTuple):
+    """Copy one whole block. A list of moves is carried out in its order, kinds mixed."""
+
+    kind: MoveKind
+    source: int
+    target: int
+
+
+def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    """The hash of a full block of ``token_ids`` that follows the block named ``parent``.
+
+    The first block's parent is ``b""``, or any bytes that keep its prefixes apart from others'.
+    Keys depend on every earlier token, so the parent's hash is part of the child's. A
+    cryptographic digest, because a crafted collision would show one user another user's prompt.
+    """
+    digest = hashlib.blake2b(parent, digest_size=16)
+    digest.update(array("q", token_ids))
+    return digest.digest()

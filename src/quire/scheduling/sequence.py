@@ -1,0 +1,125 @@
+"""Requests, the sequences that grow from them, and the groups in which they are scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import Enum
+
+from quire.memory import BlockHash, hash_block
+from quire.scheduling.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Request:
+    """The facts of a request. They never change, whatever happens to it."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int  # params.max_tokens with the model's length applied
+    seed: int  # params.seed, or one drawn for this request
+    arrival: float = 0.0  # seconds, on the clock that schedule() is given
+    eos_token_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
+
+
+class FinishReason(str, Enum):
+    STOP = "stop"  # end of sequence, a stop token or a stop string
+    LENGTH = "length"  # max_tokens
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Sequence:
+    """One branch of a request: its tokens, and how many of them are in the KV cache."""
+
+    __slots__ = (
+        "block_hashes",
+        "fork_at",
+        "fork_from",
+        "index",
+        "num_computed",
+        "num_prompt_tokens",
+        "seq_id",
+        "token_ids",
+    )
+
+    def __init__(self, seq_id: int, index: int, prompt_token_ids: Seq[int]) -> None:
+        self.seq_id = seq_id
+        self.index = index  # which of the request's outputs this is
+        self.token_ids = list(prompt_token_ids)  # prompt and output
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.num_computed = 0
+        self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
+        # A dormant branch has no block table: it waits for a sibling to have computed the
+        # tokens both share, and forks from it then.
+        self.fork_from: Sequence | None = None
+        self.fork_at = 0
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are known but not computed; 1 in steady decoding."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def hash_blocks(self, block_size: int) -> None:
+        """Extend ``block_hashes`` to all the full blocks there are."""
+        hashes = self.block_hashes
+        for start in range(len(hashes) * block_size, len(self.token_ids), block_size):
+            block = self.token_ids[start : start + block_size]
+            if len(block) == block_size:
+                hashes.append(hash_block(hashes[-1] if hashes else b"", block))
+
+    def child(self, seq_id: int, index: int) -> Sequence:
+        """A copy that goes its own way from here."""
+        child = Sequence(seq_id, index, ())
+        child.token_ids = self.token_ids.copy()
+        child.num_prompt_tokens = self.num_prompt_tokens
+        child.num_computed = self.num_computed
+        child.block_hashes = self.block_hashes.copy()
+        return child
+
+
+@dataclass
+class MemoryStory:
+    """What a request cost in memory so far."""
+
+    blocks: int = 0  # held now
+    peak_blocks: int = 0
+    block_seconds: float = 0.0
+    cached_tokens: int = 0  # of the prompt, found computed at the first admission
+    num_preemptions: int = 0
+
+    def hold(self, blocks: int) -> None:
+        self.blocks = blocks
+        if blocks > self.peak_blocks:
+            self.peak_blocks = blocks
+
+
+class SequenceGroup:
+    """A request and its live branches, scheduled, preempted and restored together."""
+
+    __slots__ = ("branches", "ever_admitted", "expanded", "memory", "request", "running")
+
+    def __init__(self, request: Request, trunk: Sequence) -> None:
+        self.request = request
+        self.branches = [trunk]  # live ones, in order of index
+        self.expanded = False  # whether the trunk has forked into the request's n branches
+        self.running = False  # admitted, and not preempted since
+        self.ever_admitted = False
+        self.memory = MemoryStory()
+
+    @property
+    def width(self) -> int:
+        """Sequences that this group runs, or will once its trunk has forked."""
+        return len(self.branches) if self.expanded else self.request.params.n
+
+    def tables(self) -> list[int]:
+        """Ids of the branches that have a block table now."""
+        if not self.running:
+            return []
+        return [branch.seq_id for branch in self.branches if branch.fork_from is None]

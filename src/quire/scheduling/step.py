@@ -1,0 +1,94 @@
+"""What crosses the border between deciding and doing: a Step out, a StepResult back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from quire.memory import BlockMove, BlockTable
+from quire.scheduling.sequence import FinishReason, Request
+
+
+class Chunk(NamedTuple):
+    """Tokens of one sequence to compute in this step, and what to sample after them."""
+
+    seq_id: int
+    request: Request
+    branch: int  # its place among the request's outputs
+    token_ids: list[int]
+    start: int  # position of the first of them
+    table: BlockTable  # with room for them
+    num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
+    history: tuple[int, ...]  # output tokens before this, if the params need them
+
+
+class Verdict(Enum):
+    ADMIT = "admit"
+    WAIT = "wait"
+    PREEMPT = "preempt"
+
+
+class Decision(NamedTuple):
+    """What the scheduler did about a request, and the figures it had."""
+
+    what: Verdict
+    request_id: str
+    why: str
+    needed: int  # blocks; sequences where max_num_seqs is what binds
+    free: int  # likewise
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration: carry out the moves in order, then compute all chunks in one batch."""
+
+    moves: list[BlockMove]
+    chunks: list[Chunk]
+    decisions: list[Decision]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+class TokenLogprobs(NamedTuple):
+    """A token's log-probability under the model, and those of the likeliest tokens."""
+
+    logprob: float
+    rank: int  # 1 is the likeliest
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), likeliest first
+
+
+class Sample(NamedTuple):
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What executing a step gave.
+
+    samples: seq_id -> as many samples as its chunk asked for.
+    prompt_logprobs: seq_id -> for each token of the chunk whose successor is in the prompt, the
+        log-probabilities of that successor.
+    """
+
+    samples: dict[int, list[Sample]]
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Carries out steps on some device."""
+
+    def execute(self, step: Step) -> StepResult: ...
+
+
+class Progress(NamedTuple):
+    """One new token of one of a request's outputs."""
+
+    request: Request
+    seq_id: int
+    branch: int
+    sample: Sample
+    finish_reason: FinishReason | None

@@ -1,0 +1,183 @@
+"""Random walks over every verb of the allocator; contents are tracked through the moves."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.invariants import check_allocator
+
+from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash_block
+
+
+class PagedMachine(RuleBasedStateMachine):
+    """Slots hold (history) values; a sequence must always read back its own tokens."""
+
+    @initialize(
+        blocks=st.integers(1, 12), size=st.sampled_from([1, 2, 4]), host=st.integers(0, 8)
+    )
+    def build(self, blocks: int, size: int, host: int) -> None:
+        self.allocator = PagedAllocator(blocks, size, host)
+        self.size = size
+        self.device: dict[tuple[int, int], object] = {}
+        self.host: dict[tuple[int, int], object] = {}
+        self.texts: dict[int, list[int]] = {}  # seq_id -> tokens known
+        self.computed: dict[int, int] = {}
+        self.groups: list[list[int]] = []  # sequences that swap together
+        self.swapped: set[int] = set()
+        self.next_id = 0
+
+    # -- helpers ---------------------------------------------------------------------------
+
+    def replay(self, moves: list[BlockMove]) -> None:
+        pools = {
+            MoveKind.COPY: (self.device, self.device),
+            MoveKind.SWAP_OUT: (self.device, self.host),
+            MoveKind.SWAP_IN: (self.host, self.device),
+        }
+        for kind, source, target in moves:
+            from_pool, to_pool = pools[kind]
+            block = [from_pool.get((source, i)) for i in range(self.size)]
+            to_pool.update({(target, i): value for i, value in enumerate(block)})
+
+    def slot(self, seq_id: int, position: int) -> tuple[int, int]:
+        block, offset = divmod(position, self.size)
+        return self.allocator.table(seq_id).block_ids[block], offset
+
+    def hashes(self, tokens: list[int]) -> list[bytes]:
+        out: list[bytes] = []
+        for i in range(len(tokens) // self.size):
+            parent = out[-1] if out else b""
+            out.append(hash_block(parent, tokens[i * self.size : (i + 1) * self.size]))
+        return out
+
+    def write(self, seq_id: int, count: int) -> None:
+        start = self.computed[seq_id]
+        for p in range(start, start + count):
+            self.device[self.slot(seq_id, p)] = tuple(self.texts[seq_id][: p + 1])
+        self.computed[seq_id] = start + count
+
+    def pick(self, data: st.DataObject, swapped: bool = False) -> int | None:
+        ids = [i for i in self.texts if (i in self.swapped) == swapped]
+        return data.draw(st.sampled_from(ids)) if ids else None
+
+    # -- rules -----------------------------------------------------------------------------
+
+    @rule(data=st.data(), length=st.integers(1, 14))
+    def admit(self, data: st.DataObject, length: int) -> None:
+        tokens = data.draw(st.lists(st.integers(0, 1), min_size=length, max_size=length))
+        demand = Demand(length, self.hashes(tokens), headroom=data.draw(st.integers(0, 2)))
+        fit = self.allocator.fit(demand)
+        cached = self.allocator.admit(self.next_id, demand)
+        assert (cached is not None) == (fit.when is When.NOW)
+        assert (fit.when is When.NEVER) == (-(-length // self.size) > fit.capacity)
+        if cached is not None:
+            assert cached < length
+            self.texts[self.next_id], self.computed[self.next_id] = tokens, cached
+            self.groups.append([self.next_id])
+            self.next_id += 1
+
+    @rule(data=st.data())
+    def append_to_a_group(self, data: st.DataObject) -> None:
+        groups = [g for g in self.groups if g and g[0] not in self.swapped]
+        if not groups:
+            return
+        group = data.draw(st.sampled_from(groups))
+        wants = {i: data.draw(st.integers(1, 5)) for i in group}
+        before = [self.allocator.table(i) for i in group]
+        needed, free = self.allocator.blocks_to_append(wants), self.allocator.num_free_blocks
+        moves = self.allocator.append(wants)
+        assert (moves is None) == (needed > free)
+        if moves is None:
+            assert before == [self.allocator.table(i) for i in group]
+            return
+        assert needed == free - self.allocator.num_free_blocks
+        self.replay(moves)
+        for i, count in wants.items():
+            while len(self.texts[i]) < self.computed[i] + count:
+                self.texts[i].append(data.draw(st.integers(0, 1)))
+            self.write(i, count)
+
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        parent = self.pick(data)
+        if parent is None or not self.computed[parent]:
+            return
+        free = self.allocator.num_free_blocks
+        assert self.allocator.fork(parent, self.next_id) == []
+        assert self.allocator.num_free_blocks == free
+        self.texts[self.next_id] = self.texts[parent][: self.computed[parent]]
+        self.computed[self.next_id] = self.computed[parent]
+        next(g for g in self.groups if parent in g).append(self.next_id)
+        self.next_id += 1
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        seq_id = self.pick(data)
+        if seq_id is not None:
+            done = self.texts[seq_id][: self.computed[seq_id]]
+            self.allocator.commit(seq_id, self.hashes(done))
+
+    @rule(data=st.data(), swapped=st.booleans())
+    def free(self, data: st.DataObject, swapped: bool) -> None:
+        seq_id = self.pick(data, swapped)
+        if seq_id is None:
+            return
+        self.allocator.free(seq_id)
+        del self.texts[seq_id], self.computed[seq_id]
+        self.swapped.discard(seq_id)
+        for group in self.groups:
+            if seq_id in group:
+                group.remove(seq_id)
+
+    @rule(data=st.data())
+    def swap(self, data: st.DataObject) -> None:
+        groups = [g for g in self.groups if g]
+        if not groups:
+            return
+        group = data.draw(st.sampled_from(groups))
+        if group[0] in self.swapped:
+            moves = self.allocator.swap_in(group)
+            if moves is not None:
+                self.replay(moves)
+                self.swapped.difference_update(group)
+            return
+        distinct = {
+            block
+            for i in group
+            for block in self.allocator.table(i).block_ids[: -(-self.computed[i] // self.size)]
+        }
+        room = self.allocator.host.num_free
+        moves = self.allocator.swap_out(group)
+        assert (moves is None) == (len(distinct) > room)
+        if moves is not None:
+            assert len(moves) == len(distinct), "one host block per distinct device block"
+            self.replay(moves)
+            self.swapped.update(group)
+
+    # -- what must hold --------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_exact(self) -> None:
+        if hasattr(self, "allocator"):
+            check_allocator(self.allocator)
+
+    @invariant()
+    def every_sequence_reads_its_own_tokens(self) -> None:
+        for seq_id in getattr(self, "texts", ()):
+            pool = self.host if seq_id in self.swapped else self.device
+            for p in range(self.computed[seq_id]):
+                assert pool[self.slot(seq_id, p)] == tuple(self.texts[seq_id][: p + 1])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "allocator"):
+            return
+        for seq_id in list(self.texts):
+            self.allocator.free(seq_id)
+        usage = self.allocator.usage()
+        assert usage.cached + usage.free == usage.capacity
+        assert self.allocator.host.num_held == 0
+
+
+TestPagedAllocator = PagedMachine.TestCase
+TestPagedAllocator.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

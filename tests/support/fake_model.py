@@ -1,0 +1,85 @@
+"""A model whose text depends on every byte of its KV cache, and on nothing else.
+
+The key at a position is a hash of the token there and of the key before it, *read through the
+block table*; the next token is a hash of all keys, read the same way. One block freed too early,
+copied too late or shared wrongly, and the text changes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from quire.memory import BlockMove, MoveKind
+from quire.scheduling import Request, Sample, Step, StepResult
+
+VOCAB = 50
+EOS = 0
+
+
+def _key(previous: int, token: int) -> int:
+    return zlib.crc32(f"{previous},{token}".encode())
+
+
+def _next_token(keys: Sequence[int], request: Request, branch: int) -> int:
+    return zlib.crc32(repr((keys, request.seed, branch)).encode()) % VOCAB
+
+
+def expected_outputs(request: Request) -> list[list[int]]:
+    """The request's outputs by plain recursion, no memory involved."""
+    return [_expected_output(request, branch) for branch in range(request.params.n)]
+
+
+def _expected_output(request: Request, branch: int) -> list[int]:
+    keys: list[int] = []
+    for token in request.prompt_token_ids:
+        keys.append(_key(keys[-1] if keys else 0, token))
+    output: list[int] = []
+    while True:
+        output.append(_next_token(keys, request, branch))
+        if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
+            return output
+        keys.append(_key(keys[-1], output[-1]))
+
+
+class FakeExecutor:
+    """Executes steps on lists of integers in place of tensors."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+        self.block_size = block_size
+        self.device = [[-1] * block_size for _ in range(num_blocks)]
+        self.host = [[-1] * block_size for _ in range(num_host_blocks)]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        pools = {
+            MoveKind.COPY: (self.device, self.device),
+            MoveKind.SWAP_OUT: (self.device, self.host),
+            MoveKind.SWAP_IN: (self.host, self.device),
+        }
+        for kind, source, target in moves:
+            source_pool, target_pool = pools[kind]
+            target_pool[target] = source_pool[source].copy()
+
+    def execute(self, step: Step) -> StepResult:
+        self.move(step.moves)
+        samples: dict[int, list[Sample]] = {}
+        for chunk in step.chunks:
+            blocks = chunk.table.block_ids
+            for position, token in enumerate(chunk.token_ids, chunk.start):
+                previous = self._read(blocks, position - 1) if position else 0
+                block, offset = divmod(position, self.block_size)
+                self.device[blocks[block]][offset] = _key(previous, token)
+        # All writes of a step come before its reads, as in a kernel that runs layer by layer.
+        for chunk in step.chunks:
+            if chunk.num_samples:
+                length = chunk.start + len(chunk.token_ids)
+                keys = [self._read(chunk.table.block_ids, p) for p in range(length)]
+                branches = range(chunk.num_samples) if chunk.num_samples > 1 else [chunk.branch]
+                samples[chunk.seq_id] = [
+                    Sample(_next_token(keys, chunk.request, branch)) for branch in branches
+                ]
+        return StepResult(samples)
+
+    def _read(self, blocks: Sequence[int], position: int) -> int:
+        block, offset = divmod(position, self.block_size)
+        return self.device[blocks[block]][offset]

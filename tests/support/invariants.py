@@ -1,0 +1,36 @@
+"""What is true of a PagedAllocator between any two calls, checked by brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from quire.memory import BlockPool, PagedAllocator
+
+
+def check_pool(pool: BlockPool, owners: Counter[int]) -> None:
+    """Reference counts equal table entries; free blocks are exactly the others, each once."""
+    assert pool.ref_counts == [owners[block] for block in range(pool.num_blocks)]
+    free = [*pool._blank, *pool._cached]
+    assert sorted(free) == [b for b in range(pool.num_blocks) if not owners[b]]
+    assert pool._block_of == {h: b for b, h in enumerate(pool._hashes) if h is not None}
+    assert all(pool._hashes[block] is None for block in pool._blank)
+    assert all(pool._hashes[block] is not None for block in pool._cached)
+
+
+def check_allocator(allocator: PagedAllocator) -> None:
+    size = allocator.block_size
+    tables = allocator._tables.values()
+    on_device = [t for t in tables if not t.swapped]
+    check_pool(allocator.device, Counter(b for t in on_device for b in t.blocks))
+    check_pool(allocator.host, Counter(b for t in tables if t.swapped for b in t.blocks))
+    filled: dict[int, int] = {}
+    for table in on_device:
+        assert len(table.blocks) * size >= max(table.num_tokens, 1)
+        for index, block in enumerate(table.blocks):
+            here = max(0, min(size, table.num_tokens - index * size))
+            filled[block] = max(filled.get(block, 0), here)
+    usage = allocator.usage()
+    assert min(usage) >= 0
+    assert usage.capacity == allocator.device.num_blocks * size
+    assert usage.used == sum(filled.values())
+    assert usage.reserved == sum(max(0, t.promised - t.num_tokens) for t in on_device)
