@@ -1,1 +1,28 @@
-"""Quire serves large language models from paged memory."""
+"""Quire serves large language models from paged memory.
+
+``LLM`` and ``SamplingParams`` are the way in; see the README.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.llm import LLM
+    from quire.scheduling import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: importing quire.memory or `quire --help` must not load torch.
+    if name == "LLM":
+        from quire.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from quire.scheduling import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'quire' has no attribute {name!r}")

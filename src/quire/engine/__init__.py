@@ -1,0 +1,21 @@
+"""Requests in, text out, given an Executor."""
+
+from quire.engine.async_engine import AsyncEngine
+from quire.engine.engine import Engine
+from quire.engine.intake import Intake, Prompt
+from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
+
+__all__ = [
+    "AsyncEngine",
+    "CompletionOutput",
+    "Delta",
+    "Engine",
+    "Intake",
+    "Logprob",
+    "Message",
+    "Prompt",
+    "RequestOutput",
+    "Tokenizer",
+    "load_tokenizer",
+]

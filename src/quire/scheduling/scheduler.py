@@ -49,7 +49,7 @@ class Scheduler:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         self._refuse_impossible(request)
         trunk = Sequence(next(self._seq_ids), 0, request.prompt_token_ids)
@@ -57,6 +57,7 @@ class Scheduler:
         self._groups[request.request_id] = group
         self._branches[trunk.seq_id] = (group, trunk)
         self.waiting.append(group)
+        return group
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks; False if there is none of that id."""

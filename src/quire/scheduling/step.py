@@ -72,10 +72,12 @@ class StepResult:
     samples: seq_id -> as many samples as its chunk asked for.
     prompt_logprobs: seq_id -> for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
+    failures: seq_id -> why nothing could be sampled for it. Its request cannot go on.
     """
 
     samples: dict[int, list[Sample]]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
 
 
 class Executor(Protocol):

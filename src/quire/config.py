@@ -1,0 +1,88 @@
+"""The settings of an engine, in vLLM's names: one frozen value for the API and the CLI alike."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from quire.errors import ConfigError
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What to serve and in how much memory. ``help`` in a field's metadata says what it does."""
+
+    model: str | None = _setting(
+        None,
+        "directory of the model, or its Hugging Face name (default: the small demonstration "
+        "model inside the package)",
+    )
+    revision: str | None = _setting(None, "branch, tag or commit of a Hugging Face model")
+    tokenizer: str | None = _setting(
+        None, "directory or Hugging Face name of the tokenizer (default: the model's own)"
+    )
+    chat_template: str | None = _setting(
+        None, "file with a Jinja chat template to use in place of the model's"
+    )
+    dtype: str = _setting(
+        "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
+    )
+    max_model_len: int | None = _setting(
+        None, "longest prompt plus output, in tokens (default: what model and KV pool allow)"
+    )
+    block_size: int = _setting(16, "tokens in a KV block")
+    kv_cache_memory_bytes: int | None = _setting(
+        None,
+        "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
+        "the free memory, or what max_num_seqs full-length sequences need, if that is less)",
+    )
+    max_num_seqs: int = _setting(128, "most sequences that run at once")
+    max_num_batched_tokens: int = _setting(
+        2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
+    )
+    enable_prefix_caching: bool | None = _setting(
+        None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
+    )
+    seed: int = _setting(0, "decides the seeds of requests that bring none")
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+        size = self.kv_cache_memory_bytes
+        if size is not None:
+            object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    @classmethod
+    def create(cls, options: Mapping[str, Any]) -> EngineConfig:
+        """A config from keyword options; an unknown one is an error that names its neighbour."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                raise ConfigError(f"unknown option {name}{hint}")
+        return cls(**options)
+
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bytes(value: int | str) -> int:
+    """A number of bytes: 1048576, "512MiB", "4G" (units of 1024)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+    if match is None or isinstance(value, (bool, float)):
+        raise ConfigError(f"not a size in bytes: {value!r} (examples: 536870912, 512MiB, 4G)")
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,146 @@
+"""The engine in a thread of its own, its requests as async iterators."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+
+from quire.engine.engine import Engine
+from quire.engine.intake import PreparedRequest, Prompt
+from quire.engine.outputs import Delta
+from quire.errors import EngineError
+from quire.scheduling import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+_Command = Callable[[], None]
+_Inbox = asyncio.Queue[Delta | EngineError]
+
+
+class AsyncEngine:
+    """Runs an Engine in a thread; every call on the engine goes through its command queue.
+
+    on_step: called in that thread after each step, with what the step gave.
+    """
+
+    def __init__(self, engine: Engine, on_step: Callable[[list[Delta]], None]) -> None:
+        self.engine = engine
+        self._on_step = on_step
+        self._commands: SimpleQueue[_Command | None] = SimpleQueue()
+        self._inboxes: dict[str, _Inbox] = {}  # touched by the event loop only
+        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: EngineError | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return self._thread.is_alive() and self._failure is None
+
+    def start(self) -> None:
+        """Start the thread. Call it from the event loop that will use the engine."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread after its current step; running requests end with an EngineError."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def generate(
+        self, request_id: str, prompt: Prompt, params: SamplingParams
+    ) -> AsyncIterator[Delta]:
+        """What each step adds to the request, the last delta holding its RequestOutput.
+
+        Raises RequestError before the first delta if the request is refused. Closing the
+        iterator, or cancelling the task that awaits it, frees the request's blocks before the
+        next step.
+        """
+        arrival = self.engine.clock()
+        prepare = partial(self.engine.intake.prepare, request_id, prompt, params, arrival)
+        prepared = await asyncio.to_thread(prepare)
+        inbox: _Inbox = asyncio.Queue()
+        self._inboxes[request_id] = inbox
+        finished = False
+        try:
+            await self._submit(prepared)
+            while not finished:
+                delta = await inbox.get()
+                if isinstance(delta, EngineError):
+                    raise delta
+                if delta.finish_reason == "error":
+                    raise EngineError(str(delta.stop_reason))
+                finished = delta.final is not None
+                yield delta
+        finally:
+            del self._inboxes[request_id]
+            if not finished:
+                self._commands.put(lambda: self._abort(request_id))
+
+    async def _submit(self, prepared: PreparedRequest) -> None:
+        accepted: Future[None] = Future()
+
+        def submit() -> None:
+            try:
+                self.engine.submit(prepared)
+            except Exception as error:
+                accepted.set_exception(error)
+            else:
+                accepted.set_result(None)
+
+        self._commands.put(submit)
+        if self._failure is not None:  # set before the dying thread empties its queue
+            raise self._failure
+        await asyncio.shield(asyncio.wrap_future(accepted))
+
+    def _abort(self, request_id: str) -> None:
+        self.engine.abort(request_id)
+
+    # -- in the engine's thread ------------------------------------------------------------
+
+    def _run(self) -> None:
+        failure = EngineError("the engine has been stopped")
+        try:
+            while self._obey():
+                deltas = self.engine.step()
+                self._on_step(deltas)
+                self._call_soon(partial(self._deliver, deltas))
+        except Exception as error:
+            logger.exception("the engine died")
+            failure = EngineError(f"the engine died: {error}")
+        self._failure = failure
+        while not self._commands.empty():  # nobody may wait for an answer that never comes
+            command = self._commands.get()
+            if command is not None:
+                command()
+        self._call_soon(partial(self._fail_all, failure))
+
+    def _obey(self) -> bool:
+        """Carry out commands, waiting for one if idle, until there is work. False: stop."""
+        while not (self._commands.empty() and self.engine.has_work):
+            command = self._commands.get()
+            if command is None:
+                return False
+            command()
+        return True
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    # -- in the event loop -----------------------------------------------------------------
+
+    def _deliver(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            inbox = self._inboxes.get(delta.request_id)
+            if inbox is not None:
+                inbox.put_nowait(delta)
+
+    def _fail_all(self, failure: EngineError) -> None:
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(failure)

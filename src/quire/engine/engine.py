@@ -1,0 +1,135 @@
+"""Requests in, text out: schedule, execute, update, one step after another."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from quire.engine.intake import Intake, PreparedRequest, Prompt
+from quire.engine.outputs import Delta
+from quire.engine.progress import RequestProgress
+from quire.engine.stats import EngineStats
+from quire.scheduling import (
+    Decision,
+    Executor,
+    SamplingParams,
+    Scheduler,
+    Step,
+    StepResult,
+    Verdict,
+)
+
+logger = logging.getLogger(__name__)
+
+_DECISIONS_KEPT = 1000
+
+
+class Engine:
+    """Drives one scheduler and one executor. Not thread-safe: one thread calls it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        intake: Intake,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.intake = intake
+        self.clock = clock
+        self.stats = EngineStats()
+        self._executor = executor
+        self._requests: dict[str, RequestProgress] = {}
+        self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        arrival: float | None = None,
+    ) -> None:
+        """Queue a request, or refuse it with a RequestError that names the field."""
+        arrival = self.clock() if arrival is None else arrival
+        self.submit(self.intake.prepare(request_id, prompt, params, arrival))
+
+    def submit(self, prepared: PreparedRequest) -> None:
+        """Queue a request that the intake has prepared."""
+        group = self.scheduler.add(prepared.request)
+        self._requests[prepared.request.request_id] = RequestProgress(
+            prepared, group.memory, self.intake.tokenizer
+        )
+
+    def abort(self, request_id: str) -> bool:
+        """End a request and free its blocks at once; False if it is not running."""
+        self._requests.pop(request_id, None)
+        return self.scheduler.abort(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def decisions(self) -> list[Decision]:
+        """The latest decisions about requests, oldest first."""
+        return list(self._decisions)
+
+    def step(self) -> list[Delta]:
+        """One iteration of the model over the requests that the scheduler picks."""
+        started = self.clock()
+        step = self.scheduler.schedule(started)
+        self._note(step)
+        usage = self.scheduler.allocator.usage()
+        try:
+            result = self._executor.execute(step)
+        except Exception as error:
+            logger.exception("a step failed; the requests in it end with an error")
+            everyone = {chunk.seq_id: f"the step failed: {error}" for chunk in step.chunks}
+            return self._fail(step, everyone)
+        now = self.clock()
+        self.stats.observe_step(step, usage, now - started)
+        self._take_prompt_logprobs(step, result)
+        deltas = self._fail(step, result.failures)
+        for progress in self.scheduler.update(step, result, now):
+            request_id = progress.request.request_id
+            request = self._requests[request_id]
+            delta = request.advance(progress, now)
+            if delta.finish_reason is not None and progress.finish_reason is None:
+                self.scheduler.finish(progress.seq_id)  # a stop string
+            if delta.final is not None:
+                del self._requests[request_id]
+            deltas.append(delta)
+        return deltas
+
+    def _note(self, step: Step) -> None:
+        for decision in step.decisions:
+            if decision.what is Verdict.WAIT and self._decisions:
+                latest = self._decisions[-1]
+                if latest.what is Verdict.WAIT and latest.request_id == decision.request_id:
+                    self._decisions.pop()  # still waiting: keep only the newest figures
+            self._decisions.append(decision)
+            if decision.what is Verdict.PREEMPT:
+                logger.info(
+                    "preempted %s: %s (%d blocks needed, %d free)",
+                    decision.request_id, decision.why, decision.needed, decision.free,
+                )  # fmt: skip
+
+    def _take_prompt_logprobs(self, step: Step, result: StepResult) -> None:
+        if not result.prompt_logprobs:
+            return
+        for chunk in step.chunks:
+            logprobs = result.prompt_logprobs.get(chunk.seq_id)
+            request = self._requests.get(chunk.request.request_id)
+            if logprobs and request is not None:
+                request.take_prompt_logprobs(chunk.start + 1, logprobs)
+
+    def _fail(self, step: Step, failures: Mapping[int, str]) -> list[Delta]:
+        """End the requests whose sequences failed; the others and the engine live on."""
+        deltas = []
+        for chunk in step.chunks:
+            request = self._requests.get(chunk.request.request_id)
+            if chunk.seq_id in failures and request is not None:
+                deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
+                self.abort(chunk.request.request_id)
+        return deltas

@@ -1,0 +1,129 @@
+"""From what a caller sent to a Request: tokens, and every limit checked by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from quire.engine.tokenizer import Message, Tokenizer
+from quire.errors import RequestError
+from quire.scheduling import Request, SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A Request and the text it was made from, if it was."""
+
+    request: Request
+    prompt: str | None
+
+
+class Intake:
+    """Turns prompts into Requests. Holds no state of running requests: safe from any thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        eos_token_ids: Iterable[int],
+        seed: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._random = random.Random(seed)
+
+    def prepare(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, arrival: float
+    ) -> PreparedRequest:
+        """RequestError, naming the field, where the prompt or the params cannot be served."""
+        text, token_ids = self._tokens(prompt)
+        self._check_ids("prompt", token_ids)
+        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            self._check_ids(field, getattr(params, field) or ())
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            params=params,
+            max_tokens=self._max_tokens(len(token_ids), params),
+            seed=self._random.getrandbits(63) if params.seed is None else params.seed,
+            arrival=arrival,
+            eos_token_ids=self._eos_token_ids,
+            bad_word_ids=tuple(self._bad_word_ids(params.bad_words)),
+        )
+        return PreparedRequest(request, text)
+
+    def chat_prompt(self, messages: Sequence[Message], **variables: Any) -> list[int]:
+        """Token ids of a conversation, by the model's chat template."""
+        text = self.tokenizer.apply_chat_template(messages, **variables)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        if isinstance(prompt, Mapping):
+            known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+            if len(known) != 1 or set(prompt) - {"prompt", "prompt_token_ids"}:
+                raise RequestError(
+                    'a prompt given as a dict must hold "prompt" or "prompt_token_ids", '
+                    f"got the keys {sorted(prompt)}",
+                    "prompt",
+                )
+            prompt = cast(Prompt, prompt[known[0]])
+        if isinstance(prompt, str):
+            if not prompt:
+                raise RequestError("prompt must not be empty", "prompt")
+            try:
+                prompt.encode()
+            except UnicodeEncodeError as error:
+                raise RequestError(f"prompt is not valid Unicode: {error}", "prompt") from error
+            return prompt, tuple(self.tokenizer.encode(prompt))
+        if isinstance(prompt, Sequence):
+            return None, tuple(cast("Sequence[int]", prompt))
+        kind = type(prompt).__name__
+        raise RequestError(f"prompt must be a text or a list of token ids, got {kind}", "prompt")
+
+    def _check_ids(self, field: str, token_ids: Iterable[object]) -> None:
+        for token_id in token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise RequestError(f"{field} must hold token ids, got {token_id!r}", field)
+            if not 0 <= token_id < self.vocab_size:
+                raise RequestError(
+                    f"{field} holds token id {token_id}, outside the vocabulary "
+                    f"(0 to {self.vocab_size - 1})",
+                    field,
+                )
+
+    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
+        room = self.max_model_len - prompt_tokens
+        if not prompt_tokens:
+            raise RequestError("prompt must not be empty", "prompt")
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {prompt_tokens} tokens; with max_model_len {self.max_model_len} "
+                f"it may have at most {self.max_model_len - 1}",
+                "prompt",
+            )
+        if params.max_tokens is not None and params.max_tokens > room:
+            raise RequestError(
+                f"max_tokens is {params.max_tokens}, but max_model_len {self.max_model_len} "
+                f"leaves at most {room} after a prompt of {prompt_tokens} tokens",
+                "max_tokens",
+            )
+        if params.min_tokens > room:
+            raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
+        return room if params.max_tokens is None else params.max_tokens
+
+    def _bad_word_ids(self, words: Iterable[str]) -> set[tuple[int, ...]]:
+        # A word may stand at the beginning of a text or after a space.
+        return {
+            tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            for word in words
+            for text in (word, " " + word.lstrip())
+        }

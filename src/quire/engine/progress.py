@@ -1,0 +1,163 @@
+"""One request as its caller sees it: tokens become text, text meets stop strings."""
+
+from __future__ import annotations
+
+from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.engine.intake import PreparedRequest
+from quire.engine.outputs import (
+    CompletionOutput,
+    Delta,
+    Logprob,
+    RequestOutput,
+    TokenLogprobTable,
+)
+from quire.engine.tokenizer import Tokenizer
+from quire.metrics import RequestMetrics
+from quire.scheduling import FinishReason, MemoryStory, Progress, TokenLogprobs
+
+
+class BranchProgress:
+    """One output of a request while it grows."""
+
+    def __init__(self, index: int, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
+        request = prepared.request
+        params = request.params
+        self.output = CompletionOutput(index)
+        if params.logprobs is not None:
+            self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+        self.last_time = request.arrival
+        self._params = params
+        self._detokenizer = Detokenizer(
+            tokenizer, request.prompt_token_ids, params.skip_special_tokens
+        )
+        self._stop = StopStrings(tuple(params.stop), params.include_stop_str_in_output)
+
+    def advance(self, token_id: int, reason: FinishReason | None) -> str:
+        """Take one more token; the text it adds. Sets the output's finish and stop reasons."""
+        output, params = self.output, self._params
+        output.token_ids.append(token_id)
+        stopped_by_token = reason is FinishReason.STOP
+        text = ""
+        if params.detokenize:
+            if not stopped_by_token or params.include_stop_str_in_output:
+                text = self._detokenizer.push(token_id)
+            if reason is not None:
+                text += self._detokenizer.flush()
+            if len(output.token_ids) >= params.min_tokens:
+                text = self._stop.push(text)
+        if self._stop.matched is not None:
+            reason, output.stop_reason = FinishReason.STOP, self._stop.matched
+        elif reason is not None:
+            text += self._stop.flush()
+            if stopped_by_token and token_id in params.stop_token_ids:
+                output.stop_reason = token_id
+        output.text += text
+        output.finish_reason = None if reason is None else reason.value
+        return text
+
+
+class RequestProgress:
+    """A request and its outputs while they grow."""
+
+    def __init__(
+        self, prepared: PreparedRequest, memory: MemoryStory, tokenizer: Tokenizer
+    ) -> None:
+        self.request = prepared.request
+        self.prompt = prepared.prompt
+        self._memory = memory
+        self._tokenizer = tokenizer
+        n = prepared.request.params.n
+        self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(n)]
+        self._first_token_time: float | None = None
+        self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
+
+    def take_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
+        """Those of the prompt tokens from ``start`` on; a recomputed prompt brings them again."""
+        known = len(self._prompt_logprobs)
+        token_ids = self.request.prompt_token_ids
+        for position, entry in enumerate(logprobs, start):
+            if position >= known:
+                self._prompt_logprobs.append(self._table(token_ids[position], entry))
+
+    def advance(self, progress: Progress, now: float) -> Delta:
+        branch = self.branches[progress.branch]
+        output, token_id = branch.output, progress.sample.token_id
+        text = branch.advance(token_id, progress.finish_reason)
+        tables = None
+        if progress.sample.logprobs is not None and output.logprobs is not None:
+            table = self._table(token_id, progress.sample.logprobs)
+            output.logprobs.append(table)
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + table[token_id].logprob
+            tables = (table,)
+        seconds, branch.last_time = now - branch.last_time, now
+        first = len(output.token_ids) == 1
+        if self._first_token_time is None:
+            self._first_token_time = now
+        return Delta(
+            self.request.request_id,
+            output.index,
+            text,
+            (token_id,),
+            tables,
+            seconds,
+            first,
+            output.finish_reason,
+            output.stop_reason,
+            self.final(now) if self.done else None,
+        )
+
+    @property
+    def done(self) -> bool:
+        return all(branch.output.finish_reason is not None for branch in self.branches)
+
+    def fail(self, why: str, now: float) -> Delta:
+        """End all outputs that have not ended yet, because of an error."""
+        for branch in self.branches:
+            if branch.output.finish_reason is None:
+                branch.output.finish_reason = FinishReason.ERROR.value
+        return Delta(
+            request_id=self.request.request_id,
+            index=0,
+            text="",
+            token_ids=(),
+            logprobs=None,
+            seconds=0.0,
+            first=False,
+            finish_reason=FinishReason.ERROR.value,
+            stop_reason=why,
+            final=self.final(now),
+        )
+
+    def final(self, now: float) -> RequestOutput:
+        request, memory = self.request, self._memory
+        outputs = [branch.output for branch in self.branches]
+        wants_prompt_logprobs = request.params.prompt_logprobs is not None
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=list(request.prompt_token_ids),
+            outputs=outputs,
+            prompt_logprobs=self._prompt_logprobs if wants_prompt_logprobs else None,
+            metrics=RequestMetrics(
+                arrival_time=request.arrival,
+                first_token_time=self._first_token_time,
+                finished_time=now,
+                num_prompt_tokens=len(request.prompt_token_ids),
+                num_output_tokens=sum(len(output.token_ids) for output in outputs),
+                cached_tokens=memory.cached_tokens,
+                peak_blocks=memory.peak_blocks,
+                block_seconds=memory.block_seconds,
+                num_preemptions=memory.num_preemptions,
+            ),
+        )
+
+    def _table(self, token_id: int, entry: TokenLogprobs) -> TokenLogprobTable:
+        table = {token_id: self._logprob(token_id, entry.logprob, entry.rank)}
+        for rank, (candidate, logprob) in enumerate(entry.top, 1):
+            if candidate != token_id:
+                table[candidate] = self._logprob(candidate, logprob, rank)
+        return table
+
+    def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
+        text = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return Logprob(logprob, rank, text)

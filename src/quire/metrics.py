@@ -1,0 +1,42 @@
+"""Latency and memory of a request, defined once for engine, server, benchmarks and simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """The story of one finished request. Times in seconds on one clock, memory in KV blocks."""
+
+    arrival_time: float
+    first_token_time: float | None  # None if it ended before a token came
+    finished_time: float
+    num_prompt_tokens: int
+    num_output_tokens: int  # over all outputs
+    cached_tokens: int  # prompt tokens found in the prefix cache
+    peak_blocks: int  # most blocks held at once, shared ones counted once
+    block_seconds: float  # integral of blocks held over time
+    num_preemptions: int
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token: from arrival, so waiting is in it."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def e2e_latency(self) -> float:
+        """From arrival to the last token."""
+        return self.finished_time - self.arrival_time
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first one; None below two tokens."""
+        if self.first_token_time is None or self.num_output_tokens < 2:
+            return None
+        return (self.finished_time - self.first_token_time) / (self.num_output_tokens - 1)
+
+    @property
+    def normalized_latency(self) -> float | None:
+        """End-to-end latency per output token (Orca; PagedAttention, section 6.1)."""
+        return self.e2e_latency / self.num_output_tokens if self.num_output_tokens else None
