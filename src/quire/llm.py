@@ -63,10 +63,10 @@ class Capacity:
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     directory = DEMO_MODEL if config.model is None else resolve_model(config.model, config.revision)
+    model = load_model(directory, config.dtype, config.max_model_len)
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
-    model = load_model(directory, config.dtype, config.max_model_len)
     capacity = _plan_capacity(config, model)
     attention = attention_backend(torch.device("cpu"))
     kv_cache = KVCache(

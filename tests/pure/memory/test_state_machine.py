@@ -13,9 +13,7 @@ from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash
 class PagedMachine(RuleBasedStateMachine):
     """Slots hold (history) values; a sequence must always read back its own tokens."""
 
-    @initialize(
-        blocks=st.integers(1, 12), size=st.sampled_from([1, 2, 4]), host=st.integers(0, 8)
-    )
+    @initialize(blocks=st.integers(1, 12), size=st.sampled_from([1, 2, 4]), host=st.integers(0, 8))
     def build(self, blocks: int, size: int, host: int) -> None:
         self.allocator = PagedAllocator(blocks, size, host)
         self.size = size

@@ -1,0 +1,231 @@
+"""The ``quire`` command. Subcommands import what they need, so that ``--help`` loads no torch."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from quire import __version__
+from quire.config import EngineConfig
+from quire.errors import QuireError
+from quire.scheduling.sampling_params import SamplingParams
+
+_SAMPLING_HELP = {
+    "n": "outputs for each prompt",
+    "temperature": "0 is greedy, larger is more random",
+    "top_p": "keep the likeliest tokens that reach this probability together",
+    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
+    "min_p": "drop tokens less likely than this share of the likeliest",
+    "max_tokens": "most tokens to generate",
+    "min_tokens": "no end before this many tokens",
+    "presence_penalty": "against tokens that have been generated, -2 to 2",
+    "frequency_penalty": "the same, for each time, -2 to 2",
+    "repetition_penalty": "against tokens of prompt and output; 1 is none",
+    "stop": "text that ends the output; may be given several times",
+    "ignore_eos": "generate on past the end of sequence",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    arguments = _parser().parse_args(argv)
+    # Must be set before torch loads its OpenMP: threads that spin while they wait for others
+    # make every step crawl on a machine that is also doing something else.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except QuireError as error:
+        print(f"quire: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+# -- subcommands -------------------------------------------------------------------------------
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from quire.llm import build_engine
+    from quire.server import create_app, serve
+
+    engine, capacity = build_engine(_config(arguments))
+    print(capacity.describe(), flush=True)
+    names = arguments.served_model_name or [capacity.model_name]
+    app = create_app(engine, model_names=names, api_key=arguments.api_key)
+    serve(app, arguments.host, arguments.port)
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from quire.llm import LLM
+
+    prompts = arguments.prompt or [sys.stdin.read()]
+    params = _sampling_params(arguments)
+    llm = LLM(**_options(arguments))
+    print(llm.capacity.describe(), file=sys.stderr)
+    for result in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
+        for output in result.outputs:
+            if len(prompts) * params.n > 1:
+                print(f"--- prompt {int(result.request_id) + 1}, output {output.index + 1}")
+            print(f"{result.prompt}{output.text}")
+        metrics = result.metrics
+        print(
+            f"[{metrics.num_prompt_tokens} tokens in, {metrics.num_output_tokens} out, "
+            f"{metrics.e2e_latency:.2f} s; at most {metrics.peak_blocks} KV blocks, "
+            f"{metrics.block_seconds:.2f} block-seconds, {metrics.cached_tokens} tokens cached, "
+            f"{metrics.num_preemptions} preemptions]",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _chat(arguments: argparse.Namespace) -> int:
+    from quire.llm import LLM
+
+    params = _sampling_params(arguments)
+    llm = LLM(**_options(arguments))
+    print(llm.capacity.describe(), file=sys.stderr)
+    print("/clear forgets the conversation; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
+    start = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    messages = list(start)
+    while (text := _read_line()) is not None:
+        if text.strip() == "/clear":
+            messages = list(start)
+        elif text.strip():
+            messages.append({"role": "user", "content": text})
+            try:
+                messages.append({"role": "assistant", "content": _answer(llm, messages, params)})
+            except QuireError as error:  # too long, say: the conversation goes on without it
+                messages.pop()
+                print(f"quire: error: {error}", file=sys.stderr)
+    return 0
+
+
+def _answer(llm: Any, messages: list[dict[str, str]], params: SamplingParams) -> str:
+    """Stream one answer to the terminal; Ctrl-C ends it early."""
+    prompt = llm.engine.intake.chat_prompt(messages)
+    llm.engine.add_request("chat", prompt, params)
+    answer = ""
+    try:
+        while llm.engine.has_work:
+            for delta in llm.engine.step():
+                answer += delta.text
+                print(delta.text, end="", flush=True)
+    except KeyboardInterrupt:
+        llm.engine.abort("chat")
+    print()
+    return answer
+
+
+def _read_line() -> str | None:
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        return ""
+
+
+# -- flags -------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="quire", description="Serve large language models from paged memory."
+    )
+    parser.add_argument("--version", action="version", version=f"quire {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = _command(commands, "serve", _serve, "an OpenAI-compatible HTTP server")
+    serve.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    _add_engine_flags(serve)
+    group = serve.add_argument_group("server")
+    group.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
+    group.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s)")
+    group.add_argument(
+        "--served-model-name",
+        nargs="+",
+        metavar="NAME",
+        help="names that requests may use for the model (default: the model's own)",
+    )
+    group.add_argument("--api-key", help="key that clients must send (default: none is needed)")
+
+    generate = _command(commands, "generate", _generate, "complete prompts")
+    generate.add_argument("prompt", nargs="*", metavar="PROMPT", help="text to complete (or stdin)")
+    generate.add_argument("--model", metavar="MODEL", help=_help("model"))
+    _add_sampling_flags(generate, max_tokens=128)
+    _add_engine_flags(generate)
+
+    chat = _command(commands, "chat", _chat, "talk with the model in the terminal")
+    chat.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
+    _add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
+    _add_engine_flags(chat)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    for field in fields(EngineConfig):
+        if field.name != "model":
+            _add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
+
+
+def _add_sampling_flags(
+    parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
+) -> None:
+    group = parser.add_argument_group("sampling")
+    for field in fields(SamplingParams):
+        if field.name not in _SAMPLING_HELP or field.name in leave_out:
+            continue
+        default = max_tokens if field.name == "max_tokens" else field.default
+        _add_flag(group, field.name, str(field.type), default, _SAMPLING_HELP[field.name])
+
+
+def _add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
+    """One flag for one field of a dataclass, its type read from the annotation."""
+    flag = "--" + name.replace("_", "-")
+    if default is not None and default is not MISSING and default != () and default is not False:
+        text += " (%(default)s)"
+    if kind.startswith("bool"):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
+    elif "Sequence[str]" in kind:
+        group.add_argument(flag, action="append", default=[], metavar="TEXT", help=text)
+    else:
+        number = float if kind.startswith("float") else int
+        # Sizes such as 4GiB are read by the config itself.
+        parse = str if kind.startswith("str") or name.endswith("_bytes") else number
+        metavar = {str: "TEXT", float: "X", int: "N"}[parse]
+        group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
+
+
+def _help(name: str) -> str:
+    return next(str(f.metadata["help"]) for f in fields(EngineConfig) if f.name == name)
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
+
+
+def _config(arguments: argparse.Namespace) -> EngineConfig:
+    return EngineConfig.create(_options(arguments))
+
+
+def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
+    chosen = {name: getattr(arguments, name) for name in _SAMPLING_HELP if name in arguments}
+    return SamplingParams(**chosen)

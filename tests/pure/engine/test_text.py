@@ -1,0 +1,150 @@
+"""Incremental text equals the text of the whole, and stop strings cut it where they should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import quire
+from quire.engine import load_tokenizer
+from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.errors import ModelError, RequestError
+
+DEMO = Path(quire.__file__).parent / "demo"
+TOKENIZER = load_tokenizer(DEMO)
+
+
+def pieces(prompt: str, text: str) -> tuple[list[str], list[int]]:
+    ids = TOKENIZER.encode(text, add_special_tokens=False)
+    detokenizer = Detokenizer(TOKENIZER, TOKENIZER.encode(prompt), skip_special_tokens=True)
+    return [*(detokenizer.push(i) for i in ids), detokenizer.flush()], ids
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_the_pieces_add_up_to_the_text(prompt: str, text: str) -> None:
+    parts, ids = pieces(prompt, text)
+    assert "".join(parts) == TOKENIZER.decode(ids)
+
+
+def test_no_piece_shows_half_a_character() -> None:
+    parts, ids = pieces("x", "naïve 日本語 🙂")
+    assert len(ids) > len("naïve 日本語 🙂"), "no character is split: nothing is tested"
+    assert "".join(parts) == "naïve 日本語 🙂"
+    assert not any("\ufffd" in part for part in parts)
+
+
+def test_an_unfinished_character_comes_out_at_the_end() -> None:
+    ids = TOKENIZER.encode("🙂", add_special_tokens=False)[:-1]
+    detokenizer = Detokenizer(TOKENIZER, [], skip_special_tokens=True)
+    assert [detokenizer.push(i) for i in ids] == [""] * len(ids)
+    assert "\ufffd" in detokenizer.flush()
+    assert detokenizer.flush() == ""
+
+
+def cut(text: str, stops: list[str]) -> str:
+    """The text up to the first place where a stop string is complete, brute force."""
+    for end in range(len(text) + 1):
+        for stop in stops:
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)]
+    return text
+
+
+@given(
+    st.text("ab", max_size=30),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.data(),
+)
+def test_stop_strings_cut_wherever_the_pieces_break(
+    text: str, stops: list[str], data: st.DataObject
+) -> None:
+    scanner, shown = StopStrings(stops, include_in_output=False), ""
+    rest = text
+    while rest and scanner.matched is None:
+        size = 1 if len(stops) > 1 else data.draw(st.integers(1, len(rest)))
+        shown += scanner.push(rest[:size])
+        assert text.startswith(shown)
+        rest = rest[size:]
+    if scanner.matched is None:
+        shown += scanner.flush()
+    assert shown == cut(text, stops)
+
+
+def test_text_that_cannot_be_a_stop_string_is_not_held_back() -> None:
+    scanner = StopStrings(["END"], include_in_output=False)
+    assert scanner.push("abcE") == "abc"
+    assert scanner.push("x") == "Ex"
+
+
+def test_a_stop_string_can_be_kept() -> None:
+    scanner = StopStrings(["END"], include_in_output=True)
+    assert scanner.push("abEN") + scanner.push("Dcd") == "abEND"
+    assert scanner.matched == "END"
+
+
+def test_chat_template_of_the_demo_model() -> None:
+    text = TOKENIZER.apply_chat_template([{"role": "user", "content": "Hi"}])
+    assert "Hi" in text and text != "Hi"
+
+
+def directory_with(tmp_path: Path, template: str) -> Path:
+    (tmp_path / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+    config = {"chat_template": template, "bos_token": {"content": "<b>"}, "eos_token": "<e>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_templates_see_what_transformers_gives_them(tmp_path: Path) -> None:
+    template = (
+        "{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% if loop.last %}{% break %}"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}>{% endif %}{{ mood }}{{ eos_token }}"
+    )
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "é<"}], mood="!")
+    assert text == '<b>{"role": "user", "content": "é<"}>!<e>'
+
+
+def test_a_template_file_and_an_override_come_first(tmp_path: Path) -> None:
+    directory = directory_with(tmp_path, "config")
+    message = [{"role": "user", "content": "x"}]
+    (directory / "chat_template.jinja").write_text("file")
+    assert load_tokenizer(directory).apply_chat_template(message) == "file"
+    assert load_tokenizer(directory, "mine").apply_chat_template(message) == "mine"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[7].content }}",
+        "{{ 1 + messages }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__()[0]() }}",
+    ],
+)
+def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: str) -> None:
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    with pytest.raises(RequestError, match="chat template refuses") as caught:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}])
+    assert caught.value.field == "messages"
+
+
+def test_a_template_that_does_not_compile_is_the_models_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not compile"):
+        load_tokenizer(directory_with(tmp_path, "{% for %}"))
+
+
+def test_a_model_without_template_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+    with pytest.raises(RequestError, match="no chat template"):
+        load_tokenizer(tmp_path).apply_chat_template([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("broken", ["{", '{"version": "1.0"}', ""])
+def test_a_broken_tokenizer_is_named(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(broken)
+    with pytest.raises(ModelError, match=r"tokenizer\.json is not a tokenizer"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.config import EngineConfig, parse_bytes
+from quire.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(4096, 4096), ("4096", 4096), ("1k", 1024), ("512MiB", 2**29), ("1.5G", 3 * 2**29),
+     ("2 GB", 2**31), ("1tib", 2**40)],
+)  # fmt: skip
+def test_sizes_in_bytes(text: int | str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1", "4 X", True, 1.5, "1e9"])
+def test_what_is_no_size_is_refused(text: Any) -> None:
+    with pytest.raises(ConfigError, match="size in bytes"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("block_size", 0), ("block_size", 1.5), ("max_num_seqs", 0), ("max_num_batched_tokens", -1),
+     ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"), ("max_num_seqs", True)],
+)  # fmt: skip
+def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name if name != "kv_cache_memory_bytes" else "bytes"):
+        EngineConfig.create({name: value})
+
+
+def test_an_unknown_option_names_its_neighbour() -> None:
+    with pytest.raises(ConfigError, match="max_num_seq.*did you mean max_num_seqs"):
+        EngineConfig.create({"max_num_seq": 4})
+    with pytest.raises(ConfigError, match="known: model"):
+        EngineConfig.create({"zzz": 4})
+
+
+def test_every_setting_has_help() -> None:
+    assert all(field.metadata["help"] for field in EngineConfig.__dataclass_fields__.values())

@@ -1,0 +1,94 @@
+"""Which room may import which (docs/architecture.md), and which stay free of torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quire
+
+SOURCE = Path(quire.__file__).parent
+
+# Every room may also import errors.
+MAY_IMPORT = {
+    "errors": set(),
+    "config": set(),
+    "metrics": set(),
+    "workload": set(),
+    "memory": set(),
+    "kernels": set(),
+    "scheduling": {"memory"},
+    "model": {"kernels"},
+    "execution": {"memory", "scheduling", "kernels", "model"},
+    "engine": {"metrics", "memory", "scheduling"},
+    "server": {"metrics", "scheduling", "engine"},
+    "llm": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
+}
+COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
+TORCH_FREE = ["errors", "config", "metrics", "workload", "memory", "scheduling", "engine", "server"]
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Rooms of quire that a file imports, lazily or for typing included."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names = [node.module or ""]
+            if node.module == "quire":
+                names = [f"quire.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "quire" and not rest.startswith("__"):
+                yield rest.split(".")[0]
+
+
+def rooms() -> Iterator[tuple[str, Path]]:
+    for file in sorted(SOURCE.rglob("*.py")):
+        room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        yield room, file
+
+
+def test_every_room_keeps_the_law() -> None:
+    for room, file in rooms():
+        if room in COMPOSITION_ROOTS:
+            continue
+        assert room in MAY_IMPORT, f"{file}: room {room} is not in the law"
+        forbidden = set(imports(file)) - MAY_IMPORT[room] - {room, "errors"}
+        assert not forbidden, f"{file} imports {forbidden}"
+
+
+def modules_after(code: str) -> set[str]:
+    listing = f"{code}\nimport sys; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("room", TORCH_FREE)
+def test_torch_stays_out_of(room: str) -> None:
+    loaded = modules_after(f"import quire.{room}")
+    assert not loaded & {"torch", "transformers"}
+
+
+@pytest.mark.parametrize("room", ["memory", "scheduling"])
+def test_the_core_is_standard_library_only(room: str) -> None:
+    loaded = {name.split(".")[0] for name in modules_after(f"import quire.{room}")}
+    before = {name.split(".")[0] for name in modules_after("")}
+    assert loaded - before - set(sys.stdlib_module_names) == {"quire"}
+
+
+def test_the_command_line_loads_nothing_heavy_for_help() -> None:
+    loaded = modules_after(
+        "import quire.cli\ntry: quire.cli.main(['serve', '--help'])\nexcept SystemExit: pass"
+    )
+    assert not loaded & {"torch", "numpy", "tokenizers", "fastapi", "transformers"}

@@ -1,0 +1,44 @@
+"""What ``transformers`` computes, as the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from support.small_models import VOCAB_SIZE
+
+
+def random_prompts(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, VOCAB_SIZE, (n,), generator=generator).tolist() for n in lengths]
+
+
+def hf_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        directory, dtype=dtype, attn_implementation="eager"
+    ).eval()
+
+
+def hf_logits(directory: Path, prompt: list[int]) -> Tensor:
+    """[len(prompt), vocab]."""
+    # A model of its own for each prompt: transformers' dynamic rotation remembers the longest one.
+    with torch.inference_mode():
+        logits: Tensor = hf_model(directory)(torch.tensor([prompt]), use_cache=False).logits[0]
+    return logits
+
+
+def hf_greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens with a key-value cache: the prompt in one pass, then a token at a time."""
+    model, cache, new = hf_model(directory), None, prompt
+    output: list[int] = []
+    with torch.inference_mode():
+        for _ in range(count):
+            step = model(torch.tensor([new]), past_key_values=cache, use_cache=True)
+            cache, new = step.past_key_values, [int(step.logits[0, -1].argmax())]
+            output += new
+    return output

@@ -1,0 +1,78 @@
+"""An executor for whole-server tests: texts that depend on memory, or texts written in advance.
+
+A test may hold its steps, and make them fail.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from support.fake_model import FakeExecutor
+
+from quire.scheduling import Chunk, Sample, Step, StepResult, TokenLogprobs
+
+_PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread
+
+
+class ScriptedExecutor:
+    """FakeExecutor's tokens as words of some vocabulary, or the tokens of ``script``.
+
+    script: the tokens of every output, whatever its prompt; None: words chosen by the KV cache.
+    fail: called before each step; what it raises is the step's failure.
+    """
+
+    def __init__(self, fake: FakeExecutor, words: Sequence[int]) -> None:
+        self._fake = fake
+        self._words = words
+        self._may_step = threading.Semaphore(0)
+        self.held = False
+        self.script: Sequence[int] | None = None
+        self.fail: Callable[[Step], None] = lambda step: None
+        self.num_steps = 0
+
+    def hold(self) -> None:
+        """From now on every step waits for ``let`` or ``release``."""
+        self.held = True
+
+    def let(self, steps: int) -> None:
+        for _ in range(steps):
+            self._may_step.release()
+
+    def release(self) -> None:
+        self.held = False
+        self._may_step.release()
+
+    def execute(self, step: Step) -> StepResult:
+        if self.held:
+            assert self._may_step.acquire(timeout=_PATIENCE), "nobody released the executor"
+        self.fail(step)
+        self.num_steps += 1
+        result = self._fake.execute(step)
+        samples = {}
+        prompt_logprobs = {}
+        for chunk in step.chunks:
+            if chunk.num_samples:
+                raw = [sample.token_id for sample in result.samples[chunk.seq_id]]
+                samples[chunk.seq_id] = [self._sample(chunk, token_id) for token_id in raw]
+            if chunk.request.params.prompt_logprobs is not None:
+                known = chunk.request.prompt_token_ids
+                next_tokens = known[chunk.start + 1 : chunk.start + 1 + len(chunk.token_ids)]
+                count = chunk.request.params.prompt_logprobs
+                prompt_logprobs[chunk.seq_id] = [self._logprobs(t, count) for t in next_tokens]
+        return StepResult(samples, prompt_logprobs)
+
+    def _sample(self, chunk: Chunk, raw: int) -> Sample:
+        token_id = self._words[raw % len(self._words)]
+        if self.script is not None:
+            position = chunk.start + len(chunk.token_ids) - len(chunk.request.prompt_token_ids)
+            token_id = self.script[position]
+        count = chunk.request.params.logprobs
+        return Sample(token_id, None if count is None else self._logprobs(token_id, count))
+
+    def _logprobs(self, token_id: int, count: int) -> TokenLogprobs:
+        """The token is always the third likeliest, after two other words."""
+        others = [word for word in self._words if word != token_id]
+        ranked = [*others[:2], token_id, *others[2:]]
+        top = tuple((word, -float(rank)) for rank, word in enumerate(ranked[:count], 1))
+        return TokenLogprobs(-3.0, 3, top)

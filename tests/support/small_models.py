@@ -1,0 +1,159 @@
+"""Small random models of every family, and a tokenizer for them, made by ``transformers``.
+
+Weights are larger than an initialiser would have them, and norms and biases are not ones and
+zeros, so that greedy tokens vary and a forgotten tensor shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VOCAB_SIZE = 300
+EOS_TOKEN_ID = 1
+
+_SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": 0,
+    "eos_token_id": EOS_TOKEN_ID,
+    "pad_token_id": None,
+}
+SMALL_LLAMA = {**_SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
+_OPT = {
+    **{name: value for name, value in _SIZES.items() if name != "initializer_range"},
+    "ffn_dim": 96,
+    "init_std": 0.2,
+    "pad_token_id": 2,
+}
+
+
+def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **parameters}}
+
+
+def _longrope(original: int) -> dict[str, Any]:
+    factors = {
+        "short_factor": [1.0 + i / 16 for i in range(8)],
+        "long_factor": [2.0 + i for i in range(8)],
+    }
+    scaling = _rope("longrope", original_max_position_embeddings=original, **factors)
+    return {**scaling, "original_max_position_embeddings": original}
+
+
+# Family: (name of the config class in transformers, its fields).
+_CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {**SMALL_LLAMA, "num_key_value_heads": 4}),
+    "llama3": (
+        "LlamaConfig",
+        {
+            **SMALL_LLAMA,
+            **_rope(
+                "llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        },
+    ),
+    "linear": ("LlamaConfig", {**SMALL_LLAMA, **_rope("linear", factor=4.0)}),
+    "dynamic": (
+        "LlamaConfig",
+        {**SMALL_LLAMA, "max_position_embeddings": 32, **_rope("dynamic", factor=4.0)},
+    ),
+    "yarn": (
+        "LlamaConfig",
+        {**SMALL_LLAMA, **_rope("yarn", factor=8.0, original_max_position_embeddings=32)},
+    ),
+    "biases": ("LlamaConfig", {**SMALL_LLAMA, "attention_bias": True, "mlp_bias": True}),
+    "head_dim": ("LlamaConfig", {**SMALL_LLAMA, "head_dim": 24}),
+    "smollm": ("LlamaConfig", {**SMALL_LLAMA, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {**SMALL_LLAMA, "sliding_window": 12}),
+    "phi3": ("Phi3Config", {**SMALL_LLAMA, **_rope("default", partial_rotary_factor=0.5)}),
+    "longrope": ("Phi3Config", {**SMALL_LLAMA, **_longrope(32)}),
+    "qwen2": ("Qwen2Config", {**SMALL_LLAMA, "sliding_window": 12, "use_sliding_window": False}),
+    "qwen2_window": (
+        "Qwen2Config",
+        {**SMALL_LLAMA, "sliding_window": 12, "use_sliding_window": True, "max_window_layers": 1},
+    ),
+    "qwen2.5": ("Qwen2Config", {**SMALL_LLAMA, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {**SMALL_LLAMA, "head_dim": 24}),
+    "opt": ("OPTConfig", _OPT),
+    "opt-350m": (
+        "OPTConfig",
+        {**_OPT, "init_std": 0.4, "do_layer_norm_before": False, "word_embed_proj_dim": 48},
+    ),
+    "gpt2": ("GPT2Config", {**_SIZES, "scale_attn_by_inverse_layer_idx": True}),
+    "gpt_neox": ("GPTNeoXConfig", {**_SIZES, "intermediate_size": 96}),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "tie_word_embeddings": False,  # tied, a random Gemma repeats its last token forever
+            "sliding_window": 12,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 8.0,
+        },
+    ),
+}
+
+FAMILIES = tuple(_CONFIGS)
+
+
+def make_model(family: str, directory: Path) -> Path:
+    """Save the model of ``family``, and a tokenizer, into ``directory``; the same every time."""
+    import transformers
+
+    class_name, fields = _CONFIGS[family]
+    return save_model(getattr(transformers, class_name)(**fields), directory)
+
+
+def save_model(config: Any, directory: Path) -> Path:
+    """Save a random model with ``config``, and a tokenizer, into ``directory``."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+    model.save_pretrained(directory)
+    save_tokenizer(directory)
+    return directory
+
+
+def save_tokenizer(directory: Path) -> None:
+    """Save a byte-level BPE tokenizer of VOCAB_SIZE ids: specials, bytes, common pairs."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    specials = ["<s>", "</s>", "<pad>", "<unk>"]
+    pieces = specials + sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = "etaoinsh"
+    merges = [(a, b) for a in letters for b in letters][: VOCAB_SIZE - len(pieces)]
+    pieces += [a + b for a, b in merges]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

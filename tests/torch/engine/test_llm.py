@@ -1,0 +1,137 @@
+"""The Python API and the command line on the demonstration model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.cli import main
+from quire.errors import ConfigError, ModelError, RequestError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(kv_cache_memory_bytes="16MiB")
+
+
+def test_one_prompt_or_many_in_every_shape(llm: LLM) -> None:
+    ids = llm.engine.intake.tokenizer.encode("A list is")
+    prompts: list[Any] = ["A list is", ids, {"prompt": "A list is"}, {"prompt_token_ids": ids}]
+    alone = [llm.generate(prompt, GREEDY, use_tqdm=False)[0] for prompt in prompts]
+    together = llm.generate(prompts, [GREEDY] * 4, use_tqdm=False)
+    assert len({o.outputs[0].text for o in alone + together}) == 1
+    assert [o.prompt for o in together] == ["A list is", None, "A list is", None]
+
+
+def test_outputs_come_in_the_order_of_the_prompts(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in (9, 1, 5)]
+    outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False)
+    assert [len(o.outputs[0].token_ids) for o in outputs] == [9, 1, 5]
+
+
+def test_chat_goes_through_the_template(llm: LLM) -> None:
+    message = {"role": "user", "content": "What is a list?"}
+    (one,) = llm.chat([message], GREEDY, use_tqdm=False)
+    many = llm.chat([[message], [message]], GREEDY, use_tqdm=False)
+    assert len({tuple(o.outputs[0].token_ids) for o in [one, *many]}) == 1
+    ids = llm.engine.intake.chat_prompt([message])
+    assert one.prompt_token_ids == ids
+
+
+def test_one_bad_prompt_refuses_all_and_leaves_nothing(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="vocabulary"):
+        llm.generate(["fine", [10**6]], GREEDY, use_tqdm=False)
+    with pytest.raises(RequestError):
+        llm.generate(["fine"] * 2, [GREEDY, SamplingParams(n=200)], use_tqdm=False)
+    with pytest.raises(ConfigError, match="2 prompts came with 1"):
+        llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
+    assert not llm.engine.has_work
+    usage = llm.engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity
+
+
+def test_a_pool_too_small_for_the_model_shortens_it_unless_told_otherwise() -> None:
+    llm = LLM(kv_cache_memory_bytes="1MiB")
+    assert llm.capacity.max_model_len == 512 == llm.capacity.num_blocks * 16
+    with pytest.raises(ConfigError, match="max_model_len 1024 needs a KV pool of 2 MiB"):
+        LLM(kv_cache_memory_bytes="1MiB", max_model_len=1024)
+
+
+def test_the_capacity_is_told_in_one_paragraph() -> None:
+    text = LLM(kv_cache_memory_bytes="16MiB").capacity.describe()
+    for part in ("bfloat16", "2 KiB of KV cache a token", "512 blocks of 16", "8,192 tokens",
+                 "holds 4 sequences of the full 2,048 tokens", "16 typical chats of 499"):  # fmt: skip
+        assert part in text
+
+
+def test_prefix_caching_is_refused_where_keys_stretch(model_dir: Callable[[str], Path]) -> None:
+    directory = model_dir("dynamic")
+    assert not LLM(directory, max_model_len=64).capacity.prefix_caching
+    with pytest.raises(ConfigError, match="enable_prefix_caching"):
+        LLM(directory, max_model_len=64, enable_prefix_caching=True)
+
+
+def test_bad_models_and_settings_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="not a directory"):
+        LLM(tmp_path / "missing")
+    with pytest.raises(ModelError, match="does not exist"):
+        LLM(tmp_path)
+    with pytest.raises(ConfigError, match="chat_template"):
+        LLM(chat_template=str(tmp_path / "missing.jinja"))
+    with pytest.raises(ConfigError, match="dtype"):
+        LLM(dtype="int3")
+    with pytest.raises(ConfigError, match="max_model_length.*did you mean max_model_len"):
+        LLM(max_model_length=5)
+
+
+def test_generate_prints_text_and_the_memory_story(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--temperature", "0", "--max-tokens", "5", "--kv-cache-memory-bytes", "8MiB"]
+    assert main(["generate", "A list is", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("A list is")
+    assert "KV pool is 8 MiB" in err and "KV blocks" in err
+
+
+def test_chat_reads_lines_until_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["What is a list?", "", "/clear", "And a dict?"])
+
+    def read(prompt: str = "") -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    assert main(["chat", "--temperature", "0", "--max-tokens", "6"]) == 0
+    assert len(capsys.readouterr().out.strip().splitlines()) >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "x", "--model", "/missing/model"], "/missing/model is not a directory"),
+        (["generate", "x", "--block-size", "0"], "block_size"),
+        (["generate", "x", "--temperature", "nan"], "temperature"),
+        (["generate", "x", "--max-tokens", "5000"], "max_tokens is 5000"),
+        (["generate", ""], "prompt must not be empty"),
+    ],
+)
+def test_errors_are_one_line_and_a_status(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["generate", "x", "--max-modl-len", "5"])
+    assert "--max-modl-len" in capsys.readouterr().err
