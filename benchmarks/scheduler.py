@@ -1,0 +1,98 @@
+"""What the scheduler and the allocator cost, without a model: microseconds per operation.
+
+    python benchmarks/scheduler.py
+
+Decode: one schedule + update with every sequence growing by one token, per sequence. Admission: a
+4,096-token prompt without and with a full prefix hit. Fork: one sequence of 4,096 tokens into 8.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+from quire.memory import Demand, PagedAllocator
+from quire.scheduling import Request, Sample, SamplingParams, Scheduler, Step, StepResult
+
+BLOCK_SIZE = 16
+PROMPT = 4096
+
+
+def answer(step: Step) -> StepResult:
+    return StepResult({chunk.seq_id: [Sample(7)] * chunk.num_samples for chunk in step.chunks})
+
+
+def request(name: str, prompt: tuple[int, ...], max_tokens: int) -> Request:
+    return Request(name, prompt, SamplingParams(max_tokens=max_tokens), max_tokens, seed=0)
+
+
+def decode(running: int, steps: int = 100) -> float:
+    """Median microseconds per sequence of schedule + update."""
+    scheduler = Scheduler(
+        PagedAllocator(running * 64, BLOCK_SIZE),
+        max_num_seqs=running,
+        max_num_batched_tokens=running * 130,
+    )
+    for i in range(running):
+        scheduler.add(request(str(i), tuple((i * 31 + j) % 5000 for j in range(100)), 900))
+    times = []
+    for number in range(steps + 5):
+        start = time.perf_counter()
+        step = scheduler.schedule(float(number))
+        scheduled = time.perf_counter() - start
+        result = answer(step)
+        start = time.perf_counter()
+        scheduler.update(step, result, number + 0.5)
+        times.append(scheduled + time.perf_counter() - start)
+    return statistics.median(times[5:]) * 1e6 / running
+
+
+def admission(hit: bool) -> float:
+    """Median microseconds of the schedule call that admits the prompt and plans all of it."""
+    times = []
+    scheduler = Scheduler(
+        PagedAllocator(4 * PROMPT // BLOCK_SIZE, BLOCK_SIZE),
+        max_num_seqs=4,
+        max_num_batched_tokens=PROMPT,
+    )
+    for number in range(21):
+        salt = 0 if hit else number
+        prompt = tuple((salt * 7919 + j) % 5000 for j in range(PROMPT))
+        scheduler.add(request(str(number), prompt, 1))
+        start = time.perf_counter()
+        step = scheduler.schedule(float(number))
+        times.append(time.perf_counter() - start)
+        scheduler.update(step, answer(step), number + 0.5)
+    return statistics.median(times[1:]) * 1e6
+
+
+def fork(children: int = 8) -> float:
+    """Median microseconds of forking a 4,096-token sequence into ``children`` and freeing them."""
+    allocator = PagedAllocator(2 * PROMPT // BLOCK_SIZE, BLOCK_SIZE)
+    allocator.admit(0, Demand(PROMPT))
+    allocator.append({0: PROMPT})
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        for child in range(1, children + 1):
+            allocator.fork(0, child)
+        times.append(time.perf_counter() - start)
+        for child in range(1, children + 1):
+            allocator.free(child)
+    return statistics.median(times) * 1e6
+
+
+def main() -> None:
+    rows: list[tuple[str, Callable[[], float]]] = [
+        *((f"decode, {n} running, per sequence", lambda n=n: decode(n)) for n in (16, 64, 256, 1024)),
+        ("admission of 4,096 tokens, no hit", lambda: admission(hit=False)),
+        ("admission of 4,096 tokens, all cached", lambda: admission(hit=True)),
+        ("fork of 4,096 tokens into 8", fork),
+    ]  # fmt: skip
+    for name, measure in rows:
+        print(f"{name:40} {measure():8.2f} us")
+
+
+if __name__ == "__main__":
+    main()

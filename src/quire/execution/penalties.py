@@ -1,0 +1,135 @@
+"""What requests do to the logits before a token is chosen, in vLLM's order.
+
+allowed_token_ids, then bans (bad_words, and whatever would end the text before min_tokens), then
+logit_bias, repetition_penalty, and the frequency and presence penalties. All but the first touch
+few of a row's logits, so the edits of the whole batch are gathered first and carried out together,
+one indexed operation a kind. Token ids outside the vocabulary are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.execution.sampling_batch import FLOAT32, SampleRow, clamp_positive
+
+
+class _Edits:
+    """Places in a batch of logits [R, V], gathered row by row, with a number for each."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.lengths: list[int] = []  # places in each of those rows
+        self.token_ids = array("q")
+        self.values = array("f")
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    def add(self, row: int, token_ids: Iterable[int], values: Iterable[float]) -> None:
+        """Either iterable may be an array, which is taken over without a look at each item."""
+        known = len(self.token_ids)
+        self.token_ids.extend(array("q", token_ids))
+        self.values.extend(values)
+        self.rows.append(row)
+        self.lengths.append(len(self.token_ids) - known)
+
+    def add_same(self, row: int, token_ids: Collection[int], value: float) -> None:
+        self.add(row, token_ids, array("f", [value]) * len(token_ids))
+
+    def tensors(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices into the flattened logits, and the numbers."""
+        vocab_size = logits.shape[1]
+        token_ids = torch.frombuffer(self.token_ids, dtype=torch.int64)
+        values = torch.frombuffer(self.values, dtype=torch.float32)
+        starts = torch.tensor(self.rows) * vocab_size
+        places = starts.repeat_interleave(torch.tensor(self.lengths)) + token_ids
+        known = token_ids < vocab_size
+        return places[known].to(logits.device), values[known].to(logits.device)
+
+
+class _BatchEdits(NamedTuple):
+    allowed: _Edits
+    banned: _Edits
+    biases: _Edits
+    repetitions: _Edits
+    counts: _Edits
+
+
+def edit_logits(logits: Tensor, rows: Sequence[SampleRow], *, bans: bool = True) -> Tensor:
+    """The logits [R, V] as the requests change them: a copy, or ``logits`` if none does.
+
+    Without ``bans``, bad words and min_tokens are not looked at.
+    """
+    edits = _gather(rows, bans=bans)
+    if not any(edits):
+        return logits
+    edited = logits.clone(memory_format=torch.contiguous_format)
+    flat = edited.view(-1)  # the same memory
+    # Where one place is written twice, as repetitions may, it is with the same value.
+    if edits.allowed:
+        places, _ = edits.allowed.tensors(logits)
+        kept = flat[places]
+        edited[edits.allowed.rows] = -torch.inf
+        flat[places] = kept
+    if edits.banned:
+        places, values = edits.banned.tensors(logits)
+        flat[places] = values
+    if edits.biases:
+        places, values = edits.biases.tensors(logits)
+        flat[places] += values
+    if edits.repetitions:
+        places, values = edits.repetitions.tensors(logits)
+        flat[places] = _penalise_repetition(flat[places], values)
+    if edits.counts:
+        places, values = edits.counts.tensors(logits)
+        flat[places] -= values
+    return edited
+
+
+def _gather(rows: Sequence[SampleRow], *, bans: bool) -> _BatchEdits:
+    edits = _BatchEdits(*(_Edits() for _ in _BatchEdits._fields))
+    for i, row in enumerate(rows):
+        params = row.request.params
+        if params.allowed_token_ids is not None:
+            edits.allowed.add_same(i, params.allowed_token_ids, 0.0)
+        if bans and (forbidden := _forbidden(row)):
+            edits.banned.add_same(i, forbidden, -math.inf)
+        if params.logit_bias:
+            edits.biases.add(i, params.logit_bias, params.logit_bias.values())
+        if params.repetition_penalty != 1.0 and (
+            seen := row.request.prompt_token_ids + row.history
+        ):
+            edits.repetitions.add_same(i, seen, clamp_positive(params.repetition_penalty))
+        frequency, presence = params.frequency_penalty, params.presence_penalty
+        if (frequency or presence) and row.history:
+            counts = Counter(row.history)
+            edits.counts.add(i, counts, [presence + frequency * n for n in counts.values()])
+    return edits
+
+
+def _forbidden(row: SampleRow) -> set[int]:
+    """Tokens that would complete a bad word, or end the text too early."""
+    request = row.request
+    forbidden: set[int] = set()
+    if row.num_output_tokens < request.params.min_tokens:
+        forbidden.update(request.eos_token_ids, request.params.stop_token_ids)
+    for word in request.bad_word_ids:
+        start = len(row.history) - (len(word) - 1)
+        if word and start >= 0 and row.history[start:] == word[:-1]:
+            forbidden.add(word[-1])
+    return forbidden
+
+
+def _penalise_repetition(logits: Tensor, penalties: Tensor) -> Tensor:
+    """Keskar et al., "CTRL", 2019, section 4.1, made symmetric for negative logits."""
+    changed = torch.where(logits > 0, logits / penalties, logits * penalties)
+    # An extreme penalty must neither unban a token nor, by overflow, ban one.
+    changed = changed.clamp(-FLOAT32.max, FLOAT32.max)
+    return torch.where(logits.isinf(), logits, changed)

@@ -1,0 +1,251 @@
+"""From logits to tokens: one for each row, each row by its own request's parameters.
+
+The order is vLLM's: log-probabilities are reported from the model's logits as they are; then the
+requests edit the logits (``penalties``); greedy rows take the likeliest token, of equals the one
+with the lowest id; other rows apply temperature, min_p, top_k, top_p and draw. Each filter sees
+the distribution that the ones before it left, renormalised, and leaves at least one token.
+
+Logits are handled as gaps: how far, in nats at the row's temperature, a token lies below the
+row's likeliest; a token's unnormalised probability is exp(-gap), at most 1, so nothing overflows.
+
+A draw inverts the cumulative distribution at one number that is a pure function of the request's
+seed, the branch and the position, so a request gives the same tokens in any batch and any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quire.execution.penalties import edit_logits
+from quire.execution.sampling_batch import Filters, SampleRow
+from quire.scheduling.step import Sample, TokenLogprobs
+
+__all__ = ["SampleRow", "sample", "token_logprobs"]
+
+# Sorting the whole vocabulary costs many times what finding its likeliest few does, and they
+# nearly always hold all that top_k and top_p keep. Rows for which they do not try again with more.
+_SHORTLIST = 256
+_SHORTLIST_GROWTH = 16
+_CDF_BLOCK = 256  # tokens; a draw looks for its block first, then inside
+_TIES = 8  # tokens that may share the last place among the likeliest without leaving the lowest out
+_BELOW_ONE = 1.0 - 2.0**-53
+_LOGPROB_ROWS = 64  # rows whose log-probabilities are worked out at once: bounds the memory taken
+
+
+@torch.no_grad()
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sample | None]:
+    """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
+
+    None stands for a row that has no distribution to sample: the model gave NaN, +inf or nothing
+    but -inf, or no allowed token is in the vocabulary with a finite logit. The other rows are
+    unaffected. Where bad words or min_tokens would forbid every token, they yield.
+    """
+    if not rows:
+        return []
+    tokens = _choose(logits, rows, bans=True)
+    samples = [None if token is None else Sample(token) for token in tokens]
+    wanted: list[tuple[int, int, int]] = []  # row, token, log-probabilities besides the token's
+    for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        num_top = row.request.params.logprobs
+        if num_top is not None and token is not None:
+            wanted.append((i, token, num_top))
+    if wanted:
+        indices, chosen, num_tops = zip(*wanted, strict=True)
+        found = token_logprobs(_take(logits, list(indices)), chosen, num_tops)
+        for (i, token, _), logprobs in zip(wanted, found, strict=True):
+            samples[i] = Sample(token, logprobs)
+    return samples
+
+
+@torch.no_grad()
+def token_logprobs(
+    logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Log-probabilities under ``logits``, float32 [R, V], one token id and one count a row.
+
+    A rank is 1 + the number of strictly likelier tokens. In ``top``, equals are in order of id. A
+    token that cannot occur has -inf; rows with NaN give NaN.
+    """
+    found: list[TokenLogprobs] = []
+    for start in range(0, len(token_ids), _LOGPROB_ROWS):
+        part = slice(start, start + _LOGPROB_ROWS)
+        found += _token_logprobs(logits[part], token_ids[part], num_top[part])
+    return found
+
+
+def _token_logprobs(
+    logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    gaps = logits.amax(-1, keepdim=True) - logits
+    log_mass = _block_weights(gaps)[1].sum(-1, keepdim=True).log()
+    width = min(max(num_top) + _TIES, logits.shape[1])
+    top_ids, top_gaps = _likeliest(gaps, width)
+    chosen = gaps.gather(1, torch.tensor(token_ids, device=gaps.device)[:, None])
+    ranks = (gaps < chosen).sum(-1, keepdim=True) + 1
+    # One table, so that one transfer brings it all; float64 holds ids and ranks exactly.
+    table = torch.cat([-chosen - log_mass, ranks, top_ids, -top_gaps - log_mass], dim=1)
+    return [
+        TokenLogprobs(
+            logprob, int(rank), tuple(zip(map(int, top[:width]), top[width:], strict=True))[:count]
+        )
+        for (logprob, rank, *top), count in zip(table.tolist(), num_top, strict=True)
+    ]
+
+
+def _choose(logits: Tensor, rows: Sequence[SampleRow], *, bans: bool) -> list[int | None]:
+    edited = edit_logits(logits, rows, bans=bans)
+    tokens = edited.argmax(-1)
+    peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
+    drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
+    if drawn:
+        asked = [rows[i] for i in drawn]
+        tokens[drawn] = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
+    raw_peaks = peaks[:, 0] if edited is logits else logits.amax(-1)
+    # Whether rows are sound comes with the tokens: asking earlier would be one more wait.
+    table = torch.stack([tokens.double(), peaks[:, 0].double(), raw_peaks.double()], dim=1)
+    chosen: list[int | None] = []
+    stuck: list[int] = []
+    for i, (token, peak, raw_peak) in enumerate(table.tolist()):
+        sound = math.isfinite(raw_peak)
+        chosen.append(int(token) if sound and math.isfinite(peak) else None)
+        if sound and not math.isfinite(peak):
+            stuck.append(i)
+    if stuck and bans:
+        again = _choose(logits[stuck], [rows[i] for i in stuck], bans=False)
+        for i, choice in zip(stuck, again, strict=True):
+            chosen[i] = choice
+    return chosen
+
+
+def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+    """Draw from each row of ``logits`` [N, V] whose largest are ``peaks`` [N, 1]: ids [N].
+
+    What comes out for a row whose peak is not finite means nothing.
+    """
+    vocab_size = logits.shape[1]
+    filters = Filters.of(rows, vocab_size, logits.device)
+    gaps = (peaks - logits).div_(filters.temperature.float())
+    if any(row.request.params.min_p > 0 for row in rows):
+        gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
+    top_k = [0 < row.request.params.top_k < vocab_size for row in rows]
+    narrow = [k or row.request.params.top_p < 1 for k, row in zip(top_k, rows, strict=True)]
+    truncated = [i for i, is_narrow in enumerate(narrow) if is_narrow]
+    whole = [i for i, is_narrow in enumerate(narrow) if not is_narrow]
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    if whole:
+        tokens[whole] = _draw_whole(_take(gaps, whole), filters.uniform[whole])
+    if truncated:
+        kept_gaps = _take(gaps, truncated)
+        if all(top_k[i] for i in truncated):
+            mass = filters.top_p.new_zeros(len(truncated), 1)  # nobody asks
+        else:
+            mass = _block_weights(kept_gaps)[1].sum(-1, keepdim=True)
+        tokens[truncated] = _draw_truncated(kept_gaps, mass, filters.take(truncated))
+    return tokens
+
+
+def _draw_whole(gaps: Tensor, uniform: Tensor) -> Tensor:
+    """Draw from all tokens: gaps [N, V], uniform [N, 1] -> ids [N].
+
+    A cumulative sum over blocks and one inside the chosen block cost a small part of one over
+    the vocabulary.
+    """
+    weights, blocks = _block_weights(gaps)
+    block, within = _invert_cdf(blocks.cumsum(-1), uniform)
+    inside = weights[torch.arange(len(gaps), device=gaps.device), block[:, 0]]
+    place, _ = _invert_cdf(inside.cumsum(-1, dtype=torch.float64), within)
+    return (block * _CDF_BLOCK + place)[:, 0]
+
+
+def _block_weights(gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token's exp(-gap), float32 [N, B, block], and the sums of blocks, float64 [N, B].
+
+    Sums of short blocks in float32 lose no more than exp did, and unlike one long sum do not
+    depend on how the work is spread over threads, hence on the rest of the batch.
+    """
+    weights = gaps.neg().exp_()
+    if missing := -gaps.shape[1] % _CDF_BLOCK:
+        weights = F.pad(weights, (0, missing))
+    weights = weights.view(len(gaps), -1, _CDF_BLOCK)
+    return weights, weights.sum(-1).double()
+
+
+def _draw_truncated(gaps: Tensor, mass: Tensor, filters: Filters) -> Tensor:
+    """Draw from the tokens that top_k and then top_p keep: gaps [N, V] -> ids [N].
+
+    mass [N, 1] is the weight of all tokens, used for rows without top_k.
+    """
+    num_rows, vocab_size = gaps.shape
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=gaps.device)
+    pending = torch.arange(num_rows, device=gaps.device)
+    width = min(_SHORTLIST, vocab_size)
+    while True:
+        drawn, settled = _draw_shortlist(gaps, mass, filters, width)
+        tokens[pending] = drawn
+        left = (~settled).nonzero()[:, 0]
+        if width == vocab_size or len(left) == 0:
+            return tokens
+        gaps, mass, filters, pending = gaps[left], mass[left], filters.take(left), pending[left]
+        width = min(width * _SHORTLIST_GROWTH, vocab_size)
+
+
+def _draw_shortlist(
+    gaps: Tensor, mass: Tensor, filters: Filters, width: int
+) -> tuple[Tensor, Tensor]:
+    """Draw from what top_k and top_p keep of the ``width`` likeliest tokens.
+
+    Returns ids [N] and, bool [N], whether the whole vocabulary would have given the same.
+    """
+    ids, short_gaps = _likeliest(gaps, width)
+    weights = short_gaps.neg().exp_().double()
+    ends = weights[:, -1:] == 0  # no token beyond the shortlist can occur
+    weights.masked_fill_(torch.arange(width, device=gaps.device) >= filters.top_k, 0.0)
+    cdf = weights.cumsum(-1)
+    has_top_k = filters.top_k < gaps.shape[1]
+    target = filters.top_p * torch.where(has_top_k, cdf[:, -1:], mass)
+    enough = torch.where(has_top_k, filters.top_k <= width, cdf[:, -1:] >= target)
+    # The first token at which the target is reached is the last that top_p keeps.
+    last = torch.searchsorted(cdf, target).clamp(max=width - 1)
+    # If it equals the shortlist's last, the ties that lower ids win may be beyond.
+    untied = short_gaps.gather(1, last) < short_gaps[:, -1:]
+    place, _ = _invert_cdf(cdf, filters.uniform, kept=cdf.gather(1, last))
+    return ids.gather(1, place)[:, 0], ((enough & untied) | ends)[:, 0]
+
+
+def _invert_cdf(cdf: Tensor, uniform: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Find the place in each row of unnormalised ``cdf`` [N, M] where a uniform number falls.
+
+    ``kept`` [N, 1] is the part of the row's total to draw from, all by default. Returns places
+    [N, 1], and where in its own place each number fell, a uniform number again, [N, 1].
+    """
+    aim = uniform * (cdf[:, -1:] if kept is None else kept)
+    # The first sum above the aim: a token without weight raises no sum, so it is never taken.
+    place = torch.searchsorted(cdf, aim, right=True).clamp(max=cdf.shape[1] - 1)
+    above = cdf.gather(1, place)
+    below = torch.where(place > 0, cdf.gather(1, (place - 1).clamp(min=0)), 0.0)
+    return place, ((aim - below) / (above - below)).clamp(max=_BELOW_ONE)
+
+
+def _likeliest(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The ``width`` likeliest tokens of each row, likeliest first: ids and gaps [N, width].
+
+    Of equals the lower id is first, which is left to chance only for which of those that equal the
+    last one made the list. Equals are common: logits come from bfloat16.
+    """
+    if width == gaps.shape[1]:
+        sorted_gaps, ids = gaps.sort(dim=-1, stable=True)
+        return ids, sorted_gaps
+    short_gaps, ids = gaps.topk(width, largest=False, sorted=False)
+    # Gap and id in one integer: a float32 that is not negative orders as its bits do.
+    keys = ((short_gaps.view(torch.int32).long() << 32) | ids).sort(dim=-1).values
+    return keys & 0xFFFFFFFF, (keys >> 32).int().view(torch.float32)
+
+
+def _take(rows: Tensor, indices: list[int]) -> Tensor:
+    """Those rows, increasing, without a copy where they are all of them."""
+    return rows if len(indices) == len(rows) else rows[indices]
