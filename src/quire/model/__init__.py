@@ -1,0 +1,6 @@
+"""Decoders over paged keys and values: ``load_model`` is the way in."""
+
+from quire.model.base import Model
+from quire.model.loader import load_model, resolve_model
+
+__all__ = ["Model", "load_model", "resolve_model"]

@@ -1,0 +1,56 @@
+"""What the executor asks of a model, whichever code computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from quire.errors import ConfigError
+from quire.kernels.ops import AttentionBackend, AttentionBatch, KVShape, LayerKV
+
+
+class Model(Protocol):
+    """A decoder whose attention runs over block tables.
+
+    Shapes use T, the new tokens of a step over all its sequences, and d, the width of ``hidden``.
+    """
+
+    vocab_size: int  # columns of the logits
+    kv_shapes: tuple[KVShape, ...]  # by layer
+    max_positions: int  # the longest sequence, prompt and output, in tokens
+    eos_token_ids: tuple[int, ...]
+    dtype: torch.dtype  # of the hidden states, keys and values
+    weight_bytes: int
+    # True where a key depends on more than the tokens before it, so that blocks of one prompt must
+    # not be reused for another: rotations that stretch with the length of the sequence.
+    kv_depends_on_prompt_length: bool
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv: Sequence[LayerKV],
+        attention: AttentionBackend,
+    ) -> Tensor:
+        """token_ids [T] int64 -> hidden [T, d], after the final norm; writes ``kv``, by layer."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, d], of the rows that are sampled -> [R, vocab_size] float32."""
+        ...
+
+
+def checked_max_positions(requested: int | None, default: int, limit: int) -> int:
+    """The longest sequence to serve: ``requested``, or ``default``; never above ``limit``.
+
+    Raises:
+        ConfigError: ``requested`` is not in 1..limit.
+    """
+    if requested is None:
+        return default
+    if not 1 <= requested <= limit:
+        raise ConfigError(f"max_model_len is {requested}; this model allows 1 to {limit}")
+    return requested

@@ -1,0 +1,138 @@
+"""What a checkpoint says about itself, read from its JSON files as Hugging Face writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from quire.errors import ModelError
+
+_T = TypeVar("_T")
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
+
+
+class Fields:
+    """A JSON object whose fields are asked for by type, with errors that name file and field."""
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self.values = values
+        self.source = source
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def get(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
+        """The field, or ``default`` where it is absent or null.
+
+        Raises:
+            ModelError: the field is of another type, or is absent and has no default.
+        """
+        value = self.values.get(name)
+        if value is None:
+            if default is None:
+                raise ModelError(f"{self.source}: {name} is missing")
+            return default
+        if kind is float and type(value) is int:
+            value = float(value)
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise ModelError(f"{self.source}: {name} must be {kind.__name__}, but is {value!r}")
+        return value
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        """A whole number above zero."""
+        value = self.get(name, int, default)
+        if value < 1:
+            raise ModelError(f"{self.source}: {name} must be at least 1, but is {value}")
+        return value
+
+    def choice(self, name: str, allowed: Mapping[str, _T], default: str | None = None) -> _T:
+        """What ``allowed`` holds for the field's value."""
+        value = self.get(name, str, default)
+        if value not in allowed:
+            names = ", ".join(sorted(allowed))
+            raise ModelError(f"{self.source}: {name} is {value!r}; supported: {names}")
+        return allowed[value]
+
+    def section(self, name: str) -> Fields:
+        """A nested object; empty where it is absent or null."""
+        return Fields(self.get(name, dict, {}), f"{self.source}: {name}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What every architecture shares; the families read the rest from ``fields``."""
+
+    architecture: str  # the class name in transformers, "LlamaForCausalLM"
+    dtype: torch.dtype | None  # of the checkpoint, where it says so
+    eos_token_ids: tuple[int, ...]
+    fields: Fields  # config.json
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Read ``config.json``, and ``generation_config.json`` where there is one.
+
+    Raises:
+        ModelError: a file is missing or is not a JSON object, or the model is none that a decoder
+            can run: encoder-decoder, quantised, or without ``architectures``.
+    """
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory")
+    fields = _read_json(directory / "config.json")
+    architectures = fields.get("architectures", list, [])
+    if not architectures:
+        raise ModelError(f"{fields.source}: architectures is missing, so the model is unknown")
+    architecture = str(architectures[0])
+    if fields.get("is_encoder_decoder", bool, False):
+        raise ModelError(f"{architecture} is an encoder-decoder model; only decoders are served")
+    if "quantization_config" in fields:
+        method = fields.section("quantization_config").get("quant_method", str, "unnamed")
+        raise ModelError(f"{fields.source}: quantization_config ({method}) is not supported")
+
+    generation = Fields({}, "")
+    if (directory / "generation_config.json").exists():
+        generation = _read_json(directory / "generation_config.json")
+    return ModelConfig(
+        architecture=architecture,
+        dtype=_stored_dtype(fields),
+        eos_token_ids=tuple(dict.fromkeys((*_eos_ids(fields), *_eos_ids(generation)))),
+        fields=fields,
+    )
+
+
+def _read_json(path: Path) -> Fields:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return Fields(values, str(path))
+
+
+def _stored_dtype(fields: Fields) -> torch.dtype | None:
+    for name in ("dtype", "torch_dtype"):  # transformers 5, and before
+        if name in fields:
+            return fields.choice(name, DTYPES)
+    return None
+
+
+def _eos_ids(fields: Fields) -> list[int]:
+    value = fields.values.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(token) is int for token in ids):
+        raise ModelError(f"{fields.source}: eos_token_id must be int or a list, but is {value!r}")
+    return ids

@@ -1,0 +1,268 @@
+"""The Llama family: pre-norm decoders with RMSNorm, rotary embeddings and gated MLPs.
+
+What tells its members apart is in their configs, or in ``_TRAITS`` where ``transformers`` has it
+in code. Tensors are named as in ``transformers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quire.errors import ModelError
+from quire.kernels.ops import AttentionBackend, AttentionBatch, AttentionSpec, KVShape, LayerKV
+from quire.model.base import checked_max_positions
+from quire.model.config import Fields, ModelConfig
+from quire.model.layers import ACTIVATIONS, GatedMLP, Linear, RMSNorm
+from quire.model.rope import RopeConfig, Rotation
+from quire.model.weights import Weights, read_linear
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What an architecture does that its config does not say."""
+
+    qkv_bias: bool | None = None  # None: as ``attention_bias`` says
+    head_dim: int | None = None  # where the config has none; None: hidden_size / heads
+    qk_norm: bool = False  # queries and keys are normalised, head by head
+    fused: bool = False  # one tensor for q, k and v, and one for gate and up
+    window: Literal["never", "always", "if_used"] = "never"  # whether ``sliding_window`` counts
+    partial_rotary: bool = False
+
+
+_TRAITS: Mapping[str, _Traits] = {
+    "LlamaForCausalLM": _Traits(),
+    "MistralForCausalLM": _Traits(qkv_bias=False, window="always"),
+    "Phi3ForCausalLM": _Traits(qkv_bias=False, fused=True, window="always", partial_rotary=True),
+    "Qwen2ForCausalLM": _Traits(qkv_bias=True, window="if_used"),
+    "Qwen3ForCausalLM": _Traits(head_dim=128, qk_norm=True, window="if_used"),
+}
+
+ARCHITECTURES = tuple(_TRAITS)
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """A member of the family, its defaults filled in."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    windows: tuple[int | None, ...]  # by layer
+    norm_eps: float
+    activation: Callable[[Tensor], Tensor]
+    tied_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    fused: bool
+    rope: RopeConfig
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> LlamaConfig:
+        """Read config.json.
+
+        Raises:
+            ModelError: a field is missing, of the wrong type, or contradicts another.
+        """
+        fields, traits = config.fields, _TRAITS[config.architecture]
+        hidden_size = fields.positive("hidden_size")
+        num_heads = fields.positive("num_attention_heads")
+        num_kv_heads = fields.positive("num_key_value_heads", num_heads)
+        if num_heads % num_kv_heads:
+            raise ModelError(
+                f"{fields.source}: num_attention_heads ({num_heads}) is not a multiple of "
+                f"num_key_value_heads ({num_kv_heads})"
+            )
+        head_dim = fields.positive("head_dim", traits.head_dim or hidden_size // num_heads)
+        rope = RopeConfig.read(fields, head_dim)
+        if rope.rotated != head_dim and not traits.partial_rotary:
+            raise ModelError(
+                f"{fields.source}: {config.architecture} has no partial_rotary_factor other than 1"
+            )
+        attention_bias = traits.qkv_bias is None and fields.get("attention_bias", bool, False)
+        return cls(
+            vocab_size=fields.positive("vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=fields.positive("intermediate_size"),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            windows=_windows(fields, traits),
+            norm_eps=fields.get("rms_norm_eps", float),
+            activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+            tied_embeddings=fields.get("tie_word_embeddings", bool, False),
+            qkv_bias=traits.qkv_bias or attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=fields.get("mlp_bias", bool, False),
+            qk_norm=traits.qk_norm,
+            fused=traits.fused,
+            rope=rope,
+        )
+
+
+def _windows(fields: Fields, traits: _Traits) -> tuple[int | None, ...]:
+    """The sliding window of each layer."""
+    layers = fields.positive("num_hidden_layers")
+    if traits.window == "never" or "sliding_window" not in fields:
+        return (None,) * layers
+    window = fields.positive("sliding_window")
+    if traits.window == "always":
+        return (window,) * layers
+    if not fields.get("use_sliding_window", bool, False):
+        return (None,) * layers
+    types = fields.get("layer_types", list, [])
+    if types:
+        if len(types) != layers or not {"full_attention", "sliding_attention"}.issuperset(types):
+            raise ModelError(
+                f"{fields.source}: layer_types must name full_attention or sliding_attention for "
+                f"each of {layers} layers, but is {types}"
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in types)
+    first = fields.get("max_window_layers", int, 28)
+    return tuple(window if layer >= first else None for layer in range(layers))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One decoder layer."""
+
+    attention_norm: RMSNorm
+    query: Linear
+    key: Linear
+    value: Linear
+    query_norm: RMSNorm | None
+    key_norm: RMSNorm | None
+    output: Linear
+    mlp_norm: RMSNorm
+    mlp: GatedMLP
+    head_dim: int
+    spec: AttentionSpec
+
+    def forward(
+        self, x: Tensor, rotation: Rotation, kv: LayerKV, attention: AttentionBackend, plan: object
+    ) -> Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        h = self.attention_norm(x)
+        query, key, value = (
+            project(h).view(len(x), -1, self.head_dim)  # [T, heads, head_dim]
+            for project in (self.query, self.key, self.value)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        attended = attention.attend(rotation(query), rotation(key), value, kv, self.spec, plan)
+        x = x + self.output(attended.flatten(1))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class LlamaModel:
+    """A ``Model`` of the Llama family."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
+        """Take the family's tensors from ``weights``.
+
+        Raises:
+            ModelError: see ``LlamaConfig.read``, ``Weights.take`` and ``checked_max_positions``.
+        """
+        llama = LlamaConfig.read(config)
+        self.vocab_size = llama.vocab_size
+        self.eos_token_ids = config.eos_token_ids
+        self.dtype = weights.dtype
+        self.max_positions = checked_max_positions(
+            max_model_len, llama.rope.max_position_embeddings, llama.rope.limit
+        )
+        self.kv_shapes = (KVShape(llama.num_kv_heads, llama.head_dim, llama.head_dim),) * len(
+            llama.windows
+        )
+        self._rope = llama.rope.build()
+        stable = self._rope.stable_length
+        self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
+
+        shape = (llama.vocab_size, llama.hidden_size)
+        self._embedding = weights.take("model.embed_tokens.weight", *shape)
+        self._layers = [
+            _read_layer(llama, weights, index, window) for index, window in enumerate(llama.windows)
+        ]
+        self._norm = RMSNorm(weights.take("model.norm.weight", llama.hidden_size), llama.norm_eps)
+        # As in transformers 5, a head that is stored is used even where the config says tied.
+        tied = llama.tied_embeddings and "lm_head.weight" not in weights
+        self._head = Linear(self._embedding if tied else weights.take("lm_head.weight", *shape))
+        self.weight_bytes = weights.bytes_taken
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv: Sequence[LayerKV],
+        attention: AttentionBackend,
+    ) -> Tensor:
+        """See ``Model.forward``."""
+        plan = attention.plan(batch)
+        rotation = self._rope.rotation(batch, self.dtype)
+        x = torch.embedding(self._embedding, token_ids)
+        for layer, layer_kv in zip(self._layers, kv, strict=True):
+            x = layer.forward(x, rotation, layer_kv, attention, plan)
+        return self._norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See ``Model.logits``."""
+        return self._head(hidden).float()
+
+
+def _read_layer(config: LlamaConfig, weights: Weights, index: int, window: int | None) -> _Layer:
+    prefix = f"model.layers.{index}"
+    hidden, heads_dim = config.hidden_size, config.num_heads * config.head_dim
+    kv_dim = config.num_kv_heads * config.head_dim
+
+    def norm(name: str, width: int) -> RMSNorm:
+        return RMSNorm(weights.take(f"{prefix}.{name}.weight", width), config.norm_eps)
+
+    def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
+        return read_linear(weights, f"{prefix}.{name}", inputs, outputs, bias)
+
+    if config.fused:
+        query, key, value = _split(
+            linear("self_attn.qkv_proj", hidden, heads_dim + 2 * kv_dim, False),
+            [heads_dim, kv_dim, kv_dim],
+        )
+    else:
+        query = linear("self_attn.q_proj", hidden, heads_dim, config.qkv_bias)
+        key = linear("self_attn.k_proj", hidden, kv_dim, config.qkv_bias)
+        value = linear("self_attn.v_proj", hidden, kv_dim, config.qkv_bias)
+    return _Layer(
+        attention_norm=norm("input_layernorm", hidden),
+        query=query,
+        key=key,
+        value=value,
+        query_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
+        key_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
+        output=linear("self_attn.o_proj", heads_dim, hidden, config.output_bias),
+        mlp_norm=norm("post_attention_layernorm", hidden),
+        mlp=_read_mlp(config, linear),
+        head_dim=config.head_dim,
+        spec=AttentionSpec(scale=config.head_dim**-0.5, window=window),
+    )
+
+
+def _read_mlp(config: LlamaConfig, linear: Callable[[str, int, int, bool], Linear]) -> GatedMLP:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    if config.fused:
+        gate, up = _split(linear("mlp.gate_up_proj", hidden, 2 * inner, False), [inner, inner])
+    else:
+        gate = linear("mlp.gate_proj", hidden, inner, config.mlp_bias)
+        up = linear("mlp.up_proj", hidden, inner, config.mlp_bias)
+    down = linear("mlp.down_proj", inner, hidden, config.mlp_bias)
+    return GatedMLP(gate, up, down, config.activation)
+
+
+def _split(fused: Linear, outputs: list[int]) -> list[Linear]:
+    """Views of the rows of a fused projection, so that nothing is copied."""
+    return [Linear(weight) for weight in torch.split(fused.weight, outputs)]

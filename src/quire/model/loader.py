@@ -1,0 +1,99 @@
+"""From a name to a model that can run: the composition root of ``quire.model``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from quire.errors import ConfigError, ModelError
+from quire.model import llama, opt
+from quire.model.base import Model
+from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.weights import Weights
+
+_Builder = Callable[[ModelConfig, Weights, int | None], Model]
+
+# Architectures with code of their own; any other decoder runs through transformers.
+NATIVE: Mapping[str, _Builder] = {
+    **dict.fromkeys(llama.ARCHITECTURES, llama.LlamaModel),
+    **dict.fromkeys(opt.ARCHITECTURES, opt.OPTModel),
+}
+
+# Of a repository: weights, configs, tokenizer and chat template; no other formats, no second copy.
+_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+_OTHER_FILES = ["*/*", "consolidated*"]
+
+
+def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
+    """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
+
+    Raises:
+        ModelError: it is neither a directory nor a repository that can be downloaded or that an
+            earlier download left in the cache.
+    """
+    path = Path(name_or_dir).expanduser()
+    if path.is_dir():
+        return path
+    name = str(name_or_dir)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name} is not a directory")
+
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        snapshot = snapshot_download(
+            name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES
+        )
+        return Path(snapshot)
+    except HFValidationError:
+        reason = "it is neither a directory nor a valid Hugging Face name"
+    except GatedRepoError:
+        reason = (
+            "its owner asks for access first; log in to Hugging Face with an account that has it"
+        )
+    except RevisionNotFoundError:
+        reason = f"it has no revision {revision}"
+    except RepositoryNotFoundError:
+        reason = "there is no such directory, and no such repository on Hugging Face"
+    except LocalEntryNotFoundError:
+        reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"
+    except (HfHubHTTPError, OSError) as error:
+        reason = f"the download failed: {error}"
+    raise ModelError(f"cannot load {name}: {reason}")
+
+
+def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None = None) -> Model:
+    """Load the model in ``directory``.
+
+    Args:
+        directory: holds config.json and safetensors files.
+        dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
+        max_model_len: the longest sequence to serve, in tokens; None is what the config says.
+
+    Raises:
+        ConfigError: ``dtype`` is unknown.
+        ModelError: the model cannot be used; the message names the file, field or tensor.
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
+    config = read_config(directory)
+    wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
+    build = NATIVE.get(config.architecture)
+    if build is None:
+        from quire.model.transformers_model import TransformersModel
+
+        return TransformersModel.load(config, directory, wanted, max_model_len)
+    weights = Weights(directory, wanted)
+    model = build(config, weights, max_model_len)
+    weights.finish()
+    return model

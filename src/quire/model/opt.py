@@ -1,0 +1,212 @@
+"""OPT (Zhang et al., 2022), the models of the PagedAttention paper.
+
+Learned positions, LayerNorm, plain ReLU MLPs. The 350m variant normalises after each part instead
+of before it, and its embeddings are narrower than its layers. Tensors are named as in
+``transformers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.errors import ModelError
+from quire.kernels.ops import AttentionBackend, AttentionBatch, AttentionSpec, KVShape, LayerKV
+from quire.model.base import checked_max_positions
+from quire.model.config import ModelConfig
+from quire.model.layers import ACTIVATIONS, LayerNorm, Linear
+from quire.model.weights import Weights, read_linear
+
+ARCHITECTURES = ("OPTForCausalLM",)
+
+# Position p is row p + 2: the first rows stood for padding when OPT was trained.
+_POSITION_OFFSET = 2
+
+
+@dataclass(frozen=True)
+class OPTConfig:
+    """The fields of config.json, their defaults filled in."""
+
+    vocab_size: int
+    hidden_size: int
+    embedding_size: int
+    ffn_size: int
+    num_layers: int
+    num_heads: int
+    max_position_embeddings: int
+    activation: Callable[[Tensor], Tensor]
+    norm_first: bool
+    final_norm: bool
+    affine_norms: bool
+    bias: bool
+    tied_embeddings: bool
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> OPTConfig:
+        """Read config.json.
+
+        Raises:
+            ModelError: a field is missing, of the wrong type, or contradicts another.
+        """
+        fields = config.fields
+        hidden_size = fields.positive("hidden_size")
+        num_heads = fields.positive("num_attention_heads")
+        if hidden_size % num_heads:
+            raise ModelError(
+                f"{fields.source}: hidden_size ({hidden_size}) is not a multiple of "
+                f"num_attention_heads ({num_heads})"
+            )
+        norm_first = fields.get("do_layer_norm_before", bool, True)
+        return cls(
+            vocab_size=fields.positive("vocab_size"),
+            hidden_size=hidden_size,
+            embedding_size=fields.positive("word_embed_proj_dim", hidden_size),
+            ffn_size=fields.positive("ffn_dim"),
+            num_layers=fields.positive("num_hidden_layers"),
+            num_heads=num_heads,
+            max_position_embeddings=fields.positive("max_position_embeddings"),
+            activation=fields.choice("activation_function", ACTIVATIONS, "relu"),
+            norm_first=norm_first,
+            final_norm=norm_first and not fields.get("_remove_final_layer_norm", bool, False),
+            affine_norms=fields.get("layer_norm_elementwise_affine", bool, True),
+            bias=fields.get("enable_bias", bool, True),
+            tied_embeddings=fields.get("tie_word_embeddings", bool, True),
+        )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One decoder layer."""
+
+    attention_norm: LayerNorm
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    mlp_norm: LayerNorm
+    up: Linear
+    down: Linear
+    activation: Callable[[Tensor], Tensor]
+    norm_first: bool
+    num_heads: int
+    spec: AttentionSpec
+
+    def forward(self, x: Tensor, kv: LayerKV, attention: AttentionBackend, plan: object) -> Tensor:
+        """x [T, hidden] -> [T, hidden]."""
+        if self.norm_first:
+            x = x + self._attend(self.attention_norm(x), kv, attention, plan)
+            return x + self._mlp(self.mlp_norm(x))
+        x = self.attention_norm(x + self._attend(x, kv, attention, plan))
+        return self.mlp_norm(x + self._mlp(x))
+
+    def _attend(self, x: Tensor, kv: LayerKV, attention: AttentionBackend, plan: object) -> Tensor:
+        query, key, value = (
+            project(x).view(len(x), self.num_heads, -1)  # [T, heads, head_dim]
+            for project in (self.query, self.key, self.value)
+        )
+        return self.output(attention.attend(query, key, value, kv, self.spec, plan).flatten(1))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+class OPTModel:
+    """A ``Model`` of the OPT family."""
+
+    kv_depends_on_prompt_length = False
+
+    def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
+        """Take the family's tensors from ``weights``.
+
+        Raises:
+            ModelError: see ``OPTConfig.read``, ``Weights.take`` and ``checked_max_positions``.
+        """
+        opt = OPTConfig.read(config)
+        self.vocab_size = opt.vocab_size
+        self.eos_token_ids = config.eos_token_ids
+        self.dtype = weights.dtype
+        positions = opt.max_position_embeddings
+        self.max_positions = checked_max_positions(max_model_len, positions, positions)
+        head_dim = opt.hidden_size // opt.num_heads
+        self.kv_shapes = (KVShape(opt.num_heads, head_dim, head_dim),) * opt.num_layers
+
+        # Some published checkpoints leave out the outer name.
+        plain = "decoder.embed_tokens.weight" in weights
+        prefix = "decoder" if plain else "model.decoder"
+        shape = (opt.vocab_size, opt.embedding_size)
+        self._embedding = weights.take(f"{prefix}.embed_tokens.weight", *shape)
+        self._positions = weights.take(
+            f"{prefix}.embed_positions.weight", positions + _POSITION_OFFSET, opt.hidden_size
+        )
+        self._project_in = self._project_out = None
+        if opt.embedding_size != opt.hidden_size:
+            narrow, wide = opt.embedding_size, opt.hidden_size
+            self._project_in = read_linear(weights, f"{prefix}.project_in", narrow, wide, False)
+            self._project_out = read_linear(weights, f"{prefix}.project_out", wide, narrow, False)
+        self._layers = [
+            _read_layer(opt, weights, f"{prefix}.layers.{index}") for index in range(opt.num_layers)
+        ]
+        self._norm = (
+            _read_norm(opt, weights, f"{prefix}.final_layer_norm") if opt.final_norm else None
+        )
+        # As in transformers 5, a head that is stored is used even where the config says tied.
+        tied = opt.tied_embeddings and "lm_head.weight" not in weights
+        self._head = Linear(self._embedding if tied else weights.take("lm_head.weight", *shape))
+        self.weight_bytes = weights.bytes_taken
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv: Sequence[LayerKV],
+        attention: AttentionBackend,
+    ) -> Tensor:
+        """See ``Model.forward``."""
+        plan = attention.plan(batch)
+        x = torch.embedding(self._embedding, token_ids)
+        if self._project_in is not None:
+            x = self._project_in(x)
+        x = x + torch.embedding(self._positions, batch.positions + _POSITION_OFFSET)
+        for layer, layer_kv in zip(self._layers, kv, strict=True):
+            x = layer.forward(x, layer_kv, attention, plan)
+        if self._norm is not None:
+            x = self._norm(x)
+        return x if self._project_out is None else self._project_out(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See ``Model.logits``."""
+        return self._head(hidden).float()
+
+
+def _read_layer(config: OPTConfig, weights: Weights, prefix: str) -> _Layer:
+    hidden, ffn = config.hidden_size, config.ffn_size
+
+    def linear(name: str, inputs: int, outputs: int) -> Linear:
+        return read_linear(weights, f"{prefix}.{name}", inputs, outputs, config.bias)
+
+    return _Layer(
+        attention_norm=_read_norm(config, weights, f"{prefix}.self_attn_layer_norm"),
+        query=linear("self_attn.q_proj", hidden, hidden),
+        key=linear("self_attn.k_proj", hidden, hidden),
+        value=linear("self_attn.v_proj", hidden, hidden),
+        output=linear("self_attn.out_proj", hidden, hidden),
+        mlp_norm=_read_norm(config, weights, f"{prefix}.final_layer_norm"),
+        up=linear("fc1", hidden, ffn),
+        down=linear("fc2", ffn, hidden),
+        activation=config.activation,
+        norm_first=config.norm_first,
+        num_heads=config.num_heads,
+        spec=AttentionSpec(scale=(hidden // config.num_heads) ** -0.5),
+    )
+
+
+def _read_norm(config: OPTConfig, weights: Weights, name: str) -> LayerNorm:
+    width = config.hidden_size
+    if not config.affine_norms:
+        return LayerNorm(width, None, None)
+    return LayerNorm(
+        width, weights.take(f"{name}.weight", width), weights.take(f"{name}.bias", width)
+    )

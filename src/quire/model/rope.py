@@ -1,0 +1,250 @@
+"""Rotary position embeddings (Su et al., 2021) and the ways to stretch them.
+
+Pairs of dimensions (i, i + rotated / 2) of queries and keys are turned by position * frequency_i.
+The frequencies follow ``transformers.modeling_rope_utils``, checkpoint for checkpoint.
+
+Two types, "dynamic" and "longrope", have frequencies that depend on how long the sequence is. A
+token at position p of a sequence whose prompt has P tokens is turned as in a sequence of length
+max(P, p + 1): what a prompt in one pass and then one token at a time gives, however the steps were
+in fact batched, chunked, or repeated after a preemption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.errors import ModelError
+from quire.kernels.ops import AttentionBatch
+from quire.model.config import Fields
+
+# Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
+_Frequencies = Tensor | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The cosines and sines of one step, [T, 1, rotated / 2], shared by all layers."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Turn the first dimensions of every head: x [T, heads, D] -> [T, heads, D]."""
+        half = self.cos.shape[-1]
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return torch.cat(
+            (
+                first * self.cos - second * self.sin,
+                second * self.cos + first * self.sin,
+                rest,
+            ),
+            dim=-1,
+        )
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A checkpoint's rotary embedding.
+
+    The angles of a step are computed as it comes: a few thousand cosines beside billions of
+    products, and no table of ``max_positions`` rows to keep.
+    """
+
+    frequencies: _Frequencies
+    attention_factor: float  # scales cosines and sines
+    stable_length: int | None  # frequencies change in longer sequences; None: they never do
+
+    def rotation(self, batch: AttentionBatch, dtype: torch.dtype) -> Rotation:
+        """The rotation of each new token, computed in float32 and rounded to ``dtype``."""
+        positions = batch.positions
+        if isinstance(self.frequencies, Tensor):
+            frequencies = self.frequencies.to(positions.device)
+        else:
+            bounds = torch.tensor(batch.query_starts, device=positions.device)
+            prompts = batch.prompt_lens.repeat_interleave(bounds.diff())
+            frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
+        angles = positions[:, None].float() * frequencies
+        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        return Rotation(cos.to(dtype)[:, None], sin.to(dtype)[:, None])
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """The fields of a config that shape its rotary embedding."""
+
+    kind: str
+    theta: float
+    rotated: int  # dimensions of a head that are turned, the first ones
+    max_position_embeddings: int
+    original_positions: int  # length of the sequences before stretching
+    fields: Fields  # the parameters of ``kind``
+
+    @classmethod
+    def read(cls, fields: Fields, head_dim: int) -> RopeConfig:
+        """Read either spelling: ``rope_parameters``, or ``rope_theta`` with ``rope_scaling``."""
+        name = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
+        rope = fields.section(name)
+        kind = rope.get("rope_type", str, rope.get("type", str, "default"))
+        positions = fields.positive("max_position_embeddings")
+        share = rope.get(
+            "partial_rotary_factor", float, fields.get("partial_rotary_factor", float, 1.0)
+        )
+        original = rope.positive("original_max_position_embeddings", positions)
+        return cls(
+            kind=kind,
+            theta=rope.get("rope_theta", float, fields.get("rope_theta", float, 10_000.0)),
+            rotated=int(head_dim * share),
+            max_position_embeddings=positions,
+            # Phi-3 keeps it beside the parameters, where it takes precedence.
+            original_positions=fields.positive("original_max_position_embeddings", original),
+            fields=rope,
+        )
+
+    @property
+    def limit(self) -> int:
+        """The longest sequence the embedding can stretch to, in tokens."""
+        factor = self.fields.get("factor", float, 1.0)
+        if self.kind in ("linear", "dynamic"):
+            return int(self.max_position_embeddings * factor)
+        if self.kind == "yarn":
+            return max(self.max_position_embeddings, int(self.original_positions * factor))
+        return self.max_position_embeddings
+
+    def build(self) -> Rope:
+        """The embedding.
+
+        Raises:
+            ModelError: ``rope_type`` is unknown, or one of its parameters is missing.
+        """
+        if self.kind not in _BUILDERS:
+            names = ", ".join(sorted(_BUILDERS))
+            raise ModelError(
+                f"{self.fields.source}: rope_type is {self.kind!r}; supported: {names}"
+            )
+        if self.rotated < 2 or self.rotated % 2:
+            raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
+        return _BUILDERS[self.kind](self)
+
+
+def _exponents(rotated: int) -> Tensor:
+    return torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
+
+
+def _factor(fields: Fields) -> float:
+    factor = fields.get("factor", float)
+    if factor <= 0:
+        raise ModelError(f"{fields.source}: factor must be above 0, but is {factor}")
+    return factor
+
+
+def _default(config: RopeConfig) -> Rope:
+    return Rope(1.0 / config.theta ** _exponents(config.rotated), 1.0, None)
+
+
+def _linear(config: RopeConfig) -> Rope:
+    frequencies = 1.0 / config.theta ** _exponents(config.rotated)
+    return Rope(frequencies / _factor(config.fields), 1.0, None)
+
+
+def _llama3(config: RopeConfig) -> Rope:
+    """Long wavelengths are stretched, short ones are not, those between are blended."""
+    factor = _factor(config.fields)
+    low = config.fields.get("low_freq_factor", float)
+    high = config.fields.get("high_freq_factor", float)
+    frequencies = 1.0 / config.theta ** _exponents(config.rotated)
+    turns = config.original_positions * frequencies / (2 * math.pi)  # in the original length
+    blend = ((turns - low) / (high - low)).clamp(0, 1)
+    return Rope((1 - blend) * frequencies / factor + blend * frequencies, 1.0, None)
+
+
+def _dynamic(config: RopeConfig) -> Rope:
+    """NTK-aware: the base grows once a sequence exceeds the original length."""
+    factor = _factor(config.fields)
+    original = config.max_position_embeddings
+    exponents = _exponents(config.rotated)
+    power = config.rotated / (config.rotated - 2)
+
+    def frequencies(lengths: Tensor) -> Tensor:
+        stretch = factor * lengths.clamp(min=original) / original - (factor - 1)
+        return 1.0 / (config.theta * stretch**power)[:, None] ** exponents.to(lengths.device)
+
+    return Rope(frequencies, 1.0, original)
+
+
+def _yarn(config: RopeConfig) -> Rope:
+    """Peng et al., 2023: dimensions that turn often stay, those that turn rarely are stretched."""
+    fields, rotated = config.fields, config.rotated
+    factor = _factor(fields)
+
+    def dimension(turns: float) -> float:
+        """Of a dimension that turns so many times within the original length."""
+        ratio = config.original_positions / (turns * 2 * math.pi)
+        return rotated * math.log(ratio) / (2 * math.log(config.theta))
+
+    low = dimension(fields.get("beta_fast", float, 32.0))
+    high = dimension(fields.get("beta_slow", float, 1.0))
+    if fields.get("truncate", bool, True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotated - 1)
+    span = high - low or 0.001
+    stretched = ((torch.arange(rotated // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
+    frequencies = 1.0 / config.theta ** _exponents(rotated)
+    frequencies = frequencies / factor * stretched + frequencies * (1 - stretched)
+    return Rope(frequencies, _yarn_attention_factor(fields, factor), None)
+
+
+def _yarn_attention_factor(fields: Fields, factor: float) -> float:
+    if "attention_factor" in fields:
+        return fields.get("attention_factor", float)
+
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    mscale = fields.get("mscale", float, 0.0)
+    mscale_all = fields.get("mscale_all_dim", float, 0.0)
+    return scale(mscale) / scale(mscale_all) if mscale and mscale_all else scale(1.0)
+
+
+def _longrope(config: RopeConfig) -> Rope:
+    """Ding et al., 2024 (Phi-3): one set of divisors up to the original length, one beyond it."""
+    fields, original = config.fields, config.original_positions
+    base = config.theta ** _exponents(config.rotated)
+    short, long = (
+        1.0 / (_divisors(fields, name, config.rotated // 2) * base)
+        for name in ("short_factor", "long_factor")
+    )
+    factor = fields.get("factor", float, config.max_position_embeddings / original)
+    attention_factor = fields.get(
+        "attention_factor",
+        float,
+        math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0,
+    )
+
+    def frequencies(lengths: Tensor) -> Tensor:
+        beyond = (lengths > original)[:, None]
+        return torch.where(beyond, long.to(lengths.device), short.to(lengths.device))
+
+    return Rope(frequencies, attention_factor, original)
+
+
+def _divisors(fields: Fields, name: str, count: int) -> Tensor:
+    divisors = fields.get(name, list)
+    if len(divisors) != count or not all(isinstance(x, (int, float)) for x in divisors):
+        raise ModelError(f"{fields.source}: {name} must be {count} numbers, but is {divisors!r}")
+    return torch.tensor(divisors, dtype=torch.float32)
+
+
+_BUILDERS: dict[str, Callable[[RopeConfig], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # its name when Phi-3 was published
+}

@@ -1,0 +1,136 @@
+"""The real app under uvicorn on a loopback port, over an engine whose model is scripted."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openai import OpenAI
+from support.fake_model import FakeExecutor
+from support.scripted_executor import ScriptedExecutor
+
+import quire
+from quire.engine import Engine, Intake, Tokenizer, load_tokenizer
+from quire.memory import PagedAllocator
+from quire.scheduling import Scheduler
+from quire.server import Server, create_app
+
+MODEL = "demo"
+MAX_MODEL_LEN = 256
+PATIENCE = 10.0  # seconds that anything here may take before it counts as hung
+
+_DEMO = Path(quire.__file__).parent / "demo"
+_VOCAB = json.loads((_DEMO / "config.json").read_text())["vocab_size"]
+_EOS = json.loads((_DEMO / "config.json").read_text())["eos_token_id"]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds; fail if it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "this never became true"
+        time.sleep(0.005)
+
+
+class LiveServer:
+    """A running server, its engine, and clients for it."""
+
+    def __init__(self, engine: Engine, executor: ScriptedExecutor, server: Server) -> None:
+        self.engine = engine
+        self.executor = executor
+        self.server = server
+        self.url = f"http://127.0.0.1:{server.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
+        self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.intake.tokenizer
+
+    def script(self, text: str) -> list[int]:
+        """Make every output this text, and then the end of sequence; its tokens."""
+        tokens = self.tokenizer.encode(text, add_special_tokens=False)
+        self.executor.script = [*tokens, _EOS[0]]
+        return tokens
+
+    def complete(self, **body: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"model": MODEL, **body})
+
+    def chat(self, **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "hello"}]
+        body = {"model": MODEL, "messages": messages, **body}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def is_idle(self) -> bool:
+        """Whether no request is left, and every block has come back."""
+        usage = self.engine.scheduler.allocator.usage()
+        return not self.engine.has_work and usage.cached + usage.free == usage.capacity
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A metric's value, from the exposition."""
+        wanted = {"model_name": MODEL, **labels}
+        text = ",".join(f'{key}="{wanted[key]}"' for key in sorted(wanted))
+        lines = self.http.get("/metrics").text.splitlines()
+        values = [line.split()[-1] for line in lines if _same_labels(line, name, text)]
+        assert len(values) == 1, f"{name}{{{text}}} occurs {len(values)} times"
+        return float(values[0])
+
+
+def _same_labels(line: str, name: str, text: str) -> bool:
+    if not line.startswith(f"{name}{{"):
+        return False
+    labels = line[len(name) + 1 : line.rindex("}")]
+    return ",".join(sorted(labels.split(","))) == text
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """The stream's values; the [DONE] at its end is checked and left out."""
+    data = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert data[-1] == "[DONE]"
+    return [json.loads(event) for event in data[:-1]]
+
+
+@contextmanager
+def live_server(
+    *,
+    num_blocks: int = 128,
+    block_size: int = 4,
+    max_num_seqs: int = 16,
+    max_num_batched_tokens: int = 256,
+    **app_options: Any,
+) -> Iterator[LiveServer]:
+    tokenizer = load_tokenizer(_DEMO)
+    pieces = {token_id: tokenizer.decode([token_id]) for token_id in range(_VOCAB)}
+    words = [
+        token_id for token_id, text in pieces.items() if text[:1] == " " and text[1:].isalpha()
+    ]
+    executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size), words)
+    scheduler = Scheduler(
+        PagedAllocator(num_blocks, block_size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    intake = Intake(
+        tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
+    )
+    engine = Engine(scheduler, executor, intake)
+    app = create_app(engine, model_names=[MODEL], **app_options)
+    server = Server(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        live = LiveServer(engine, executor, server)
+        with live.http, live.openai:
+            yield live
+    finally:
+        executor.release()
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server does not stop"

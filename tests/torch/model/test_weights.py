@@ -1,0 +1,107 @@
+"""Checkpoints are read without copies where possible, and refused where something is amiss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from quire.errors import ModelError
+from quire.model.weights import Weights
+from support.mapped import is_mapped
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Path:
+    """One file with tensors a [2, 3] and b [4]."""
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """The same tensors in two files."""
+    save_file({"a": torch.arange(6.0).view(2, 3)}, tmp_path / "one.safetensors")
+    save_file({"b": torch.ones(4)}, tmp_path / "two.safetensors")
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return tmp_path
+
+
+@pytest.mark.parametrize("layout", ["single", "sharded"])
+def test_tensors_by_name(layout: str, request: pytest.FixtureRequest) -> None:
+    weights = Weights(request.getfixturevalue(layout), torch.float32)
+    assert torch.equal(weights.take("a", 2, 3), torch.arange(6.0).view(2, 3))
+    assert torch.equal(weights.take("b", 4), torch.ones(4))
+    assert "a" in weights
+    assert "c" not in weights
+    assert weights.bytes_taken == 40
+    weights.finish()
+
+
+def test_dtype_is_converted_or_kept(single: Path) -> None:
+    weights = Weights(single, torch.bfloat16)
+    assert weights.take("a", 2, 3).dtype == torch.bfloat16
+    assert weights.bytes_taken == 12
+    assert Weights(single, None).dtype == torch.float32
+
+
+def test_same_dtype_is_a_view_of_the_file(single: Path) -> None:
+    tensor = Weights(single, torch.float32).take("a", 2, 3)
+    assert is_mapped(tensor, single / "model.safetensors")
+
+
+def test_faults_name_the_tensor(single: Path) -> None:
+    weights = Weights(single, torch.float32)
+    with pytest.raises(ModelError, match="the checkpoint has no tensor c"):
+        weights.take("c", 1)
+    with pytest.raises(ModelError, match=r"a has shape \(2, 3\), but the config asks for \(3, 2\)"):
+        weights.take("a", 3, 2)
+    weights.take("a", 2, 3)
+    with pytest.raises(ModelError, match="1 tensors are not part of this architecture: b"):
+        weights.finish()
+
+
+def test_computed_tables_of_old_checkpoints_are_left_alone(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    save_file({name: torch.ones(4)}, tmp_path / "model.safetensors")
+    Weights(tmp_path, torch.float32).finish()
+
+
+def test_quantised_tensors_are_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"a holds torch\.int8"):
+        Weights(tmp_path, None).take("a", 4)
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
+        Weights(tmp_path, None)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ModelError, match="pickled weights"):
+        Weights(tmp_path, None)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 60, -1])
+def test_truncated_file(single: Path, kept: int) -> None:
+    path = single / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ModelError, match="not a whole safetensors file"):
+        Weights(single, None)
+
+
+def test_missing_shard(sharded: Path) -> None:
+    (sharded / "two.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"files that are not there: two\.safetensors"):
+        Weights(sharded, None)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
+def test_damaged_index(sharded: Path, text: str) -> None:
+    (sharded / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ModelError, match="not a safetensors index"):
+        Weights(sharded, None)
