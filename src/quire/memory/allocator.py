@@ -21,12 +21,17 @@ class Demand:
     block_hashes: of those tokens' full blocks, in order; empty to stay out of the prefix cache.
     forks: for each further branch, (tokens it shares with an earlier one, tokens in all).
     headroom: blocks to leave free for the sequences that are already running.
+    width: branches that the sequence and its forks will be at most at one time.
+    longest: tokens that a branch can have at most. Only allocators that reserve ahead of need
+        look at width and longest.
     """
 
     num_tokens: int
     block_hashes: Sequence[BlockHash] = ()
     forks: Sequence[tuple[int, int]] = ()
     headroom: int = 0
+    width: int = 1
+    longest: int = 0
 
 
 class When(Enum):

@@ -244,7 +244,8 @@ class Scheduler:
             if pause is not None:  # a hit must not skip the fork
                 hashes = hashes[: pause // self.allocator.block_size]
         forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
-        return Demand(len(trunk.token_ids), hashes, forks, headroom)
+        longest = group.request.longest
+        return Demand(len(trunk.token_ids), hashes, forks, headroom, group.width, longest)
 
     def _refuse_impossible(self, request: Request) -> None:
         n, prompt = request.params.n, len(request.prompt_token_ids)
@@ -252,11 +253,12 @@ class Scheduler:
             raise RequestError(f"n must be at most max_num_seqs, {self.max_num_seqs}; got {n}", "n")
         if request.request_id in self._groups:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
-        longest = prompt + request.max_tokens - 1  # the last token's KV is never needed
+        longest = request.longest
+        forks = [(prompt, longest)] * (n - 1)
         stages = [
-            ("prompt", f"a prompt of {prompt} tokens", Demand(prompt)),
-            ("max_tokens", f"{prompt} + {request.max_tokens} tokens", Demand(longest)),
-            ("n", f"{n} branches", Demand(longest, forks=[(prompt, longest)] * (n - 1))),
+            ("prompt", f"a prompt of {prompt} tokens", Demand(prompt, longest=prompt)),
+            ("max_tokens", f"{longest} tokens", Demand(longest, longest=longest)),
+            ("n", f"{n} branches", Demand(longest, forks=forks, width=n, longest=longest)),
         ]
         for field, what, demand in stages:
             fit = self.allocator.fit(demand)

@@ -23,6 +23,11 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
 
+    @property
+    def longest(self) -> int:
+        """Tokens whose keys and values a branch may need; the last one's are never read."""
+        return len(self.prompt_token_ids) + self.max_tokens - 1
+
 
 class FinishReason(str, Enum):
     STOP = "stop"  # end of sequence, a stop token or a stop string

@@ -48,9 +48,9 @@ def test_an_unfinished_character_comes_out_at_the_end() -> None:
 def cut(text: str, stops: list[str]) -> str:
     """The text up to the first place where a stop string is complete, brute force."""
     for end in range(len(text) + 1):
-        for stop in stops:
-            if text[:end].endswith(stop):
-                return text[: end - len(stop)]
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(map(len, complete))]
     return text
 
 
