@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 from openai import OpenAI
-from support.fake_model import FakeExecutor
-from support.scripted_executor import ScriptedExecutor
 
 import quire
 from quire.engine import Engine, Intake, Tokenizer, load_tokenizer
 from quire.memory import PagedAllocator
 from quire.scheduling import Scheduler
 from quire.server import Server, create_app
+from support.fake_model import FakeExecutor
+from support.scripted_executor import ScriptedExecutor
 
 MODEL = "demo"
 MAX_MODEL_LEN = 256
@@ -41,13 +41,24 @@ def eventually(condition: Callable[[], bool]) -> None:
 class LiveServer:
     """A running server, its engine, and clients for it."""
 
-    def __init__(self, engine: Engine, executor: ScriptedExecutor, server: Server) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        executor: ScriptedExecutor,
+        server: Server,
+        thread: threading.Thread,
+    ) -> None:
         self.engine = engine
         self.executor = executor
         self.server = server
+        self._thread = thread
         self.url = f"http://127.0.0.1:{server.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
         self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -66,6 +77,17 @@ class LiveServer:
         messages = [{"role": "user", "content": "hello"}]
         body = {"model": MODEL, "messages": messages, **body}
         return self.http.post("/v1/chat/completions", json=body)
+
+    def step_until(self, condition: Callable[[], bool]) -> None:
+        """Let the held executor take one step after the other until the condition holds."""
+
+        def step_or_done() -> bool:
+            if not condition():
+                self.executor.let(steps=1)
+                return False
+            return True
+
+        eventually(step_or_done)
 
     def is_idle(self) -> bool:
         """Whether no request is left, and every block has come back."""
@@ -96,37 +118,38 @@ def events(response: httpx.Response) -> list[Any]:
     return [json.loads(event) for event in data[:-1]]
 
 
-@contextmanager
-def live_server(
-    *,
-    num_blocks: int = 128,
-    block_size: int = 4,
-    max_num_seqs: int = 16,
-    max_num_batched_tokens: int = 256,
-    **app_options: Any,
-) -> Iterator[LiveServer]:
+def scripted_engine(
+    num_blocks: int = 128, block_size: int = 4, max_num_seqs: int = 16
+) -> tuple[Engine, ScriptedExecutor]:
+    """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO)
-    pieces = {token_id: tokenizer.decode([token_id]) for token_id in range(_VOCAB)}
-    words = [
-        token_id for token_id, text in pieces.items() if text[:1] == " " and text[1:].isalpha()
-    ]
+    texts = [tokenizer.decode([token_id]) for token_id in range(_VOCAB)]
+    words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
     executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size), words)
     scheduler = Scheduler(
         PagedAllocator(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_batched_tokens=256,
     )
     intake = Intake(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
-    engine = Engine(scheduler, executor, intake)
+    return Engine(scheduler, executor, intake), executor
+
+
+@contextmanager
+def live_server(
+    engine_options: Mapping[str, int] | None = None, **app_options: Any
+) -> Iterator[LiveServer]:
+    """A LiveServer in a thread, stopped at the end."""
+    engine, executor = scripted_engine(**(engine_options or {}))
     app = create_app(engine, model_names=[MODEL], **app_options)
     server = Server(app, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:
         eventually(lambda: server.started)
-        live = LiveServer(engine, executor, server)
+        live = LiveServer(engine, executor, server, thread)
         with live.http, live.openai:
             yield live
     finally:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from support.fake_model import FakeExecutor
-
 from quire.scheduling import Chunk, Sample, Step, StepResult, TokenLogprobs
+from support.fake_model import FakeExecutor
 
 _PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread
 

@@ -48,7 +48,11 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one step added to one of a request's outputs."""
+    """What one step added to one of a request's outputs.
+
+    A beam's tokens come all at once, when the search is over. With best_of above n every branch
+    gives deltas, and only ``final`` tells which of them are returned.
+    """
 
     request_id: str
     index: int

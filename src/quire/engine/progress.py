@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.engine.detokenizer import Detokenizer, StopStrings
 from quire.engine.intake import PreparedRequest
 from quire.engine.outputs import (
@@ -23,7 +25,7 @@ class BranchProgress:
         request = prepared.request
         params = request.params
         self.output = CompletionOutput(index)
-        if params.logprobs is not None:
+        if params.sample_logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
         self.last_time = request.arrival
         self._params = params
@@ -66,8 +68,9 @@ class RequestProgress:
         self.prompt = prepared.prompt
         self._memory = memory
         self._tokenizer = tokenizer
-        n = prepared.request.params.n
-        self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(n)]
+        params = prepared.request.params
+        count = params.num_outputs if params.use_beam_search else params.width
+        self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
         self._first_token_time: float | None = None
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
@@ -89,6 +92,8 @@ class RequestProgress:
             output.logprobs.append(table)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + table[token_id].logprob
             tables = (table,)
+        if progress.cumulative_logprob is not None:
+            output.cumulative_logprob = progress.cumulative_logprob
         seconds, branch.last_time = now - branch.last_time, now
         first = len(output.token_ids) == 1
         if self._first_token_time is None:
@@ -130,7 +135,7 @@ class RequestProgress:
 
     def final(self, now: float) -> RequestOutput:
         request, memory = self.request, self._memory
-        outputs = [branch.output for branch in self.branches]
+        outputs = self._best([branch.output for branch in self.branches])
         wants_prompt_logprobs = request.params.prompt_logprobs is not None
         return RequestOutput(
             request_id=request.request_id,
@@ -150,6 +155,20 @@ class RequestProgress:
                 num_preemptions=memory.num_preemptions,
             ),
         )
+
+    def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:
+        """The n outputs to return of best_of, likeliest first."""
+        params = self.request.params
+        if len(outputs) == params.num_outputs:
+            return outputs
+        outputs = sorted(outputs, key=lambda output: -(output.cumulative_logprob or 0.0))
+        best = outputs[: params.num_outputs]
+        return [
+            replace(
+                output, index=i, logprobs=output.logprobs if params.logprobs is not None else None
+            )
+            for i, output in enumerate(best)
+        ]
 
     def _table(self, token_id: int, entry: TokenLogprobs) -> TokenLogprobTable:
         table = {token_id: self._logprob(token_id, entry.logprob, entry.rank)}

@@ -118,9 +118,7 @@ class TransformersTokenizer:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return str(
-            self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-        )
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
     def apply_chat_template(self, messages: Sequence[Message], **variables: Any) -> str:
         return _render(self._template, messages, variables)

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from quire.execution.batch import build_batch
 from quire.execution.kv_cache import KVCache
-from quire.execution.sampler import SampleRow, sample, token_logprobs
+from quire.execution.sampler import SampleRow, beam_candidates, sample, token_logprobs
 from quire.kernels.ops import AttentionBackend
 from quire.model import Model
-from quire.scheduling import Chunk, Sample, Step, StepResult, TokenLogprobs
+from quire.scheduling import Chunk, Step, StepResult, TokenLogprobs
 
+_NOT_NUMBERS = "the model's logits are not numbers (NaN)"
 _PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is scored
 
 
@@ -32,33 +33,22 @@ class ModelExecutor:
             return StepResult({})
         token_ids, batch = build_batch(step.chunks, self._kv_cache.block_size)
         hidden = self._model.forward(token_ids, batch, self._kv_cache.layers, self._attention)
-        samples, failures = self._sample(step.chunks, batch.query_starts, hidden)
-        prompt_logprobs = dict(self._prompt_logprobs(step.chunks, batch.query_starts, hidden))
-        return StepResult(samples, prompt_logprobs, failures)
-
-    def _sample(
-        self, chunks: Sequence[Chunk], bounds: Sequence[int], hidden: Tensor
-    ) -> tuple[dict[int, list[Sample]], dict[int, str]]:
-        """Only rows that are sampled pass the LM head, each once however many samples it gives."""
-        ends = zip(chunks, bounds[1:], strict=True)
-        sampled = [(chunk, end - 1) for chunk, end in ends if chunk.num_samples]
-        if not sampled:
-            return {}, {}
-        logits = self._model.logits(hidden[torch.tensor([row for _, row in sampled])])
-        rows = [row for chunk, _ in sampled for row in _sample_rows(chunk)]
-        if len(rows) > len(sampled):
-            counts = torch.tensor([chunk.num_samples for chunk, _ in sampled])
-            logits = logits.repeat_interleave(counts, dim=0)
-        drawn = iter(sample(logits, rows))
-        samples, failures = {}, {}
-        for chunk, _ in sampled:
-            own = [next(drawn) for _ in range(chunk.num_samples)]
-            good = [one for one in own if one is not None]
-            if len(good) == len(own):
-                samples[chunk.seq_id] = good
-            else:
-                failures[chunk.seq_id] = "the model's logits are not numbers (NaN)"
-        return samples, failures
+        rows = [
+            (chunk, end - 1)
+            for chunk, end in zip(step.chunks, batch.query_starts[1:], strict=True)
+            if chunk.num_samples or chunk.num_candidates
+        ]
+        result = StepResult({})
+        if rows:
+            # Only rows that are sampled pass the LM head, each once however many samples it gives.
+            logits = self._model.logits(hidden[torch.tensor([row for _, row in rows])])
+            chunks = [chunk for chunk, _ in rows]
+            _sample(chunks, logits, result)
+            _find_candidates(chunks, logits, result)
+        result.prompt_logprobs.update(
+            self._prompt_logprobs(step.chunks, batch.query_starts, hidden)
+        )
+        return result
 
     def _prompt_logprobs(
         self, chunks: Sequence[Chunk], bounds: Sequence[int], hidden: Tensor
@@ -77,8 +67,45 @@ class ModelExecutor:
             yield chunk.seq_id, entries
 
 
+def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None:
+    """Draw what each chunk asks for from its row of ``logits`` [chunks, V]."""
+    counts = torch.tensor([chunk.num_samples for chunk in chunks])
+    rows = [row for chunk in chunks for row in _sample_rows(chunk)]
+    if not rows:
+        return
+    if len(rows) != len(chunks) or not counts.all():
+        logits = logits.repeat_interleave(counts, dim=0)
+    drawn = iter(sample(logits, rows))
+    for chunk in chunks:
+        own = [next(drawn) for _ in range(chunk.num_samples)]
+        good = [one for one in own if one is not None]
+        if len(good) < len(own):
+            result.failures[chunk.seq_id] = _NOT_NUMBERS
+        elif good:
+            result.samples[chunk.seq_id] = good
+
+
+def _find_candidates(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None:
+    """The likeliest next tokens for chunks of beams."""
+    asking = [i for i, chunk in enumerate(chunks) if chunk.num_candidates]
+    if not asking:
+        return
+    beams = [chunks[i] for i in asking]
+    rows = [_sample_row(chunk, chunk.branch) for chunk in beams]
+    found = beam_candidates(logits[asking], rows, [chunk.num_candidates for chunk in beams])
+    for chunk, candidates in zip(beams, found, strict=True):
+        if candidates is None:
+            result.failures[chunk.seq_id] = _NOT_NUMBERS
+        else:
+            result.candidates[chunk.seq_id] = candidates
+
+
 def _sample_rows(chunk: Chunk) -> Iterator[SampleRow]:
-    generated = chunk.start + len(chunk.token_ids) - len(chunk.request.prompt_token_ids)
-    branches = range(chunk.num_samples) if chunk.num_samples > 1 else (chunk.branch,)
+    branches = range(chunk.num_samples) if chunk.num_samples != 1 else (chunk.branch,)
     for branch in branches:
-        yield SampleRow(chunk.request, branch, generated, chunk.history)
+        yield _sample_row(chunk, branch)
+
+
+def _sample_row(chunk: Chunk, branch: int) -> SampleRow:
+    generated = chunk.start + len(chunk.token_ids) - len(chunk.request.prompt_token_ids)
+    return SampleRow(chunk.request, branch, generated, chunk.history)

@@ -25,7 +25,7 @@ from quire.execution.penalties import edit_logits
 from quire.execution.sampling_batch import Filters, SampleRow
 from quire.scheduling.step import Sample, TokenLogprobs
 
-__all__ = ["SampleRow", "sample", "token_logprobs"]
+__all__ = ["SampleRow", "beam_candidates", "sample", "token_logprobs"]
 
 # Sorting the whole vocabulary costs many times what finding its likeliest few does, and they
 # nearly always hold all that top_k and top_p keep. Rows for which they do not try again with more.
@@ -51,7 +51,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sample | None]:
     samples = [None if token is None else Sample(token) for token in tokens]
     wanted: list[tuple[int, int, int]] = []  # row, token, log-probabilities besides the token's
     for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        num_top = row.request.params.logprobs
+        num_top = row.request.params.sample_logprobs
         if num_top is not None and token is not None:
             wanted.append((i, token, num_top))
     if wanted:
@@ -60,6 +60,24 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sample | None]:
         for (i, token, _), logprobs in zip(wanted, found, strict=True):
             samples[i] = Sample(token, logprobs)
     return samples
+
+
+@torch.no_grad()
+def beam_candidates(
+    logits: Tensor, rows: Sequence[SampleRow], counts: Sequence[int]
+) -> list[list[tuple[int, float]] | None]:
+    """The likeliest next tokens of beams and their log-probabilities, likeliest first.
+
+    ``logits`` is float32 [R, V]; row i gets ``counts[i]`` tokens. As in transformers, penalties,
+    biases and bans act on the log-probabilities, which are not normalised again. None stands for a
+    row of NaN.
+    """
+    edited = edit_logits(logits.log_softmax(-1), rows)
+    values, ids = edited.topk(min(max(counts), logits.shape[1]), dim=-1)
+    return [
+        None if math.isnan(row[0]) else list(zip(row_ids, row, strict=True))[:count]
+        for row_ids, row, count in zip(ids.tolist(), values.tolist(), counts, strict=True)
+    ]
 
 
 @torch.no_grad()

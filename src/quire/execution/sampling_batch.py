@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.randomness import uniform
-from quire.scheduling.sequence import Request
+from quire.scheduling import Request
 
 FLOAT32 = torch.finfo(torch.float32)
 

@@ -1,8 +1,9 @@
 """Which sequences run, wait or give way. Standard library and ``quire.memory`` only."""
 
+from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.scheduler import Scheduler
-from quire.scheduling.sequence import FinishReason, MemoryStory, Request, SequenceGroup
+from quire.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.scheduling.step import (
     Chunk,
     Decision,

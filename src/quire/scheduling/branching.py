@@ -37,3 +37,35 @@ def next_fork(group: SequenceGroup, branch: Sequence) -> int | None:
     """The position where ``branch`` must pause because a dormant sibling forks off there."""
     points = [b.fork_at for b in group.branches if b.fork_from is branch]
     return min(points, default=None)
+
+
+def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
+    """{seq_id: tokens} that the group's branches can compute now, within a budget of tokens.
+
+    Beams are compared with each other, so all of them take their next token in one step: one that
+    is behind catches up to its last token but one, and the last is computed when all are ready.
+    """
+    branches = group.branches
+    if group.beams is not None and len(branches) > 1:
+        if all(b.fork_from is None and b.num_pending == 1 for b in branches):
+            return {b.seq_id: 1 for b in branches} if budget >= len(branches) else {}
+        return _grant_each(group, budget, keep=1)
+    return _grant_each(group, budget, keep=0)
+
+
+def _grant_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, int]:
+    """Hand out the budget branch by branch, leaving ``keep`` tokens of each for later."""
+    grants: dict[int, int] = {}
+    for branch in group.branches:
+        if branch.fork_from is not None:
+            continue
+        tokens = branch.num_pending - keep
+        if tokens > 1 - keep:
+            pause = next_fork(group, branch)
+            if pause is not None:
+                tokens = pause - branch.num_computed
+        tokens = min(tokens, budget)
+        if tokens:
+            grants[branch.seq_id] = tokens
+            budget -= tokens
+    return grants

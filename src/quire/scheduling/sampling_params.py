@@ -14,7 +14,14 @@ from quire.errors import RequestError
 class SamplingParams:
     """How the tokens of one request are chosen, and when to stop. Checked on construction.
 
-    n: completions for the prompt; they share the prompt's blocks.
+    n: outputs for the prompt; they share the prompt's blocks.
+    best_of: run this many and return the n with the highest log-probability; None is n.
+    use_beam_search: search for the likeliest outputs in place of sampling.
+    beam_width: beams of the search; None is best_of, or n.
+    num_return_sequences: outputs of the search; None is n.
+    length_penalty: a hypothesis scores its log-probability / its length to this power.
+    early_stopping: end the search when there are as many hypotheses as beams (true), when it
+        looks as if no better one will come (false), or when none can ("never").
     temperature: 0 is greedy; larger is more random.
     top_p: keep the most likely tokens that together reach this probability, in (0, 1].
     top_k: keep this many most likely tokens; 0 or -1 keeps all.
@@ -39,6 +46,12 @@ class SamplingParams:
     """
 
     n: int = 1
+    best_of: int | None = None
+    use_beam_search: bool = False
+    beam_width: int | None = None
+    num_return_sequences: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -86,6 +99,7 @@ class SamplingParams:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false", name)
         self._check_collections()
+        self._check_branches()
 
     def _check_collections(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -106,6 +120,55 @@ class SamplingParams:
             biases = dict(zip(ids, map(float, self.logit_bias.values()), strict=True))
             object.__setattr__(self, "logit_bias", biases)
 
+    def _check_branches(self) -> None:
+        for name in ("best_of", "beam_width", "num_return_sequences"):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), 1, MAX_N)
+        if self.best_of is not None and self.best_of < self.n:
+            raise RequestError(
+                f"best_of must be at least n, {self.n}; got {self.best_of}", "best_of"
+            )
+        _check_number("length_penalty", self.length_penalty, -10.0, 10.0)
+        if self.early_stopping not in (True, False, "never"):
+            raise RequestError(
+                f'early_stopping must be true, false or "never", got {self.early_stopping!r}',
+                "early_stopping",
+            )
+        wrong = _SAMPLING_ONLY if self.use_beam_search else _BEAMS_ONLY
+        for name, allowed in wrong.items():
+            if getattr(self, name) not in allowed:
+                what = "cannot be combined with" if self.use_beam_search else "needs"
+                raise RequestError(f"{name} {what} use_beam_search", name)
+        if not self.use_beam_search:
+            return
+        if self.num_outputs > self.width:
+            name = "n" if self.num_return_sequences is None else "num_return_sequences"
+            raise RequestError(f"{name} must be at most the beam width, {self.width}", name)
+        if self.allowed_token_ids is not None and len(set(self.allowed_token_ids)) < self.width:
+            raise RequestError(
+                f"allowed_token_ids must name at least {self.width} tokens, one a beam",
+                "allowed_token_ids",
+            )
+
+    @property
+    def width(self) -> int:
+        """Branches that run at once."""
+        if self.use_beam_search:
+            return self.beam_width or self.best_of or self.n
+        return self.best_of or self.n
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs that are returned."""
+        return self.num_return_sequences or self.n
+
+    @property
+    def sample_logprobs(self) -> int | None:
+        """Likeliest tokens to report beside each sample's own; None if not even that is needed."""
+        if self.logprobs is None and self.width > self.num_outputs and not self.use_beam_search:
+            return 0  # to tell which outputs are the best
+        return self.logprobs
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
@@ -123,7 +186,28 @@ class SamplingParams:
 
 MAX_N = 256
 MAX_LOGPROBS = 100
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+_FLAGS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "use_beam_search",
+)
+# Values under which a field changes nothing, and so does not contradict.
+_BEAMS_ONLY: Mapping[str, tuple[object, ...]] = {
+    "beam_width": (None,),
+    "num_return_sequences": (None,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+}
+_SAMPLING_ONLY: Mapping[str, tuple[object, ...]] = {
+    "temperature": (0.0, 1.0),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "stop": ((),),
+    "logprobs": (None,),
+}
 
 
 def _check_integer(name: str, value: object, low: int, high: int | None) -> None:

@@ -11,8 +11,10 @@ from itertools import count
 
 from quire.errors import RequestError
 from quire.memory import Demand, KVAllocator, When
-from quire.scheduling.branching import next_fork, plan_regrowth
-from quire.scheduling.sequence import FinishReason, Request, Sequence, SequenceGroup
+from quire.scheduling.beam_search import BeamSearch, Choice
+from quire.scheduling.branching import grant, next_fork, plan_regrowth
+from quire.scheduling.request import FinishReason, Request
+from quire.scheduling.sequence import Sequence, SequenceGroup
 from quire.scheduling.step import Chunk, Decision, Progress, Sample, Step, StepResult, Verdict
 
 
@@ -53,7 +55,8 @@ class Scheduler:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         self._refuse_impossible(request)
         trunk = Sequence(next(self._seq_ids), 0, request.prompt_token_ids)
-        group = SequenceGroup(request, trunk)
+        beams = BeamSearch(request) if request.params.use_beam_search else None
+        group = SequenceGroup(request, trunk, beams)
         self._groups[request.request_id] = group
         self._branches[trunk.seq_id] = (group, trunk)
         self.waiting.append(group)
@@ -98,6 +101,7 @@ class Scheduler:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped."""
         self._charge(now)
         progress: list[Progress] = []
+        searching: dict[str, dict[int, list[tuple[int, float]]]] = {}
         for chunk in step.chunks:
             known = self._branches.get(chunk.seq_id)
             if known is None:
@@ -108,6 +112,11 @@ class Scheduler:
                 self._wake_forks(group, branch)
             if chunk.num_samples:
                 self._choose(group, branch, result.samples[chunk.seq_id], progress)
+            elif chunk.num_candidates:
+                found = searching.setdefault(chunk.request.request_id, {})
+                found[chunk.seq_id] = result.candidates[chunk.seq_id]
+        for request_id, candidates in searching.items():
+            self._search(self._groups[request_id], candidates, progress)
         return progress
 
     # -- growing -------------------------------------------------------------------------------
@@ -118,7 +127,7 @@ class Scheduler:
         position = 0
         while position < len(self.running) and budget:
             group = self.running[position]
-            wants = self._wants(group, budget)
+            wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
                 self._preempt(self.running.pop(), group, wants, step)
@@ -128,23 +137,6 @@ class Scheduler:
             position += 1
         return budget
 
-    def _wants(self, group: SequenceGroup, budget: int) -> dict[int, int]:
-        """{seq_id: tokens} that the group's branches can compute now, within the budget."""
-        wants: dict[int, int] = {}
-        for branch in group.branches:
-            if branch.fork_from is not None:
-                continue
-            tokens = branch.num_pending
-            if tokens > 1:
-                pause = next_fork(group, branch)
-                if pause is not None:
-                    tokens = pause - branch.num_computed
-            tokens = min(tokens, budget)
-            if tokens:
-                wants[branch.seq_id] = tokens
-                budget -= tokens
-        return wants
-
     def _add_chunks(self, group: SequenceGroup, wants: dict[int, int], step: Step) -> int:
         request, allocator = group.request, self.allocator
         needs_history = request.params.needs_history
@@ -152,9 +144,12 @@ class Scheduler:
             branch = self._branches[seq_id][1]
             start = branch.num_computed
             end = start + tokens
-            samples = 0
+            samples = candidates = 0
             if end == len(branch.token_ids):
-                samples = 1 if group.expanded else request.params.n
+                if group.beams is not None:
+                    candidates = group.beams.num_candidates
+                else:
+                    samples = 1 if group.expanded else request.params.width
             history = branch.token_ids[branch.num_prompt_tokens :] if needs_history else ()
             step.chunks.append(
                 Chunk(
@@ -166,6 +161,7 @@ class Scheduler:
                     allocator.table(seq_id),
                     samples,
                     tuple(history),
+                    candidates,
                 )
             )
         group.memory.hold(allocator.blocks_held(group.tables()))
@@ -204,7 +200,7 @@ class Scheduler:
             if not self._admit(group, running, step):
                 return
             running += group.width
-            wants = self._wants(group, budget)
+            wants = grant(group, budget)
             moves = self.allocator.append(wants)
             assert moves is not None, "admission reserved these tokens"
             step.moves.extend(moves)
@@ -248,17 +244,27 @@ class Scheduler:
         return Demand(len(trunk.token_ids), hashes, forks, headroom, group.width, longest)
 
     def _refuse_impossible(self, request: Request) -> None:
-        n, prompt = request.params.n, len(request.prompt_token_ids)
-        if n > self.max_num_seqs:
-            raise RequestError(f"n must be at most max_num_seqs, {self.max_num_seqs}; got {n}", "n")
+        width, prompt = request.params.width, len(request.prompt_token_ids)
+        if width > self.max_num_seqs:
+            raise RequestError(
+                f"n, best_of and beam_width must be at most max_num_seqs, {self.max_num_seqs}; "
+                f"got {width}",
+                "n",
+            )
+        if request.params.use_beam_search and width > self.max_num_batched_tokens:
+            raise RequestError(
+                "beams advance together: beam_width must be at most max_num_batched_tokens, "
+                f"{self.max_num_batched_tokens}; got {width}",
+                "beam_width",
+            )
         if request.request_id in self._groups:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         longest = request.longest
-        forks = [(prompt, longest)] * (n - 1)
+        forks = [(prompt, longest)] * (width - 1)
         stages = [
             ("prompt", f"a prompt of {prompt} tokens", Demand(prompt, longest=prompt)),
             ("max_tokens", f"{longest} tokens", Demand(longest, longest=longest)),
-            ("n", f"{n} branches", Demand(longest, forks=forks, width=n, longest=longest)),
+            ("n", f"{width} branches", Demand(longest, (), forks, 0, width, longest)),
         ]
         for field, what, demand in stages:
             fit = self.allocator.fit(demand)
@@ -296,11 +302,8 @@ class Scheduler:
         """Extend the branch by its sample; a trunk forks into one branch for each sample."""
         grown = [branch]
         for index in range(1, len(samples)):  # all forks before the first end
-            child = branch.child(next(self._seq_ids), index)
-            self.allocator.fork(branch.seq_id, child.seq_id)
-            self._branches[child.seq_id] = (group, child)
-            group.branches.append(child)
-            grown.append(child)
+            grown.append(self._fork(group, branch, index))
+        group.branches += grown[1:]
         group.expanded = True
         for grown_branch, sample in zip(grown, samples, strict=True):
             grown_branch.token_ids.append(sample.token_id)
@@ -310,6 +313,58 @@ class Scheduler:
             )
             if reason is not None:
                 self._end(group, grown_branch)
+
+    def _search(
+        self,
+        group: SequenceGroup,
+        candidates: dict[int, list[tuple[int, float]]],
+        progress: list[Progress],
+    ) -> None:
+        """Let the beams of a group split, die or end, now that all have their candidates."""
+        beams, parents = group.beams, group.branches
+        assert beams is not None
+        length = parents[0].num_output_tokens + 1
+        prompt = parents[0].num_prompt_tokens
+        choices = beams.advance(
+            length,
+            [candidates[parent.seq_id] for parent in parents],
+            lambda place: parents[place].token_ids[prompt:],
+        )
+        if choices:
+            self._split(group, choices)
+            return
+        for index, hypothesis in enumerate(beams.finished[: group.request.params.num_outputs]):
+            reason, last = beams.finish_reason(hypothesis), len(hypothesis.token_ids) - 1
+            for i, token_id in enumerate(hypothesis.token_ids):
+                ended = (reason, hypothesis.cumulative_logprob) if i == last else (None, None)
+                progress.append(
+                    Progress(group.request, parents[0].seq_id, index, Sample(token_id), *ended)
+                )
+        self.abort(group.request.request_id)
+
+    def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
+        """The beams that go on: a parent's first child takes its place, the others fork off it."""
+        parents = group.branches
+        live: list[Sequence] = []
+        chosen: set[int] = set()
+        for choice in choices:  # all forks before any token is added, and before any end
+            parent = parents[choice.beam]
+            live.append(self._fork(group, parent, 0) if choice.beam in chosen else parent)
+            chosen.add(choice.beam)
+        group.branches = parents + [branch for branch in live if branch not in parents]
+        group.expanded = True
+        for place, parent in enumerate(list(parents)):
+            if place not in chosen:
+                self._end(group, parent)
+        group.branches = live
+        for branch, choice in zip(live, choices, strict=True):
+            branch.token_ids.append(choice.token_id)
+
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
+        child = parent.child(next(self._seq_ids), index)
+        self.allocator.fork(parent.seq_id, child.seq_id)
+        self._branches[child.seq_id] = (group, child)
+        return child
 
     def _end(self, group: SequenceGroup, branch: Sequence) -> None:
         if branch.seq_id in group.tables():

@@ -1,39 +1,13 @@
-"""Requests, the sequences that grow from them, and the groups in which they are scheduled."""
+"""The sequences that grow from a request, and the group in which they are scheduled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from enum import Enum
 
 from quire.memory import BlockHash, hash_block
-from quire.scheduling.sampling_params import SamplingParams
-
-
-@dataclass(frozen=True)
-class Request:
-    """The facts of a request. They never change, whatever happens to it."""
-
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
-    max_tokens: int  # params.max_tokens with the model's length applied
-    seed: int  # params.seed, or one drawn for this request
-    arrival: float = 0.0  # seconds, on the clock that schedule() is given
-    eos_token_ids: frozenset[int] = frozenset()
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
-
-    @property
-    def longest(self) -> int:
-        """Tokens whose keys and values a branch may need; the last one's are never read."""
-        return len(self.prompt_token_ids) + self.max_tokens - 1
-
-
-class FinishReason(str, Enum):
-    STOP = "stop"  # end of sequence, a stop token or a stop string
-    LENGTH = "length"  # max_tokens
-    ABORT = "abort"
-    ERROR = "error"
+from quire.scheduling.beam_search import BeamSearch
+from quire.scheduling.request import Request
 
 
 class Sequence:
@@ -108,12 +82,13 @@ class MemoryStory:
 class SequenceGroup:
     """A request and its live branches, scheduled, preempted and restored together."""
 
-    __slots__ = ("branches", "ever_admitted", "expanded", "memory", "request", "running")
+    __slots__ = ("beams", "branches", "ever_admitted", "expanded", "memory", "request", "running")
 
-    def __init__(self, request: Request, trunk: Sequence) -> None:
+    def __init__(self, request: Request, trunk: Sequence, beams: BeamSearch | None) -> None:
         self.request = request
+        self.beams = beams
         self.branches = [trunk]  # live ones, in order of index
-        self.expanded = False  # whether the trunk has forked into the request's n branches
+        self.expanded = False  # whether the trunk's prompt is done, and it has forked
         self.running = False  # admitted, and not preempted since
         self.ever_admitted = False
         self.memory = MemoryStory()
@@ -121,7 +96,9 @@ class SequenceGroup:
     @property
     def width(self) -> int:
         """Sequences that this group runs, or will once its trunk has forked."""
-        return len(self.branches) if self.expanded else self.request.params.n
+        if self.expanded and self.beams is None:
+            return len(self.branches)
+        return self.request.params.width
 
     def tables(self) -> list[int]:
         """Ids of the branches that have a block table now."""

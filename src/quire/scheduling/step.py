@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from quire.memory import BlockMove, BlockTable
-from quire.scheduling.sequence import FinishReason, Request
+from quire.scheduling.request import FinishReason, Request
 
 
 class Chunk(NamedTuple):
@@ -21,6 +21,7 @@ class Chunk(NamedTuple):
     table: BlockTable  # with room for them
     num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
     history: tuple[int, ...]  # output tokens before this, if the params need them
+    num_candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
 
 
 class Verdict(Enum):
@@ -72,12 +73,14 @@ class StepResult:
     samples: seq_id -> as many samples as its chunk asked for.
     prompt_logprobs: seq_id -> for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
+    candidates: seq_id -> the likeliest next tokens and their log-probabilities, likeliest first.
     failures: seq_id -> why nothing could be sampled for it. Its request cannot go on.
     """
 
     samples: dict[int, list[Sample]]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
 
 class Executor(Protocol):
@@ -94,3 +97,4 @@ class Progress(NamedTuple):
     branch: int
     sample: Sample
     finish_reason: FinishReason | None
+    cumulative_logprob: float | None = None  # of the whole output, with the last token of a beam

@@ -20,19 +20,32 @@ def random_request(rng: random.Random, number: int) -> Request:
     prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 24))]
     if rng.random() < 0.5:  # a prefix that others have too
         prompt[:0] = [7, 8, 9, 10] * rng.randint(1, 5)
-    params = SamplingParams(
-        n=rng.choice([1, 1, 1, 2, 4]),
-        max_tokens=rng.randint(1, 40),
-        prompt_logprobs=rng.choice([None] * 5 + [0]),
-        presence_penalty=rng.choice([0.0, 0.0, 1.0]),
-    )
+    max_tokens = rng.randint(1, 40)
+    if rng.random() < 0.25:
+        params = SamplingParams(
+            use_beam_search=True,
+            beam_width=rng.choice([2, 3, 4, 6]),
+            n=rng.choice([1, 2]),
+            max_tokens=max_tokens,
+            length_penalty=rng.choice([0.0, 1.0, 2.0]),
+            early_stopping=rng.choice([True, False, "never"]),
+            presence_penalty=rng.choice([0.0, 1.0]),
+        )
+    else:
+        params = SamplingParams(
+            n=rng.choice([1, 1, 1, 2, 4]),
+            max_tokens=max_tokens,
+            prompt_logprobs=rng.choice([None] * 5 + [0]),
+            presence_penalty=rng.choice([0.0, 0.0, 1.0]),
+        )
     return Request(
         request_id=f"r{number}",
         prompt_token_ids=tuple(prompt),
         params=params,
-        max_tokens=params.max_tokens or 1,
+        max_tokens=max_tokens,
         seed=rng.randrange(1000),
         arrival=float(number),
+        eos_token_ids=frozenset([EOS]),
     )
 
 
@@ -65,7 +78,7 @@ class Run:
             assert self.allocator.usage() == before
             return
         self.requests[request.request_id] = request
-        self.outputs[request.request_id] = [[] for _ in range(request.params.n)]
+        self.outputs[request.request_id] = [[] for _ in range(request.params.num_outputs)]
 
     def step(self, now: float) -> None:
         step = self.scheduler.schedule(now)
@@ -75,9 +88,9 @@ class Run:
         check_allocator(self.allocator)
         self.preemptions += sum(d.what is Verdict.PREEMPT for d in step.decisions)
         for chunk in step.chunks:
-            output = self.outputs[chunk.request.request_id][chunk.branch]
-            if chunk.request.params.needs_history:
-                assert list(chunk.history) == output
+            params = chunk.request.params
+            if params.needs_history and not params.use_beam_search:
+                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
         if self.rng.random() < 0.03 and self.requests:  # while the step is under way
             victim = self.rng.choice(list(self.requests))
             if self.scheduler.abort(victim):

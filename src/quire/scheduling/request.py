@@ -1,0 +1,34 @@
+"""The facts of a request, and the reasons for which one of its outputs ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from quire.scheduling.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Request:
+    """The facts of a request. They never change, whatever happens to it."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    max_tokens: int  # params.max_tokens with the model's length applied
+    seed: int  # params.seed, or one drawn for this request
+    arrival: float = 0.0  # seconds, on the clock that schedule() is given
+    eos_token_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens whose keys and values a branch may need; the last one's are never read."""
+        return len(self.prompt_token_ids) + self.max_tokens - 1
+
+
+class FinishReason(str, Enum):
+    STOP = "stop"  # end of sequence, a stop token or a stop string
+    LENGTH = "length"  # max_tokens
+    ABORT = "abort"
+    ERROR = "error"
