@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from quire.llm import build_engine
+    from quire.build import build_engine
     from quire.server import create_app, serve
 
     engine, capacity = build_engine(_config(arguments))

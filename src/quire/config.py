@@ -50,6 +50,21 @@ class EngineConfig:
     enable_prefix_caching: bool | None = _setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    scheduling_policy: str = _setting(
+        "fcfs", "who goes first: fcfs, or priority (by the requests' priority, then arrival)"
+    )
+    kv_allocator: str = _setting(
+        "paged",
+        "how KV memory is given out: paged; or max, pow2, oracle, the contiguous baselines of the "
+        "PagedAttention paper",
+    )
+    preemption_mode: str = _setting(
+        "auto", "what happens to who must give way: swap, recompute, or auto, the cheaper one"
+    )
+    swap_space: float = _setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
+    swap_path: str | None = _setting(
+        None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
+    )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:
@@ -59,6 +74,18 @@ class EngineConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
+                )
+        space = self.swap_space
+        if isinstance(space, bool) or not isinstance(space, (int, float)) or not 0 <= space < 2**20:
+            raise ConfigError(f"swap_space must be at least 0 GiB, got {space!r}")
+        if self.preemption_mode == "swap" and not space:
+            raise ConfigError('preemption_mode "swap" needs a swap_space above 0')
+        if self.swap_path is not None and not space:
+            raise ConfigError("swap_path needs a swap_space above 0")
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -77,6 +104,11 @@ class EngineConfig:
         return cls(**options)
 
 
+_CHOICES = {
+    "scheduling_policy": ("fcfs", "priority"),
+    "kv_allocator": ("paged", "max", "pow2", "oracle"),
+    "preemption_mode": ("auto", "swap", "recompute"),
+}
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 

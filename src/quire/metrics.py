@@ -16,8 +16,16 @@ class RequestMetrics:
     num_output_tokens: int  # over all outputs
     cached_tokens: int  # prompt tokens found in the prefix cache
     peak_blocks: int  # most blocks held at once, shared ones counted once
-    block_seconds: float  # integral of blocks held over time
-    num_preemptions: int
+    block_seconds: float  # each block's time in seconds, divided among those who shared it
+    shared_blocks: int = 0  # most blocks saved at once because its outputs shared them
+    copied_blocks: int = 0  # copies on write
+    num_swaps: int = 0  # preemptions by swap
+    num_recomputes: int = 0  # preemptions by recompute
+    swapped_bytes: int = 0  # moved to the host or back
+
+    @property
+    def num_preemptions(self) -> int:
+        return self.num_swaps + self.num_recomputes
 
     @property
     def ttft(self) -> float | None:

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "memory", "scheduling"},
     "server": {"metrics", "scheduling", "engine"},
-    "llm": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
+    "build": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
+    "llm": {"build", "config", "engine", "scheduling"},
 }
 COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
 TORCH_FREE = ["errors", "config", "metrics", "workload", "memory", "scheduling", "engine", "server"]

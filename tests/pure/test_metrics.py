@@ -5,7 +5,7 @@ def metrics(**changes: object) -> RequestMetrics:
     facts = {
         "arrival_time": 10.0, "first_token_time": 12.0, "finished_time": 16.0,
         "num_prompt_tokens": 5, "num_output_tokens": 5, "cached_tokens": 0,
-        "peak_blocks": 1, "block_seconds": 6.0, "num_preemptions": 0,
+        "peak_blocks": 1, "block_seconds": 6.0,
     }  # fmt: skip
     return RequestMetrics(**{**facts, **changes})  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ copied too late or shared wrongly, and the text changes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.memory import BlockMove, MoveKind
 from quire.scheduling import Request, Sample, Step, StepResult
@@ -77,20 +77,27 @@ class FakeExecutor:
         self.block_size = block_size
         self.device = [[-1] * block_size for _ in range(num_blocks)]
         self.host = [[-1] * block_size for _ in range(num_host_blocks)]
+        self.fails: Callable[[], bool] = lambda: False  # asked for each move to or from the host
 
-    def move(self, moves: Sequence[BlockMove]) -> None:
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        """Carry out the moves in order; those that failed."""
         pools = {
             MoveKind.COPY: (self.device, self.device),
             MoveKind.SWAP_OUT: (self.device, self.host),
             MoveKind.SWAP_IN: (self.host, self.device),
         }
-        for kind, source, target in moves:
-            source_pool, target_pool = pools[kind]
-            target_pool[target] = source_pool[source].copy()
+        failed = []
+        for move in moves:
+            source_pool, target_pool = pools[move.kind]
+            if move.kind is not MoveKind.COPY and self.fails():
+                failed.append(move)
+                target_pool[move.target] = [-2] * self.block_size
+            else:
+                target_pool[move.target] = source_pool[move.source].copy()
+        return failed
 
     def execute(self, step: Step) -> StepResult:
-        self.move(step.moves)
-        result = StepResult({})
+        result = StepResult({}, failed_moves=self.move(step.moves))
         for chunk in step.chunks:
             blocks = chunk.table.block_ids
             for position, token in enumerate(chunk.token_ids, chunk.start):

@@ -30,12 +30,12 @@ _VOCAB = json.loads((_DEMO / "config.json").read_text())["vocab_size"]
 _EOS = json.loads((_DEMO / "config.json").read_text())["eos_token_id"]
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], bool], pause: float = 0.005) -> None:
     """Wait until the condition holds; fail if it never does."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "this never became true"
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 class LiveServer:
@@ -79,15 +79,25 @@ class LiveServer:
         return self.http.post("/v1/chat/completions", json=body)
 
     def step_until(self, condition: Callable[[], bool]) -> None:
-        """Let the held executor take one step after the other until the condition holds."""
+        """Let the held executor take one step after the other until the condition holds.
+
+        Slowly: what the condition waits for should happen before a request has run to its end.
+        """
 
         def step_or_done() -> bool:
-            if not condition():
-                self.executor.let(steps=1)
-                return False
-            return True
+            if condition():
+                return True
+            self.executor.let(steps=1)
+            return False
 
-        eventually(step_or_done)
+        eventually(step_or_done, pause=0.02)
+
+    @property
+    def num_aborted(self) -> int:
+        """Requests that ended because their client left."""
+        name = 'quire:request_success_total{finished_reason="abort",'
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name))
 
     def is_idle(self) -> bool:
         """Whether no request is left, and every block has come back."""

@@ -11,6 +11,7 @@ from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.stats import EngineStats
+from quire.errors import RequestError
 from quire.scheduling import (
     Decision,
     Executor,
@@ -34,6 +35,8 @@ class Engine:
         scheduler: Scheduler,
         executor: Executor,
         intake: Intake,
+        *,
+        block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
@@ -41,6 +44,7 @@ class Engine:
         self.clock = clock
         self.stats = EngineStats()
         self._executor = executor
+        self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
 
@@ -57,9 +61,14 @@ class Engine:
 
     def submit(self, prepared: PreparedRequest) -> None:
         """Queue a request that the intake has prepared."""
-        group = self.scheduler.add(prepared.request)
-        self._requests[prepared.request.request_id] = RequestProgress(
-            prepared, group.memory, self.intake.tokenizer
+        request_id = prepared.request.request_id
+        try:
+            group = self.scheduler.add(prepared.request)
+        except RequestError as error:
+            self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
+            raise
+        self._requests[request_id] = RequestProgress(
+            prepared, group.memory, self.intake.tokenizer, self._block_bytes
         )
 
     def abort(self, request_id: str) -> bool:
@@ -85,6 +94,7 @@ class Engine:
             result = self._executor.execute(step)
         except Exception as error:
             logger.exception("a step failed; the requests in it end with an error")
+            self.scheduler.spoil(step.moves)
             everyone = {chunk.seq_id: f"the step failed: {error}" for chunk in step.chunks}
             return self._fail(step, everyone)
         now = self.clock()
@@ -109,11 +119,8 @@ class Engine:
                 if latest.what is Verdict.WAIT and latest.request_id == decision.request_id:
                     self._decisions.pop()  # still waiting: keep only the newest figures
             self._decisions.append(decision)
-            if decision.what is Verdict.PREEMPT:
-                logger.info(
-                    "preempted %s: %s (%d blocks needed, %d free)",
-                    decision.request_id, decision.why, decision.needed, decision.free,
-                )  # fmt: skip
+            if decision.what.preempts:
+                logger.info("%s", decision)
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> None:
         if not result.prompt_logprobs:
@@ -131,5 +138,6 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
-                self.abort(chunk.request.request_id)
+                del self._requests[chunk.request.request_id]
+                self.scheduler.abort(chunk.request.request_id, spoiled=True)
         return deltas

@@ -62,8 +62,13 @@ class RequestProgress:
     """A request and its outputs while they grow."""
 
     def __init__(
-        self, prepared: PreparedRequest, memory: MemoryStory, tokenizer: Tokenizer
+        self,
+        prepared: PreparedRequest,
+        memory: MemoryStory,
+        tokenizer: Tokenizer,
+        block_bytes: int,
     ) -> None:
+        self._block_bytes = block_bytes
         self.request = prepared.request
         self.prompt = prepared.prompt
         self._memory = memory
@@ -152,7 +157,11 @@ class RequestProgress:
                 cached_tokens=memory.cached_tokens,
                 peak_blocks=memory.peak_blocks,
                 block_seconds=memory.block_seconds,
-                num_preemptions=memory.num_preemptions,
+                shared_blocks=memory.shared_blocks,
+                copied_blocks=memory.copied_blocks,
+                num_swaps=memory.num_swaps,
+                num_recomputes=memory.num_recomputes,
+                swapped_bytes=memory.swapped_blocks * self._block_bytes,
             ),
         )
 

@@ -28,9 +28,9 @@ class ModelExecutor:
 
     @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
-        self._kv_cache.move(step.moves)
+        result = StepResult({}, failed_moves=self._kv_cache.move(step.moves))
         if not step.chunks:
-            return StepResult({})
+            return result
         token_ids, batch = build_batch(step.chunks, self._kv_cache.block_size)
         hidden = self._model.forward(token_ids, batch, self._kv_cache.layers, self._attention)
         rows = [
@@ -38,7 +38,6 @@ class ModelExecutor:
             for chunk, end in zip(step.chunks, batch.query_starts[1:], strict=True)
             if chunk.num_samples or chunk.num_candidates
         ]
-        result = StepResult({})
         if rows:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
             logits = self._model.logits(hidden[torch.tensor([row for _, row in rows])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,8 +10,11 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from quire.execution.swap_file import SwapFile
 from quire.kernels.ops import AttentionBackend, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind
+
+logger = logging.getLogger(__name__)
 
 
 def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
@@ -20,7 +24,10 @@ def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
 
 
 class KVCache:
-    """Keys and values of all layers, in ``num_blocks`` blocks of ``block_size`` tokens."""
+    """Keys and values of all layers, in ``num_blocks`` blocks of ``block_size`` tokens.
+
+    ``num_host_blocks`` more are in a file in the directory ``swap_path``.
+    """
 
     def __init__(
         self,
@@ -29,6 +36,8 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
         attention: AttentionBackend,
+        num_host_blocks: int = 0,
+        swap_path: str | None = None,
     ) -> None:
         self.block_size = block_size
         self.layers = [
@@ -39,15 +48,34 @@ class KVCache:
             for shape in shapes
         ]
         self._attention = attention
+        self.swap_file: SwapFile | None = None
+        if num_host_blocks:
+            self.swap_file = SwapFile(swap_path, num_host_blocks, self.layers)
 
-    def move(self, moves: Sequence[BlockMove]) -> None:
-        """Carry out moves in their order; neighbours of one kind go together."""
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        """Carry out moves in their order, neighbours of one kind together; those that failed."""
+        failed: list[BlockMove] = []
         for kind, run in groupby(moves, key=lambda move: move.kind):
-            if kind is not MoveKind.COPY:
-                raise ValueError(f"this cache has no host blocks, so it cannot {kind.value}")
-            pairs = [(move.source, move.target) for move in run]
-            for layer in self.layers:
-                self._attention.copy_blocks(layer, layer, pairs)
+            if kind is MoveKind.COPY:
+                pairs = [(move.source, move.target) for move in run]
+                for layer in self.layers:
+                    self._attention.copy_blocks(layer, layer, pairs)
+            else:
+                failed += [move for move in run if not self._swap(move)]
+        return failed
+
+    def _swap(self, move: BlockMove) -> bool:
+        if self.swap_file is None:
+            raise ValueError(f"this cache has no host blocks, so it cannot {move.kind.value}")
+        try:
+            if move.kind is MoveKind.SWAP_OUT:
+                self.swap_file.write(move.target, move.source)
+            else:
+                self.swap_file.read(move.source, move.target)
+        except OSError as error:
+            logger.warning("a block could not be swapped, it will be computed again: %s", error)
+            return False
+        return True
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_block
+from quire.memory.contiguous import ContiguousAllocator, Reservation
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool
 
@@ -10,11 +11,13 @@ __all__ = [
     "BlockMove",
     "BlockPool",
     "BlockTable",
+    "ContiguousAllocator",
     "Demand",
     "Fit",
     "KVAllocator",
     "MoveKind",
     "PagedAllocator",
+    "Reservation",
     "Usage",
     "When",
     "hash_block",

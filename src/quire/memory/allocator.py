@@ -47,6 +47,8 @@ class Fit(NamedTuple):
     needed: int  # blocks to take from the free ones, headroom included
     free: int
     capacity: int
+    cached: int = 0  # tokens that a prefix hit saves
+    evicted: int = 0  # tokens that it would have saved, had their blocks not been taken since
 
 
 class BlockTable(NamedTuple):
@@ -82,6 +84,10 @@ class KVAllocator(Protocol):
         """Blocks that can be taken now, those with cached content included."""
         ...
 
+    def advance(self, now: float) -> None:
+        """Let time pass: blocks are charged to their owners up to ``now``, in seconds."""
+        ...
+
     def fit(self, demand: Demand) -> Fit:
         """Whether ``admit`` would succeed now, later or never. Changes nothing."""
         ...
@@ -109,25 +115,43 @@ class KVAllocator(Protocol):
         ...
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
-        """The first ``len(block_hashes)`` blocks are full and computed: they may be shared."""
+        """The first ``len(block_hashes)`` blocks are full once the step under way is done.
+
+        They may be shared from now on, even within that step: it writes before it reads.
+        """
         ...
 
-    def free(self, seq_id: int) -> None:
-        """Give back everything that only this sequence holds, on the device or swapped out."""
+    def settle(self) -> None:
+        """The step under way is done: what was committed is there."""
+        ...
+
+    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
+        """Give back everything that only this sequence holds, on the device or swapped out.
+
+        Returns what the sequence is charged: block-seconds on the device, each block's time
+        divided among those who shared it. ``spoiled``: its blocks do not hold what was committed
+        (a step failed), so nobody may find them again.
+        """
         ...
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         """Move these sequences to host blocks, one for each distinct block they hold."""
         ...
 
-    def swap_in(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
-        """Bring swapped-out sequences back, sharing what they shared."""
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+        """Bring swapped-out sequences back, sharing what they shared.
+
+        Blocks whose content is still on the device are adopted, not copied. ``headroom`` blocks
+        must be left free for the sequences that are running.
+        """
         ...
 
-    def table(self, seq_id: int) -> BlockTable: ...
+    def table(self, seq_id: int) -> BlockTable:
+        """The sequence's blocks; of the host, if it is swapped out."""
+        ...
 
-    def blocks_held(self, seq_ids: Sequence[int]) -> int:
-        """Distinct device blocks that these sequences hold together."""
+    def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
+        """Distinct device blocks of these sequences, and how many more without sharing."""
         ...
 
     def usage(self) -> Usage:

@@ -14,10 +14,14 @@ from quire.memory.pool import BlockPool
 class _Table:
     """One sequence's blocks, on the device or (swapped out) on the host."""
 
-    __slots__ = ("blocks", "num_published", "num_tokens", "promised", "swapped", "view")
+    __slots__ = (
+        "blocks", "charge", "entries", "num_published", "num_tokens", "promised", "swapped", "view"
+    )  # fmt: skip
 
-    def __init__(self, blocks: list[int], num_tokens: int, promised: int) -> None:
-        self.blocks = blocks
+    def __init__(self, num_tokens: int, promised: int) -> None:
+        self.blocks: list[int] = []
+        self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
+        self.charge = 0.0  # block-seconds, for blocks that have been given back
         self.num_tokens = num_tokens
         self.promised = promised  # tokens that admission reserved room for
         self.num_published = 0
@@ -48,6 +52,7 @@ class PagedAllocator:
         self.host = BlockPool(num_host_blocks)
         self._tables: dict[int, _Table] = {}
         self._filled = [0] * num_blocks  # slots of each device block that hold a token
+        self._unsettled: set[int] = set()  # published, and computed by the step under way
         self._used = 0  # the sum of _filled over held blocks
         self._reserved = 0  # the sum of _Table.reserved over tables on the device
 
@@ -55,31 +60,39 @@ class PagedAllocator:
     def num_free_blocks(self) -> int:
         return self.device.num_free
 
+    def advance(self, now: float) -> None:
+        self.device.now = now
+
     def fit(self, demand: Demand) -> Fit:
         hits = self._hits(demand)
         fresh = self._blocks_for(demand.num_tokens)
         for shared, total in demand.forks:
             fresh += self._blocks_for(total) - shared // self.block_size
+        cached = _cached_tokens(demand, hits, self.block_size)
+        if cached % self.block_size and self.device.ref_counts[hits[-1]]:
+            fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
         free_hits = sum(1 for block in hits if not self.device.ref_counts[block])
         needed = fresh - len(hits) + free_hits + demand.headroom
         free, capacity = self.device.num_free, self.device.num_blocks
+        when = When.NOW if needed <= free else When.LATER
         if fresh > capacity:
-            return Fit(When.NEVER, needed, free, capacity)
-        return Fit(When.NOW if needed <= free else When.LATER, needed, free, capacity)
+            when = When.NEVER
+        return Fit(when, needed, free, capacity, cached, self._evicted_tokens(demand, len(hits)))
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         self._refuse_known(seq_id)
         if self.fit(demand).when is not When.NOW:
             return None
-        blocks = self._hits(demand)
-        for block in blocks:  # before any take(), which could evict them
+        hits = self._hits(demand)
+        num_cached = _cached_tokens(demand, hits, self.block_size)
+        table = _Table(num_cached, demand.num_tokens)
+        table.num_published = len(hits)
+        for block in hits:  # before any take(), which could evict them
             self._share(block)
-        num_cached = len(blocks) * self.block_size
-        for _ in range(self._blocks_for(demand.num_tokens) - len(blocks)):
-            blocks.append(self.device.take())
-        table = _Table(blocks, num_cached, demand.num_tokens)
-        table.num_published = num_cached // self.block_size
+            self._acquire(table, block)
+        for _ in range(self._blocks_for(demand.num_tokens) - len(hits)):
+            self._acquire(table, self.device.take())
         self._tables[seq_id] = table
         self._reserved += table.reserved
         return num_cached
@@ -114,13 +127,15 @@ class PagedAllocator:
         # Allocates nothing, so it cannot run out.
         self._refuse_known(child_id)
         parent = self._tables[parent_id]
-        blocks = parent.blocks[: self._blocks_for(parent.num_tokens)]
-        pool = self.host if parent.swapped else self.device
-        for block in blocks:
-            pool.share(block)
-        child = _Table(blocks, parent.num_tokens, parent.num_tokens)
-        child.num_published = parent.num_published
-        child.swapped = parent.swapped
+        child = _Table(parent.num_tokens, parent.num_tokens)
+        child.num_published, child.swapped = parent.num_published, parent.swapped
+        for block in parent.blocks[: self._blocks_for(parent.num_tokens)]:
+            if parent.swapped:
+                self.host.share(block)
+                child.blocks.append(block)
+            else:
+                self.device.share(block)
+                self._acquire(child, block)
         self._tables[child_id] = child
         return []
 
@@ -128,18 +143,23 @@ class PagedAllocator:
         table = self._tables[seq_id]
         for i in range(table.num_published, len(block_hashes)):
             self.device.publish(table.blocks[i], block_hashes[i])
+            self._unsettled.add(table.blocks[i])
         table.num_published = max(table.num_published, len(block_hashes))
 
-    def free(self, seq_id: int) -> None:
+    def settle(self) -> None:
+        self._unsettled.clear()
+
+    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
         table = self._tables.pop(seq_id)
-        # Tail first: a prefix is useful without its tail, a tail never without its prefix.
+        if spoiled and not table.swapped:
+            for block in table.blocks:
+                self.device.withdraw(block)
         if table.swapped:
-            for block in reversed(table.blocks):
+            for block in table.blocks:
                 self.host.release(block)
         else:
-            self._reserved -= table.reserved
-            for block in reversed(table.blocks):
-                self._release(block)
+            self._leave_device(table)
+        return table.charge
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         tables = [self._tables[seq_id] for seq_id in seq_ids]
@@ -158,24 +178,21 @@ class PagedAllocator:
                 if block in seen:  # the first owner's reference came with take()
                     self.host.share(target[block])
                 seen.add(block)
-            self._reserved -= table.reserved
-            for block in reversed(table.blocks):
-                self._release(block)
+            self._leave_device(table)
             table.blocks = [target[block] for block in blocks]
             table.swapped, table.view = True, None
         return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
 
-    def swap_in(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         tables = [self._tables[seq_id] for seq_id in seq_ids]
         distinct = list(dict.fromkeys(block for table in tables for block in table.blocks))
-        adopted = self._still_on_device(distinct)
-        resurrected = sum(1 for block in adopted.values() if not self.device.ref_counts[block])
-        tails = [self._blocks_for(t.promised) - len(t.blocks) for t in tables]
-        promised = sum(max(0, tail) for tail in tails)
-        if len(distinct) - len(adopted) + resurrected + promised > self.device.num_free:
+        target = self._still_on_device(distinct)
+        free_hits = sum(1 for block in target.values() if not self.device.ref_counts[block])
+        tails = [max(0, self._blocks_for(t.promised) - len(t.blocks)) for t in tables]
+        needed = len(distinct) - len(target) + free_hits + sum(tails) + headroom
+        if needed > self.device.num_free:
             return None
-        target = dict(adopted)
-        for block in adopted.values():  # one reference each, handed to the first owner below
+        for block in target.values():  # before any take(), which could evict them
             self._share(block)
         moves = []
         for block in distinct:
@@ -184,16 +201,17 @@ class PagedAllocator:
                 moves.append(BlockMove(MoveKind.SWAP_IN, block, target[block]))
         seen: set[int] = set()
         for table, tail in zip(tables, tails, strict=True):
-            host_blocks = table.blocks
-            table.blocks = [target[block] for block in host_blocks]
+            host_blocks, table.blocks = table.blocks, []
             for block in host_blocks:
-                if block in seen:
+                if block in seen:  # the first owner's reference is the one taken above
                     self.device.share(target[block])
                 seen.add(block)
                 self.host.release(block)
-            self._set_filled(table)
-            table.blocks += [self.device.take() for _ in range(tail)]
-            table.swapped, table.view = False, None
+                self._acquire(table, target[block])
+            for _ in range(tail):
+                self._acquire(table, self.device.take())
+            table.swapped = False
+            self._fill(table, 0)
             self._reserved += table.reserved
         return moves
 
@@ -203,16 +221,14 @@ class PagedAllocator:
             table.view = tuple(table.blocks)
         return BlockTable(table.view, table.num_tokens)
 
-    def blocks_held(self, seq_ids: Sequence[int]) -> int:
+    def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:
             table = self._tables[seq_ids[0]]
-            return 0 if table.swapped else len(table.blocks)
-        held: set[int] = set()
-        for seq_id in seq_ids:
-            table = self._tables[seq_id]
-            if not table.swapped:
-                held.update(table.blocks)
-        return len(held)
+            return (0, 0) if table.swapped else (len(table.blocks), 0)
+        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        held = [table.blocks for table in tables if not table.swapped]
+        distinct = len(set().union(*held))
+        return distinct, sum(map(len, held)) - distinct
 
     def usage(self) -> Usage:
         size, pool = self.block_size, self.device
@@ -231,38 +247,73 @@ class PagedAllocator:
         return -(-num_tokens // self.block_size)
 
     def _hits(self, demand: Demand) -> list[int]:
-        """Blocks that hold the demand's beginning, one token at least left out."""
-        most = (demand.num_tokens - 1) // self.block_size
+        """Blocks that hold the demand's beginning, the last one perhaps but for its last token."""
+        most = self._blocks_for(demand.num_tokens - 1)  # one token is left to compute
         hits: list[int] = []
         for content in islice(demand.block_hashes, most):
             block = self.device.find(content)
             if block is None:
                 break
             hits.append(block)
+        # A copy on write is made before the step that computes an unsettled block.
+        if len(hits) * self.block_size >= demand.num_tokens and hits[-1] in self._unsettled:
+            hits.pop()
         return hits
+
+    def _evicted_tokens(self, demand: Demand, hits: int) -> int:
+        """Tokens after the hits that were cached until their blocks were needed."""
+        count = 0
+        for content in islice(demand.block_hashes, hits, None):
+            if not self.device.was_evicted(content) and self.device.find(content) is None:
+                break
+            count += 1
+        return min(count * self.block_size, demand.num_tokens - 1 - hits * self.block_size)
+
+    def _acquire(self, table: _Table, block: int) -> None:
+        """Put a block that has been taken or shared at the end of a table."""
+        table.blocks.append(block)
+        table.entries.append(self.device.charged(block))
+        table.view = None
+
+    def _leave_device(self, table: _Table) -> None:
+        """Release a table's blocks and settle what its sequence owes for them.
+
+        Tail first: a prefix is useful without its tail, a tail never without its prefix.
+        """
+        self._reserved -= table.reserved
+        for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
+            table.charge += self.device.charged(block) - entry
+            self._release(block)
+        table.entries = []
 
     def _copy_on_write(self, table: _Table, index: int, offset: int) -> BlockMove:
         source, target = table.blocks[index], self.device.take()
         self._filled[target] = offset
         self._used += offset
-        table.blocks[index] = target
-        table.view = None
+        table.charge += self.device.charged(source) - table.entries[index]
         self._release(source)
+        table.blocks[index], table.entries[index] = target, self.device.charged(target)
+        table.view = None
         return BlockMove(MoveKind.COPY, source, target)
 
     def _write(self, table: _Table, count: int) -> None:
         """Fill ``count`` slots after the last token, taking blocks as they run out."""
-        size, first = self.block_size, table.num_tokens
-        last = first + count
-        missing = self._blocks_for(last) - len(table.blocks)
-        if missing > 0:
-            table.blocks += [self.device.take() for _ in range(missing)]
-            table.view = None
-        for index in range(first // size, self._blocks_for(last)):
-            self._filled[table.blocks[index]] = min(size, last - index * size)
-        self._used += count
+        first = table.num_tokens
+        for _ in range(self._blocks_for(first + count) - len(table.blocks)):
+            self._acquire(table, self.device.take())
         self._reserved -= min(count, table.reserved)
-        table.num_tokens = last
+        table.num_tokens = first + count
+        self._fill(table, first // self.block_size)
+
+    def _fill(self, table: _Table, first_block: int) -> None:
+        """Count the tokens in a table's blocks from one on, each block's once for all its owners."""
+        size = self.block_size
+        for index in range(first_block, self._blocks_for(table.num_tokens)):
+            block = table.blocks[index]
+            filled = min(size, table.num_tokens - index * size)
+            if filled > self._filled[block]:
+                self._used += filled - self._filled[block]
+                self._filled[block] = filled
 
     def _share(self, block: int) -> None:
         """Share a full block of the device, which may be a cached one."""
@@ -293,13 +344,10 @@ class PagedAllocator:
             self.device.publish(block, content)
         return block
 
-    def _set_filled(self, table: _Table) -> None:
-        """Count the tokens of blocks that have come back, each once."""
-        for index, block in enumerate(table.blocks):
-            filled = min(self.block_size, table.num_tokens - index * self.block_size)
-            self._used += filled - self._filled[block]
-            self._filled[block] = filled
-
     def _refuse_known(self, seq_id: int) -> None:
         if seq_id in self._tables:
             raise ValueError(f"sequence {seq_id} already has a block table")
+
+
+def _cached_tokens(demand: Demand, hits: Sequence[int], block_size: int) -> int:
+    return min(len(hits) * block_size, demand.num_tokens - 1)

@@ -13,13 +13,19 @@ class BlockPool:
     A block is *held* while its reference count is positive. A free block is *cached* if its
     content has been published under a hash and not been overwritten since, else *blank*. Blank
     blocks are taken first; then cached ones, least recently released first.
+
+    Each block also keeps what its owners are charged: the time it is held, divided among them.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
+        self.now = 0.0  # seconds; whoever has a clock sets it
+        self._charged = [0.0] * num_blocks  # seconds per owner, up to _since
+        self._since = [0.0] * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
+        self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
 
@@ -45,18 +51,21 @@ class BlockPool:
             block = self._blank.pop()
         else:
             block, _ = self._cached.popitem(last=False)
-            self._forget(block)
+            self._evict(block)
         self.ref_counts[block] = 1
+        self._since[block] = self.now
         return block
 
     def share(self, block: int) -> None:
         """One more owner of a block that is held or cached."""
         if self.ref_counts[block] == 0:
             del self._cached[block]
+        self._charge(block)
         self.ref_counts[block] += 1
 
     def release(self, block: int) -> bool:
         """One owner fewer; True if that was the last and the block is free now."""
+        self._charge(block)
         self.ref_counts[block] -= 1
         if self.ref_counts[block]:
             return False
@@ -65,6 +74,13 @@ class BlockPool:
         else:
             self._cached[block] = None
         return True
+
+    def charged(self, block: int) -> float:
+        """Seconds charged so far to whoever has owned the held ``block`` from the beginning.
+
+        An owner pays the difference between the end and the start of its ownership.
+        """
+        return self._charged[block] + (self.now - self._since[block]) / self.ref_counts[block]
 
     def publish(self, block: int, content: BlockHash) -> None:
         """Let ``content`` be found in ``block`` from now on.
@@ -75,6 +91,17 @@ class BlockPool:
         if self._hashes[block] is None and content not in self._block_of:
             self._hashes[block] = content
             self._block_of[content] = block
+            self._evicted.pop(content, None)
+
+    def withdraw(self, block: int) -> None:
+        """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
+        content = self._hashes[block]
+        if content is not None:
+            del self._block_of[content]
+            self._hashes[block] = None
+            if block in self._cached:
+                del self._cached[block]
+                self._blank.append(block)
 
     def find(self, content: BlockHash) -> int | None:
         """The block, held or cached, that holds ``content``."""
@@ -84,8 +111,21 @@ class BlockPool:
         """The hash under which ``block`` is published."""
         return self._hashes[block]
 
-    def _forget(self, block: int) -> None:
+    def was_evicted(self, content: BlockHash) -> bool:
+        """Whether ``content`` was here not long ago, and its block has been taken since."""
+        return content in self._evicted
+
+    def _charge(self, block: int) -> None:
+        owners = self.ref_counts[block]
+        if owners:
+            self._charged[block] += (self.now - self._since[block]) / owners
+        self._since[block] = self.now
+
+    def _evict(self, block: int) -> None:
         content = self._hashes[block]
         if content is not None:
             del self._block_of[content]
             self._hashes[block] = None
+            self._evicted[content] = None
+            if len(self._evicted) > self.num_blocks:
+                self._evicted.popitem(last=False)

@@ -1,19 +1,19 @@
 """Which sequences run, wait or give way. Standard library and ``quire.memory`` only."""
 
+from quire.scheduling.decision import Decision, Verdict
+from quire.scheduling.preemption import Preemption, PreemptionMode, RecoveryCosts
 from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
-from quire.scheduling.scheduler import Scheduler
+from quire.scheduling.scheduler import Scheduler, SchedulingPolicy
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.scheduling.step import (
     Chunk,
-    Decision,
     Executor,
     Progress,
     Sample,
     Step,
     StepResult,
     TokenLogprobs,
-    Verdict,
 )
 
 __all__ = [
@@ -22,11 +22,15 @@ __all__ = [
     "Executor",
     "FinishReason",
     "MemoryStory",
+    "Preemption",
+    "PreemptionMode",
     "Progress",
+    "RecoveryCosts",
     "Request",
     "Sample",
     "SamplingParams",
     "Scheduler",
+    "SchedulingPolicy",
     "SequenceGroup",
     "Step",
     "StepResult",

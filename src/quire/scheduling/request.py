@@ -20,6 +20,8 @@ class Request:
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
+    priority: int = 0  # under the priority policy: the lower, the sooner
+    cache_salt: str = ""  # only requests with the same salt share a prefix cache
 
     @property
     def longest(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from enum import Enum
 
 from quire.memory import BlockHash, hash_block
 from quire.scheduling.beam_search import BeamSearch
@@ -20,16 +21,20 @@ class Sequence:
         "index",
         "num_computed",
         "num_prompt_tokens",
+        "root_hash",
         "seq_id",
         "token_ids",
     )
 
-    def __init__(self, seq_id: int, index: int, prompt_token_ids: Seq[int]) -> None:
+    def __init__(
+        self, seq_id: int, index: int, prompt_token_ids: Seq[int], root_hash: BlockHash = b""
+    ) -> None:
         self.seq_id = seq_id
         self.index = index  # which of the request's outputs this is
         self.token_ids = list(prompt_token_ids)  # prompt and output
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_computed = 0
+        self.root_hash = root_hash  # parent of the first block's
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
         # A dormant branch has no block table: it waits for a sibling to have computed the
         # tokens both share, and forks from it then.
@@ -51,11 +56,11 @@ class Sequence:
         for start in range(len(hashes) * block_size, len(self.token_ids), block_size):
             block = self.token_ids[start : start + block_size]
             if len(block) == block_size:
-                hashes.append(hash_block(hashes[-1] if hashes else b"", block))
+                hashes.append(hash_block(hashes[-1] if hashes else self.root_hash, block))
 
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""
-        child = Sequence(seq_id, index, ())
+        child = Sequence(seq_id, index, (), self.root_hash)
         child.token_ids = self.token_ids.copy()
         child.num_prompt_tokens = self.num_prompt_tokens
         child.num_computed = self.num_computed
@@ -67,29 +72,50 @@ class Sequence:
 class MemoryStory:
     """What a request cost in memory so far."""
 
-    blocks: int = 0  # held now
+    blocks: int = 0  # device blocks held now
     peak_blocks: int = 0
-    block_seconds: float = 0.0
+    shared_blocks: int = 0  # most blocks saved at once because branches share them
+    copied_blocks: int = 0  # copies on write
+    block_seconds: float = 0.0  # each block's time, divided among those who share it
     cached_tokens: int = 0  # of the prompt, found computed at the first admission
-    num_preemptions: int = 0
+    num_swaps: int = 0  # preemptions by swap
+    num_recomputes: int = 0  # preemptions by recompute
+    swapped_blocks: int = 0  # moved to the host or back
 
-    def hold(self, blocks: int) -> None:
+    def hold(self, blocks: int, saved: int) -> None:
         self.blocks = blocks
         if blocks > self.peak_blocks:
             self.peak_blocks = blocks
+        if saved > self.shared_blocks:
+            self.shared_blocks = saved
+
+
+class Status(Enum):
+    WAITING = "waiting"  # holds no blocks
+    RUNNING = "running"
+    SWAPPED = "swapped"  # its blocks are on the host
 
 
 class SequenceGroup:
     """A request and its live branches, scheduled, preempted and restored together."""
 
-    __slots__ = ("beams", "branches", "ever_admitted", "expanded", "memory", "request", "running")
+    __slots__ = (
+        "beams", "branches", "ever_admitted", "expanded", "memory", "rank", "request", "status"
+    )  # fmt: skip
 
-    def __init__(self, request: Request, trunk: Sequence, beams: BeamSearch | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        trunk: Sequence,
+        beams: BeamSearch | None,
+        rank: tuple[float, int],
+    ) -> None:
         self.request = request
         self.beams = beams
+        self.rank = rank  # place in line: the lower, the sooner
         self.branches = [trunk]  # live ones, in order of index
         self.expanded = False  # whether the trunk's prompt is done, and it has forked
-        self.running = False  # admitted, and not preempted since
+        self.status = Status.WAITING
         self.ever_admitted = False
         self.memory = MemoryStory()
 
@@ -101,7 +127,7 @@ class SequenceGroup:
         return self.request.params.width
 
     def tables(self) -> list[int]:
-        """Ids of the branches that have a block table now."""
-        if not self.running:
+        """Ids of the branches that have a block table now, on the device or on the host."""
+        if self.status is Status.WAITING:
             return []
         return [branch.seq_id for branch in self.branches if branch.fork_from is None]

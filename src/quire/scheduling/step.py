@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from quire.memory import BlockMove, BlockTable
+from quire.scheduling.decision import Decision
 from quire.scheduling.request import FinishReason, Request
 
 
@@ -22,22 +22,6 @@ class Chunk(NamedTuple):
     num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
     history: tuple[int, ...]  # output tokens before this, if the params need them
     num_candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
-
-
-class Verdict(Enum):
-    ADMIT = "admit"
-    WAIT = "wait"
-    PREEMPT = "preempt"
-
-
-class Decision(NamedTuple):
-    """What the scheduler did about a request, and the figures it had."""
-
-    what: Verdict
-    request_id: str
-    why: str
-    needed: int  # blocks; sequences where max_num_seqs is what binds
-    free: int  # likewise
 
 
 @dataclass(frozen=True)
@@ -74,6 +58,7 @@ class StepResult:
     prompt_logprobs: seq_id -> for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
     candidates: seq_id -> the likeliest next tokens and their log-probabilities, likeliest first.
+    failed_moves: block moves to or from the host that did not take place.
     failures: seq_id -> why nothing could be sampled for it. Its request cannot go on.
     """
 
@@ -81,6 +66,7 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    failed_moves: list[BlockMove] = field(default_factory=list)
 
 
 class Executor(Protocol):

@@ -56,7 +56,7 @@ def make_engine(story: Sequence[int] = STORY) -> tuple[Engine, Storyteller]:
     executor = Storyteller(story)
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
     intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0)
-    return Engine(scheduler, executor, intake, Clock()), executor
+    return Engine(scheduler, executor, intake, clock=Clock()), executor
 
 
 def run(engine: Engine) -> tuple[list[Delta], dict[str, RequestOutput]]:

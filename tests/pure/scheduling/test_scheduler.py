@@ -78,7 +78,7 @@ def test_the_latest_arrival_gives_way_and_the_reason_is_told() -> None:
     preemptions = []
     while bench.scheduler.has_work:
         bench.step()
-        preemptions += [d for d in bench.latest.decisions if d.what is Verdict.PREEMPT]
+        preemptions += [d for d in bench.latest.decisions if d.what.preempts]
     assert [d.request_id for d in preemptions] == ["b"]
     assert preemptions[0].needed == 1 and preemptions[0].free == 0
     assert "a could not grow" in preemptions[0].why
@@ -89,7 +89,7 @@ def test_equal_prompts_hit_the_prefix_cache() -> None:
     for name in ("x1", "x2"):
         bench.scheduler.add(request(name, prompt=10, max_tokens=1))
         assert bench.step() == {name: 10 if name == "x1" else 2}
-    assert (bench.scheduler.prefix_queries, bench.scheduler.prefix_hits) == (20, 8)
+    assert (bench.scheduler.stats.prefix_queries, bench.scheduler.stats.prefix_hits) == (20, 8)
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:

@@ -19,7 +19,7 @@ def test_a_requested_pool_is_given_in_whole_blocks() -> None:
 
 
 def test_more_than_is_free_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ConfigError, match="100,001.*100,000"):
+    with pytest.raises(ConfigError, match=r"100,001.*100,000"):
         pool_blocks(1000, 7, 100_001, free=100_000)
 
 

@@ -1,0 +1,47 @@
+"""What moving a block and computing a token cost on this machine, measured at start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from quire.execution.executor import ModelExecutor
+from quire.execution.swap_file import SwapFile
+from quire.memory import BlockTable
+from quire.scheduling import Chunk, RecoveryCosts, Request, SamplingParams, Step
+
+_PROMPT_TOKENS = 256
+_BLOCKS = 16
+_REPEATS = 3
+
+
+def measure_recovery(
+    executor: ModelExecutor, swap_file: SwapFile, num_blocks: int, block_size: int
+) -> RecoveryCosts:
+    """Time swaps and a prefill on a pool of ``num_blocks`` that nobody uses yet."""
+    blocks = range(min(_BLOCKS, num_blocks, swap_file.num_blocks))
+    tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
+    table = BlockTable(tuple(range(-(-tokens // block_size))), tokens)
+    request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
+    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, ())], [])
+
+    def swap() -> None:
+        for block in blocks:
+            swap_file.write(block, block)
+        for block in blocks:
+            swap_file.read(block, block)
+
+    return RecoveryCosts(
+        swap_per_block=_seconds(swap) / (2 * len(blocks)),
+        recompute_per_token=_seconds(lambda: executor.execute(step)) / tokens,
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The best of some repeats: what it costs when nothing else gets in the way."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)

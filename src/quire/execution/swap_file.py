@@ -1,0 +1,68 @@
+"""Host blocks in a file: where a CPU engine swaps to, since RAM to RAM would gain nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from quire.errors import ConfigError
+from quire.kernels.ops import LayerKV
+
+Transfer = Callable[[int, list[memoryview], int], int]
+"""os.preadv or os.pwritev: (file, buffers, offset) -> bytes moved."""
+
+_MOST_BUFFERS = 512  # of one vectored read or write; systems allow at least 1024
+
+
+class SwapFile:
+    """Blocks of all layers, one after another in an unnamed file of fixed size.
+
+    All of its space is taken when it is made, so it cannot be missing later; and the file has no
+    name, so nobody can remove or cut it, and it is gone with the process.
+    """
+
+    def __init__(self, directory: str | None, num_blocks: int, layers: Sequence[LayerKV]) -> None:
+        """ConfigError where the directory cannot hold the file."""
+        self._layers = layers
+        self.num_blocks = num_blocks
+        self.block_bytes = sum(tile.nbytes for tile in self._tiles(0))
+        size = num_blocks * self.block_bytes
+        place = Path(directory or tempfile.gettempdir())
+        try:
+            self._file, name = tempfile.mkstemp(prefix="quire-swap-", dir=place)
+            weakref.finalize(self, os.close, self._file)
+            Path(name).unlink()
+            os.posix_fallocate(self._file, 0, size)
+        except OSError as error:
+            raise ConfigError(
+                f"swap_path: {place} cannot hold swap space of {size:,} bytes: {error.strerror}"
+            ) from error
+
+    def write(self, block: int, device_block: int) -> None:
+        """Copy a device block out. OSError if the disk fails."""
+        self._transfer(os.pwritev, block, device_block)
+
+    def read(self, block: int, device_block: int) -> None:
+        """Copy a host block back. OSError if the disk fails."""
+        self._transfer(os.preadv, block, device_block)
+
+    def _transfer(self, call: Transfer, block: int, device_block: int) -> None:
+        buffers = [tile.view(torch.uint8).numpy().data for tile in self._tiles(device_block)]
+        offset = block * self.block_bytes
+        for start in range(0, len(buffers), _MOST_BUFFERS):
+            part = buffers[start : start + _MOST_BUFFERS]
+            wanted = sum(buffer.nbytes for buffer in part)
+            done = call(self._file, part, offset)
+            if done != wanted:
+                raise OSError(f"the swap file moved {done} of {wanted} bytes")
+            offset += wanted
+
+    def _tiles(self, device_block: int) -> list[Tensor]:
+        """A block's keys and values in every layer, flat."""
+        return [tensor[device_block].view(-1) for layer in self._layers for tensor in layer]

@@ -1,0 +1,150 @@
+"""The live groups and their branches: how results extend them, fork them and end them."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import count
+
+from quire.memory import BlockMove, KVAllocator
+from quire.scheduling.beam_search import BeamSearch, Choice
+from quire.scheduling.request import FinishReason, Request
+from quire.scheduling.sequence import Sequence, SequenceGroup
+from quire.scheduling.step import Progress, Sample
+
+Candidates = dict[int, list[tuple[int, float]]]
+"""seq_id -> (token, log-probability), likeliest first."""
+
+
+class LiveGroups:
+    """All groups that have not ended, with their branches; ends free blocks.
+
+    Every choice comes down to fork, append and free (PagedAttention, section 5.2).
+    """
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        self._allocator = allocator
+        self._groups: dict[str, SequenceGroup] = {}
+        self._branches: dict[int, tuple[SequenceGroup, Sequence]] = {}
+        self._seq_ids = count()
+        self._fork_moves: list[BlockMove] = []
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, request_id: str) -> SequenceGroup | None:
+        return self._groups.get(request_id)
+
+    def branch(self, seq_id: int) -> tuple[SequenceGroup, Sequence] | None:
+        return self._branches.get(seq_id)
+
+    def add(self, request: Request, rank: float) -> SequenceGroup:
+        seq_id = next(self._seq_ids)
+        trunk = Sequence(seq_id, 0, request.prompt_token_ids, _root_hash(request.cache_salt))
+        beams = BeamSearch(request) if request.params.use_beam_search else None
+        group = SequenceGroup(request, trunk, beams, (rank, seq_id))
+        self._groups[request.request_id] = group
+        self._branches[seq_id] = (group, trunk)
+        return group
+
+    def take_fork_moves(self) -> list[BlockMove]:
+        """Copies that forks since the last call ask for: none where blocks are shared."""
+        moves, self._fork_moves = self._fork_moves, []
+        return moves
+
+    def sample(
+        self, group: SequenceGroup, branch: Sequence, samples: list[Sample]
+    ) -> list[Progress]:
+        """Extend the branch by its sample; a trunk forks into one branch for each sample."""
+        grown = [branch]
+        for index in range(1, len(samples)):  # all forks before the first end
+            grown.append(self._fork(group, branch, index))
+        group.branches += grown[1:]
+        group.expanded = True
+        progress = []
+        for one, sample in zip(grown, samples, strict=True):
+            one.token_ids.append(sample.token_id)
+            reason = _finish_reason(group.request, one)
+            progress.append(Progress(group.request, one.seq_id, one.index, sample, reason))
+            if reason is not None:
+                self.end(group, one)
+        return progress
+
+    def search(self, group: SequenceGroup, candidates: Candidates) -> list[Progress]:
+        """Let the beams split, die or end, now that all of them have their candidates."""
+        beams, parents = group.beams, group.branches
+        assert beams is not None
+        prompt = parents[0].num_prompt_tokens
+        choices = beams.advance(
+            parents[0].num_output_tokens + 1,
+            [candidates[parent.seq_id] for parent in parents],
+            lambda place: parents[place].token_ids[prompt:],
+        )
+        if choices:
+            self._split(group, choices)
+            return []
+        progress = []
+        for index, hypothesis in enumerate(beams.finished[: group.request.params.num_outputs]):
+            reason, last = beams.finish_reason(hypothesis), len(hypothesis.token_ids) - 1
+            for i, token_id in enumerate(hypothesis.token_ids):
+                ended = (reason, hypothesis.cumulative_logprob) if i == last else (None, None)
+                sample = Sample(token_id)
+                progress.append(Progress(group.request, parents[0].seq_id, index, sample, *ended))
+        for branch in list(parents):
+            self.end(group, branch)
+        return progress
+
+    def wake_forks(self, group: SequenceGroup, parent: Sequence) -> None:
+        """Fork off the dormant branches that waited for their parent to come this far."""
+        for branch in group.branches:
+            if branch.fork_from is parent and branch.fork_at == parent.num_computed:
+                self._fork_moves += self._allocator.fork(parent.seq_id, branch.seq_id)
+                branch.num_computed = parent.num_computed
+                branch.fork_from = None
+
+    def end(self, group: SequenceGroup, branch: Sequence, *, spoiled: bool = False) -> None:
+        """End one branch and free its blocks; the group ends with its last one."""
+        if branch.seq_id in group.tables():
+            charge = self._allocator.free(branch.seq_id, spoiled=spoiled)
+            group.memory.block_seconds += charge
+        del self._branches[branch.seq_id]
+        group.branches.remove(branch)
+        group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        if not group.branches:
+            del self._groups[group.request.request_id]
+
+    def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
+        """The beams that go on: a parent's first child takes its place, the others fork off it."""
+        parents = list(group.branches)
+        group.expanded = True
+        chosen = {choice.beam for choice in choices}
+        for place, parent in enumerate(parents):  # first, so that there are never too many at once
+            if place not in chosen:
+                self.end(group, parent)
+        live: list[Sequence] = []
+        for choice in choices:  # all forks before any token is added
+            parent = parents[choice.beam]
+            live.append(self._fork(group, parent, 0) if parent in live else parent)
+        group.branches = live  # best first, as the search keeps its scores
+        for branch, choice in zip(live, choices, strict=True):
+            branch.token_ids.append(choice.token_id)
+
+    def _fork(self, group: SequenceGroup, parent: Sequence, index: int) -> Sequence:
+        child = parent.child(next(self._seq_ids), index)
+        self._fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
+        self._branches[child.seq_id] = (group, child)
+        return child
+
+
+def _root_hash(cache_salt: str) -> bytes:
+    return hashlib.sha256(cache_salt.encode()).digest() if cache_salt else b""
+
+
+def _finish_reason(request: Request, branch: Sequence) -> FinishReason | None:
+    params, token = request.params, branch.token_ids[-1]
+    produced = branch.num_output_tokens
+    if produced >= params.min_tokens:
+        if token in request.eos_token_ids and not params.ignore_eos:
+            return FinishReason.STOP
+        if token in params.stop_token_ids:
+            return FinishReason.STOP
+    return FinishReason.LENGTH if produced >= request.max_tokens else None

@@ -1,0 +1,91 @@
+"""Taking a group's blocks away and giving them back (PagedAttention, section 4.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from quire.memory import BlockMove, KVAllocator
+from quire.scheduling.branching import plan_regrowth
+from quire.scheduling.decision import Decision, Verdict
+from quire.scheduling.sequence import SequenceGroup, Status
+
+
+class PreemptionMode(str, Enum):
+    AUTO = "auto"  # whichever costs less for this victim
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class RecoveryCosts:
+    """What bringing a victim back costs on this machine, in seconds."""
+
+    swap_per_block: float = 0.0  # one way
+    recompute_per_token: float = 0.0
+
+
+class Preemption:
+    """Preempts groups by swap or by recompute, and brings the swapped ones back."""
+
+    def __init__(
+        self,
+        allocator: KVAllocator,
+        mode: PreemptionMode = PreemptionMode.RECOMPUTE,
+        costs: RecoveryCosts | None = None,
+    ) -> None:
+        self._allocator = allocator
+        self._mode = mode
+        self._costs = costs or RecoveryCosts()
+
+    def preempt(
+        self, victim: SequenceGroup, grower: SequenceGroup, wants: dict[int, int]
+    ) -> tuple[Decision, list[BlockMove]]:
+        """Take all blocks of ``victim``, because ``grower`` cannot have what it wants."""
+        allocator = self._allocator
+        needed, free = allocator.blocks_to_append(wants), allocator.num_free_blocks
+        blocks, _ = allocator.blocks_held(victim.tables())
+        swap = 2 * blocks * self._costs.swap_per_block
+        recompute = blocks * allocator.block_size * self._costs.recompute_per_token
+        why = f"the last in line while {grower.request.request_id} could not grow"
+        moves = None
+        if self._mode is PreemptionMode.SWAP or (
+            self._mode is PreemptionMode.AUTO and swap < recompute
+        ):
+            moves = allocator.swap_out(victim.tables())
+            if moves is None:
+                why += ", and the swap space is full"
+        if moves is None:
+            self.forget(victim)
+            victim.memory.num_recomputes += 1
+        else:
+            victim.status = Status.SWAPPED
+            victim.memory.num_swaps += 1
+            victim.memory.swapped_blocks += len(moves)
+        victim.memory.hold(0, 0)
+        decision = Decision(
+            Verdict.RECOMPUTE if moves is None else Verdict.SWAP,
+            victim.request.request_id,
+            why,
+            needed,
+            free,
+            swap if self._mode is PreemptionMode.AUTO else None,
+            recompute if self._mode is PreemptionMode.AUTO else None,
+            "a larger kv_cache_memory_bytes or a smaller max_num_seqs",
+        )
+        return decision, moves or []
+
+    def restore(self, group: SequenceGroup, headroom: int) -> list[BlockMove] | None:
+        """The moves that bring a swapped group back; None if there is no room yet."""
+        moves = self._allocator.swap_in(group.tables(), headroom)
+        if moves is not None:
+            group.status = Status.RUNNING
+            group.memory.swapped_blocks += len(moves)
+        return moves
+
+    def forget(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
+        """Free the group's blocks, wherever they are; it will compute its tokens again."""
+        for seq_id in group.tables():
+            group.memory.block_seconds += self._allocator.free(seq_id, spoiled=spoiled)
+        group.status = Status.WAITING
+        plan_regrowth(group)

@@ -1,0 +1,148 @@
+"""Random lives of a scheduler over the fake model: any pool, budget, policy, failure or abort."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from quire.errors import RequestError
+from quire.memory import KVAllocator, PagedAllocator
+from quire.scheduling import (
+    Preemption,
+    PreemptionMode,
+    RecoveryCosts,
+    Request,
+    SamplingParams,
+    Scheduler,
+    SchedulingPolicy,
+)
+from support.fake_model import EOS, VOCAB, FakeExecutor, expected_outputs
+from support.invariants import check_allocator
+
+MOST_STEPS = 20_000  # a life takes some hundreds
+
+MakeAllocator = Callable[[int, int, int], KVAllocator]
+"""(blocks, block size, host blocks) -> allocator"""
+
+
+def random_params(rng: random.Random) -> SamplingParams:
+    max_tokens = rng.randint(1, 40)
+    if rng.random() < 0.25:
+        return SamplingParams(
+            use_beam_search=True,
+            beam_width=rng.choice([2, 3, 4, 6]),
+            n=rng.choice([1, 2]),
+            max_tokens=max_tokens,
+            length_penalty=rng.choice([0.0, 1.0, 2.0]),
+            early_stopping=rng.choice([True, False, "never"]),
+            presence_penalty=rng.choice([0.0, 1.0]),
+        )
+    return SamplingParams(
+        n=rng.choice([1, 1, 1, 2, 4]),
+        max_tokens=max_tokens,
+        prompt_logprobs=rng.choice([None] * 5 + [0]),
+        presence_penalty=rng.choice([0.0, 0.0, 1.0]),
+    )
+
+
+def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) -> Request:
+    prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 24))]
+    if rng.random() < 0.5:  # a prefix that others have too, sometimes all there is
+        prefix = [7, 8, 9, 10] * rng.randint(1, 5)
+        prompt = prefix + prompt if rng.random() < 0.7 else prefix
+    params = random_params(rng)
+    return Request(
+        request_id=f"r{number}",
+        prompt_token_ids=tuple(prompt),
+        params=params,
+        max_tokens=params.max_tokens or 1,
+        seed=rng.randrange(1000),
+        arrival=float(number),
+        eos_token_ids=frozenset([EOS]),
+        priority=rng.randint(-3, 3) if policy is SchedulingPolicy.PRIORITY else 0,
+        cache_salt=rng.choice(["", "", "salt"]),
+    )
+
+
+class SchedulerRun:
+    """One life: requests arrive, some are aborted, all others end with the text they should."""
+
+    def __init__(self, seed: int, make_allocator: MakeAllocator = PagedAllocator) -> None:
+        rng = self.rng = random.Random(seed)
+        size = rng.choice([1, 2, 3, 4, 8, 16])
+        # From barely one request to plenty.
+        blocks = max(1, rng.choice([30, 50, 60, 80, 100, 400]) // size)
+        host_blocks = rng.choice([0, 5, 40, 200]) // size
+        self.allocator = make_allocator(blocks, size, host_blocks)
+        self.policy = rng.choice(list(SchedulingPolicy))
+        mode = rng.choice(list(PreemptionMode))
+        costs = RecoveryCosts(rng.random() * size, rng.random())
+        self.scheduler = Scheduler(
+            self.allocator,
+            max_num_seqs=rng.choice([1, 2, 4, 8, 32]),
+            max_num_batched_tokens=rng.choice([1, 2, 5, 16, 64]),
+            enable_prefix_caching=rng.random() < 0.7,
+            policy=self.policy,
+            preemption=Preemption(self.allocator, mode, costs),
+        )
+        self.executor = FakeExecutor(blocks, size, host_blocks)
+        self.executor.fails = lambda: rng.random() < 0.02
+        self.outputs: dict[str, list[list[int]]] = {}
+        self.requests: dict[str, Request] = {}
+        self.decisions: Counter[str] = Counter()
+        self.failed_moves = 0
+
+    def submit(self, number: int) -> None:
+        request = random_request(self.rng, number, self.policy)
+        before = self.allocator.usage()
+        try:
+            self.scheduler.add(request)
+        except RequestError:
+            assert self.allocator.usage() == before
+            return
+        self.requests[request.request_id] = request
+        self.outputs[request.request_id] = [[] for _ in range(request.params.num_outputs)]
+
+    def step(self, now: float) -> None:
+        step = self.scheduler.schedule(now)
+        assert step.chunks, "a scheduler with work must compute something"
+        assert step.num_tokens <= self.scheduler.max_num_batched_tokens
+        assert len(step.chunks) <= self.scheduler.max_num_seqs
+        self.check()
+        self.decisions.update(decision.what.value for decision in step.decisions)
+        for chunk in step.chunks:
+            params = chunk.request.params
+            if params.needs_history and not params.use_beam_search:
+                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
+        if self.rng.random() < 0.03 and self.requests:  # while the step is under way
+            victim = self.rng.choice(list(self.requests))
+            if self.scheduler.abort(victim):
+                del self.requests[victim]
+        result = self.executor.execute(step)
+        self.failed_moves += len(result.failed_moves)
+        for progress in self.scheduler.update(step, result, now + 0.5):
+            request_id = progress.request.request_id
+            self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+        self.check()
+
+    def check(self) -> None:
+        if isinstance(self.allocator, PagedAllocator):
+            check_allocator(self.allocator)
+        usage = self.allocator.usage()
+        assert min(usage) >= 0
+
+    def run(self) -> None:
+        for number in range(self.rng.randint(1, 12)):
+            self.submit(number)
+        clock = 0
+        while self.scheduler.has_work:
+            self.step(float(clock))
+            clock += 1
+            if clock % 20 == 0 and clock <= 80:
+                self.submit(100 + clock)
+            assert clock < MOST_STEPS, "no progress"
+        for request_id, request in self.requests.items():
+            assert self.outputs[request_id] == expected_outputs(request), request
+        usage = self.allocator.usage()
+        assert usage.cached + usage.free == usage.capacity, "leaked blocks"
