@@ -1,0 +1,6 @@
+"""The engine behind OpenAI's HTTP API."""
+
+from quire.server.app import create_app
+from quire.server.serving import Server, serve
+
+__all__ = ["Server", "create_app", "serve"]

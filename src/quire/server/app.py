@@ -1,0 +1,122 @@
+"""The HTTP app: OpenAI's API under /v1, and what an operator asks for beside it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from quire.engine import AsyncEngine, Engine
+from quire.server.chat import create_chat_completion
+from quire.server.completions import create_completion
+from quire.server.errors import EngineUnavailableError, install_error_handlers
+from quire.server.metrics import ServerMetrics
+from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
+from quire.server.openai_types import ChatRequest, CompletionRequest
+from quire.server.service import Service
+
+logger = logging.getLogger(__name__)
+
+_MAX_BODY_BYTES = 32 * 2**20
+
+
+def create_app(
+    engine: Engine,
+    *,
+    model_names: Sequence[str],
+    api_key: str | None = None,
+    max_body_bytes: int = _MAX_BODY_BYTES,
+) -> FastAPI:
+    """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
+
+    model_names: the names by which requests may call the model; the first one labels metrics.
+    api_key: if given, everything under /v1 requires it as a bearer token.
+    max_body_bytes: a larger request is refused while it is being read.
+    """
+    metrics = ServerMetrics(engine, model_names[0])
+    async_engine = AsyncEngine(engine, metrics.observe_step)
+    service = Service(async_engine, tuple(model_names), metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async_engine.start()
+        yield
+        await async_engine.stop()
+        _log_waste(engine)
+
+    app = FastAPI(title="Quire", version=version("quire"), lifespan=lifespan)
+    app.state.engine = async_engine
+    app.add_middleware(LimitBody, max_bytes=max_body_bytes)  # the last one added is outermost
+    app.add_middleware(CancelOnDisconnect)
+    if api_key is not None:
+        app.add_middleware(RequireApiKey, api_key=api_key)
+    install_error_handlers(app)
+    _add_generation(app, service)
+    _add_models(app, service)
+    _add_operation(app, service)
+    return app
+
+
+def _add_generation(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/completions", response_model=None)
+    async def completions(request: CompletionRequest) -> Response:
+        return await create_completion(service, request)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: ChatRequest) -> Response:
+        return await create_chat_completion(service, request)
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    created = int(time.time())
+
+    def card(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "quire",
+            "max_model_len": service.intake.max_model_len,
+        }
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [card(name) for name in service.model_names]}
+
+    @app.get("/v1/models/{name:path}")  # names of the Hugging Face hub hold a slash
+    async def model(name: str) -> dict[str, Any]:
+        service.check_model(name)
+        return card(name)
+
+
+def _add_operation(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        if not service.engine.healthy:
+            raise EngineUnavailableError("the engine is not running")
+        return Response()
+
+    @app.get("/version")
+    async def quire_version() -> dict[str, str]:
+        return {"version": app.version}
+
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _log_waste(engine: Engine) -> None:
+    efficiency = engine.stats.kv_efficiency
+    if efficiency is not None:
+        logger.info(
+            "KV memory: %.1f%% of what requests took held their tokens, %.1f%% was waste",
+            100 * efficiency,
+            100 * (1 - efficiency),
+        )

@@ -1,0 +1,91 @@
+"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from quire.errors import EngineError, QuireError, RequestError
+
+_CLIENT, _SERVER = "invalid_request_error", "server_error"
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine has died or been stopped: no request can be served any more."""
+
+
+def error_body(
+    message: str, kind: str = _CLIENT, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def explain(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the body that tell a client of this error."""
+    match error:
+        case RequestValidationError():
+            return _explain_invalid(error.errors()[0])
+        case UnknownModelError():
+            return 404, error_body(str(error), param=error.field, code="model_not_found")
+        case RequestError():
+            return 400, error_body(str(error), param=error.field)
+        case EngineUnavailableError():
+            return 503, error_body(str(error), _SERVER, code="engine_unavailable")
+        case EngineError():
+            return 500, error_body(str(error), _SERVER)
+        case HTTPException():
+            return error.status_code, error_body(str(error.detail))
+        case _:
+            return 500, error_body("internal error; the server's log tells more", _SERVER)
+
+
+@contextmanager
+def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(str(error), names.get(error.field, error.field)) from error
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every exception that a route raises in OpenAI's shape."""
+
+    async def handle(request: Request, error: Exception) -> JSONResponse:
+        status, body = explain(error)
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return JSONResponse(body, status, headers)
+
+    for kind in (RequestValidationError, QuireError, HTTPException, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+def _explain_invalid(error: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The first of pydantic's complaints about a body."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, RequestError):  # raised by one of our validators
+        return explain(cause)
+    if error["type"] == "json_invalid":
+        return 400, error_body(f"the body is not valid JSON: {cause}")
+    path = _path(error["loc"][1:])
+    if not path:
+        return 400, error_body("the body must be a JSON object, sent as application/json")
+    if error["type"] == "extra_forbidden":
+        return 400, error_body(f"field {path} is not supported by Quire", param=path)
+    return 400, error_body(f"{path}: {error['msg']}", param=path)
+
+
+def _path(location: tuple[str | int, ...]) -> str:
+    """("messages", 0, "role") as messages[0].role."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return "".join(parts).removeprefix(".")

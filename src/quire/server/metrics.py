@@ -1,0 +1,142 @@
+"""Prometheus metrics, under vLLM's names where vLLM has them, with the prefix ``quire:``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from quire.engine import Delta, Engine, RequestOutput
+
+_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+)  # fmt: skip
+_TOKENS = tuple(2.0**power for power in range(18))
+
+
+class ServerMetrics:
+    """One app's metrics, in a registry of its own.
+
+    ``observe_step`` runs in the engine's thread after every step and only counts what the step
+    brought; whatever can be read off the engine is read when Prometheus asks for it.
+    """
+
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(engine, model_name))
+        self._success = Counter(
+            "quire:request_success",
+            "Requests that ended, by the reason of their last output.",
+            ["model_name", "finished_reason"],
+            registry=self._registry,
+        )
+        self._model_name = model_name
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests.")
+        self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._ttft = self._histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
+        )
+        self._itl = self._histogram(
+            "inter_token_latency_seconds", "Between two tokens of an output.", _SECONDS
+        )
+        self._e2e = self._histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its last token.", _SECONDS
+        )
+        self._request_prompt = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
+        )
+        self._request_generation = self._histogram(
+            "request_generation_tokens", "Tokens generated for a request.", _TOKENS
+        )
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def observe_step(self, deltas: Sequence[Delta]) -> None:
+        """Count what one step of the engine gave."""
+        for delta in deltas:
+            if delta.token_ids:
+                self._generation_tokens.inc(len(delta.token_ids))
+                if not delta.first:
+                    self._itl.observe(delta.seconds)
+                elif delta.index == 0:  # a request's outputs begin together: count it once
+                    self._ttft.observe(delta.seconds)
+            if delta.final is not None and delta.finish_reason is not None:
+                self._observe_end(delta.final, delta.finish_reason)
+
+    def observe_aborted(self) -> None:
+        """Count a request that was ended from outside: the engine's steps do not tell of it."""
+        self._success.labels(self._model_name, "abort").inc()
+
+    def _observe_end(self, output: RequestOutput, reason: str) -> None:
+        metrics = output.metrics
+        self._success.labels(self._model_name, reason).inc()
+        self._prompt_tokens.inc(metrics.num_prompt_tokens)
+        self._e2e.observe(metrics.e2e_latency)
+        self._request_prompt.observe(metrics.num_prompt_tokens)
+        self._request_generation.observe(metrics.num_output_tokens)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"quire:{name}", text, ["model_name"], registry=self._registry)
+        return counter.labels(self._model_name)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(
+            f"quire:{name}", text, ["model_name"], registry=self._registry, buckets=buckets
+        )
+        return histogram.labels(self._model_name)
+
+
+class _EngineCollector:
+    """What the scheduler, the KV pool and the engine's counters say at this moment.
+
+    Read from another thread than theirs: each number is right by itself, but two of them may be
+    from either side of a step.
+    """
+
+    def __init__(self, engine: Engine, model_name: str) -> None:
+        self._engine = engine
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        scheduler, stats = self._engine.scheduler, self._engine.scheduler.stats
+        yield self._gauge("num_requests_running", "Requests running.", len(scheduler.running))
+        yield self._gauge("num_requests_waiting", "Requests waiting.", len(scheduler.waiting))
+        yield from self._kv_cache()
+        yield self._counter(
+            "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
+        )
+        yield self._counter("prefix_cache_hits", "Tokens found in the cache.", stats.prefix_hits)
+        yield self._counter(
+            "num_preemptions", "Requests that had to give way.", stats.num_preemptions
+        )
+
+    def _kv_cache(self) -> Iterator[Metric]:
+        usage = self._engine.scheduler.allocator.usage()
+        taken = 1 - (usage.cached + usage.free) / usage.capacity
+        yield self._gauge("kv_cache_usage_perc", "Share of the KV cache taken, 0 to 1.", taken)
+        labels = ["model_name", "state"]
+        slots = GaugeMetricFamily("quire:kv_cache_slots", "KV cache slots by state.", labels=labels)
+        for state, count in usage._asdict().items():
+            slots.add_metric([self._model_name, state], max(0, count))  # may be torn, see above
+        yield slots
+        seconds = CounterMetricFamily(
+            "quire:kv_slot_seconds", "KV cache slots by state, over busy time.", labels=labels
+        )
+        for state, total in self._engine.stats.slot_seconds.items():
+            seconds.add_metric([self._model_name, state], total)
+        yield seconds
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        metric = GaugeMetricFamily(f"quire:{name}", text, labels=["model_name"])
+        metric.add_metric([self._model_name], value)
+        return metric
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        metric = CounterMetricFamily(f"quire:{name}", text, labels=["model_name"])
+        metric.add_metric([self._model_name], value)
+        return metric

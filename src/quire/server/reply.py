@@ -1,0 +1,115 @@
+"""From the engine's deltas and outputs to the body of an answer, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields
+from typing import Protocol
+
+from fastapi.responses import JSONResponse, Response
+
+from quire.engine import CompletionOutput, Delta, Prompt, RequestOutput
+from quire.metrics import RequestMetrics
+from quire.scheduling import SamplingParams
+from quire.server.openai_types import GenerationRequest
+from quire.server.service import Progress, Service
+from quire.server.streaming import Events, EventStream, Json
+
+_TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
+    *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
+    *("num_preemptions", "ttft", "tpot", "e2e_latency"),
+)
+
+
+class Wording(Protocol):
+    """How an endpoint words the choices of one answer."""
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+
+    def choice(
+        self, index: int, number: int, output: CompletionOutput, request: RequestOutput
+    ) -> Json:
+        """A finished output of prompt ``number``."""
+        ...
+
+    def opening(self, index: int, number: int) -> Json | None:
+        """The first chunk of an output of prompt ``number``, before it has any text."""
+        ...
+
+    def chunk(self, index: int, delta: Delta) -> Json:
+        """What an output gained."""
+        ...
+
+
+async def answer(
+    service: Service,
+    request: GenerationRequest,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    wording: Wording,
+) -> Response:
+    """Run the prompts and answer as the request asks, at once or as a stream."""
+    request_id = wording.id_prefix + uuid.uuid4().hex
+    head = {"id": request_id, "created": int(time.time()), "model": request.model}
+    progress = service.run(request_id, prompts, params, request.field_names)
+    if request.stream:
+        head["object"] = wording.chunk_object
+        return EventStream(_chunks(head, request, params.n, progress, wording))
+    head["object"] = wording.object
+    outputs = {}
+    async with aclosing(progress):
+        async for number, delta in progress:
+            if delta.final is not None:
+                outputs[number] = delta.final
+    choices = [
+        wording.choice(number * params.n + output.index, number, output, outputs[number])
+        for number in sorted(outputs)
+        for output in outputs[number].outputs
+    ]
+    return JSONResponse({**head, "choices": choices, **_account(request, outputs)})
+
+
+async def _chunks(
+    head: Json, request: GenerationRequest, n: int, progress: Progress, wording: Wording
+) -> Events:
+    usage = {"usage": None} if request.include_usage else {}
+    opened = set()
+    outputs = {}
+    async with aclosing(progress):
+        async for number, delta in progress:
+            index = number * n + delta.index
+            choices = []
+            if index not in opened:
+                opened.add(index)
+                choices.append(wording.opening(index, number))
+            if delta.text or delta.logprobs or delta.finish_reason:
+                choices.append(wording.chunk(index, delta))
+            for choice in filter(None, choices):
+                yield {**head, "choices": [choice], **usage}
+            if delta.final is not None:
+                outputs[number] = delta.final
+    if request.include_usage:
+        yield {**head, "choices": [], **_account(request, outputs)}
+
+
+def _account(request: GenerationRequest, outputs: Mapping[int, RequestOutput]) -> Json:
+    """What the request has used, its tokens and (if it asks) its memory and time."""
+    stories = [outputs[number].metrics for number in sorted(outputs)]
+    prompt = sum(story.num_prompt_tokens for story in stories)
+    completion = sum(story.num_output_tokens for story in stories)
+    cached = sum(story.cached_tokens for story in stories)
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    if not request.include_metrics:
+        return {"usage": usage}
+    metrics = [{name: getattr(story, name) for name in _TOLD} for story in stories]
+    return {"usage": usage, "metrics": metrics}

@@ -1,0 +1,82 @@
+"""What an operator asks for: models, health, version, metrics."""
+
+from __future__ import annotations
+
+import threading
+from importlib.metadata import version
+
+from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
+
+
+def test_models(shared: LiveServer) -> None:
+    (model,) = shared.openai.models.list().data
+    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "quire")
+    assert shared.http.get("/v1/models").json()["data"][0]["max_model_len"] == MAX_MODEL_LEN
+    assert shared.openai.models.retrieve(MODEL).id == MODEL
+
+
+def test_health_and_version(shared: LiveServer) -> None:
+    assert shared.http.get("/health").status_code == 200
+    assert shared.http.get("/version").json() == {"version": version("quire")}
+
+
+def test_metrics_of_known_traffic(server: LiveServer) -> None:
+    prompt = list(range(100, 121))
+    for _ in range(2):  # the second time its 5 full blocks of 4 are found
+        server.complete(prompt=prompt, max_tokens=5, temperature=0)
+    server.complete(prompt=[7], n=2, max_tokens=3)
+    server.complete(prompt=[])
+    tokens = server.script("The end")
+    server.complete(prompt=[9, 9], max_tokens=50)
+    generated = 5 + 5 + 2 * 3 + len(tokens) + 1
+    assert server.metric("quire:request_success_total", finished_reason="length") == 3
+    assert server.metric("quire:request_success_total", finished_reason="stop") == 1
+    assert server.metric("quire:prompt_tokens_total") == 21 + 21 + 1 + 2
+    assert server.metric("quire:generation_tokens_total") == generated
+    assert server.metric("quire:prefix_cache_queries_total") == 21 + 21 + 1 + 2
+    assert server.metric("quire:prefix_cache_hits_total") == 20
+    assert server.metric("quire:num_preemptions_total") == 0
+    assert server.metric("quire:time_to_first_token_seconds_count") == 4
+    assert server.metric("quire:e2e_request_latency_seconds_count") == 4
+    assert server.metric("quire:inter_token_latency_seconds_count") == generated - 5
+    assert server.metric("quire:request_prompt_tokens_sum") == 45
+    assert server.metric("quire:request_generation_tokens_sum") == generated
+    assert server.metric("quire:request_prompt_tokens_bucket", le="1.0") == 1
+    used = server.metric("quire:kv_slot_seconds_total", state="used")
+    assert used == server.engine.stats.slot_seconds["used"] > 0
+
+
+def test_gauges_tell_the_present() -> None:
+    with live_server({"num_blocks": 32, "max_num_seqs": 1}) as server:
+        assert server.metric("quire:kv_cache_usage_perc") == 0
+        assert server.metric("quire:kv_cache_slots", state="free") == 32 * 4
+        server.executor.hold()
+        ask = {"prompt": [[5] * 9, [6] * 9], "max_tokens": 100}
+        client = threading.Thread(target=lambda: server.complete(**ask))
+        client.start()
+        eventually(lambda: server.metric("quire:num_requests_running") == 1)
+        assert server.metric("quire:kv_cache_usage_perc") == 3 / 32
+        server.step_until(lambda: server.metric("quire:num_requests_waiting") == 1)
+        slots = {
+            state: server.metric("quire:kv_cache_slots", state=state)
+            for state in ("used", "reserved", "internal", "external", "cached", "free")
+        }
+        assert sum(slots.values()) == 32 * 4 and slots["used"] >= 9
+        taken = server.metric("quire:kv_cache_usage_perc")
+        assert taken == 1 - (slots["free"] + slots["cached"]) / (32 * 4)
+        server.executor.release()
+        client.join()
+        assert server.metric("quire:num_requests_running") == 0
+        assert server.metric("quire:kv_cache_slots", state="cached") >= 27 * 4  # the second's
+        assert server.metric("quire:kv_cache_usage_perc") == 0
+
+
+def test_preemptions_are_counted_and_change_no_text() -> None:
+    ask = {"prompt": [[5] * 9, [6] * 9, [7] * 9], "max_tokens": 40, "seed": 1}
+    with live_server() as roomy, live_server({"num_blocks": 15}) as tight:
+        answer = tight.complete(**ask, include_metrics=True).json()
+        assert answer["choices"] == roomy.complete(**ask).json()["choices"]
+        preemptions = tight.metric("quire:num_preemptions_total")
+        assert preemptions > 0
+        assert sum(story["num_preemptions"] for story in answer["metrics"]) == preemptions
+        eventually(tight.is_idle)
