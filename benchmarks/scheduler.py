@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from quire.memory import Demand, PagedAllocator
 from quire.scheduling import Request, Sample, SamplingParams, Scheduler, Step, StepResult
@@ -85,7 +86,7 @@ def fork(children: int = 8) -> float:
 
 def main() -> None:
     rows: list[tuple[str, Callable[[], float]]] = [
-        *((f"decode, {n} running, per sequence", lambda n=n: decode(n)) for n in (16, 64, 256, 1024)),
+        *((f"decode, {n} running, per sequence", partial(decode, n)) for n in (16, 64, 256, 1024)),
         ("admission of 4,096 tokens, no hit", lambda: admission(hit=False)),
         ("admission of 4,096 tokens, all cached", lambda: admission(hit=True)),
         ("fork of 4,096 tokens into 8", fork),

@@ -32,12 +32,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete one prompt or many, in order; each is text, token ids, or a dict of either.
 
-        All are checked before the first one runs; RequestError names what is wrong.
+        All are checked before the first one runs; RequestError names what is wrong. ``priority``
+        has one number a prompt, for scheduling_policy="priority": the lower, the sooner.
         """
-        many = _as_list(prompts)
+        many = _with_priority(_as_list(prompts), priority)
         params = _params_for(many, sampling_params)
         clock = self.engine.clock()
         prepared = [
@@ -98,3 +100,17 @@ def _params_for(
     if len(params) != len(prompts):
         raise ConfigError(f"{len(prompts)} prompts came with {len(params)} sampling_params")
     return list(params)
+
+
+def _with_priority(prompts: list[Prompt], priority: Sequence[int] | None) -> list[Prompt]:
+    if priority is None:
+        return prompts
+    if len(priority) != len(prompts):
+        raise ConfigError(f"{len(prompts)} prompts came with {len(priority)} priorities")
+    dicts = [
+        prompt
+        if isinstance(prompt, Mapping)
+        else {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+        for prompt in prompts
+    ]
+    return [{**one, "priority": place} for one, place in zip(dicts, priority, strict=True)]

@@ -26,7 +26,8 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("block_size", 0), ("block_size", 1.5), ("max_num_seqs", 0), ("max_num_batched_tokens", -1),
-     ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"), ("max_num_seqs", True)],
+     ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"),
+     ("max_num_seqs", True)],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name if name != "kv_cache_memory_bytes" else "bytes"):
@@ -34,7 +35,7 @@ def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
 
 
 def test_an_unknown_option_names_its_neighbour() -> None:
-    with pytest.raises(ConfigError, match="max_num_seq.*did you mean max_num_seqs"):
+    with pytest.raises(ConfigError, match=r"max_num_seq.*did you mean max_num_seqs"):
         EngineConfig.create({"max_num_seq": 4})
     with pytest.raises(ConfigError, match="known: model"):
         EngineConfig.create({"zzz": 4})

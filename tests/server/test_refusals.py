@@ -84,7 +84,7 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": {"include_all": 1}}, "stream_options.include_all"),
     ({"stream": True, "include_metrics": True}, "include_metrics"),
     ({"stream": True, "echo": True, "logprobs": 1}, "echo"),
-    ({"best_of": 3}, "best_of"),
+    ({"best_of": 0}, "best_of"),
     ({"suffix": "end"}, "suffix"),
     ({"temprature": 1}, "temprature"),
     ({"max_completion_tokens": 3}, "max_completion_tokens"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -116,7 +117,8 @@ class AsyncEngine:
         while not self._commands.empty():  # nobody may wait for an answer that never comes
             command = self._commands.get()
             if command is not None:
-                command()
+                with contextlib.suppress(Exception):  # the engine's state is anybody's guess now
+                    command()
         self._call_soon(partial(self._fail_all, failure))
 
     def _obey(self) -> bool:

@@ -25,6 +25,7 @@ from quire.scheduling import (
 logger = logging.getLogger(__name__)
 
 _DECISIONS_KEPT = 1000
+_STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
 class Engine:
@@ -92,11 +93,10 @@ class Engine:
         usage = self.scheduler.allocator.usage()
         try:
             result = self._executor.execute(step)
-        except Exception as error:
+        except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             self.scheduler.spoil(step.moves)
-            everyone = {chunk.seq_id: f"the step failed: {error}" for chunk in step.chunks}
-            return self._fail(step, everyone)
+            return self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         now = self.clock()
         self.stats.observe_step(step, usage, now - started)
         self._take_prompt_logprobs(step, result)

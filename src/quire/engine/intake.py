@@ -10,9 +10,17 @@ from typing import Any, cast
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError
 from quire.scheduling import Request, SamplingParams
+from quire.scheduling.sampling_params import check_unicode
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+
+A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
+and "priority", an integer: under the priority policy, the lower, the sooner.
+"""
+
+
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,15 @@ class Intake:
         self, request_id: str, prompt: Prompt, params: SamplingParams, arrival: float
     ) -> PreparedRequest:
         """RequestError, naming the field, where the prompt or the params cannot be served."""
+        options = prompt if isinstance(prompt, Mapping) else {}
+        priority, cache_salt = options.get("priority", 0), options.get("cache_salt", "")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer, got {priority!r}", "priority")
+        if not isinstance(cache_salt, str):
+            raise RequestError(f"cache_salt must be a text, got {cache_salt!r}", "cache_salt")
         text, token_ids = self._tokens(prompt)
         self._check_ids("prompt", token_ids)
+        self._check_width(params)
         for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             self._check_ids(field, getattr(params, field) or ())
         request = Request(
@@ -58,31 +73,33 @@ class Intake:
             arrival=arrival,
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=tuple(self._bad_word_ids(params.bad_words)),
+            priority=priority,
+            cache_salt=cache_salt,
         )
         return PreparedRequest(request, text)
 
-    def chat_prompt(self, messages: Sequence[Message], **variables: Any) -> list[int]:
-        """Token ids of a conversation, by the model's chat template."""
-        text = self.tokenizer.apply_chat_template(messages, **variables)
+    def chat_prompt(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Token ids of a conversation, by the model's chat template and its own variables."""
+        text = self.tokenizer.apply_chat_template(messages, variables or {})
+        check_unicode("messages", text)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         if isinstance(prompt, Mapping):
             known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
-            if len(known) != 1 or set(prompt) - {"prompt", "prompt_token_ids"}:
+            if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
                 raise RequestError(
-                    'a prompt given as a dict must hold "prompt" or "prompt_token_ids", '
-                    f"got the keys {sorted(prompt)}",
+                    'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
+                    f'hold "cache_salt" and "priority"; got the keys {sorted(prompt)}',
                     "prompt",
                 )
             prompt = cast(Prompt, prompt[known[0]])
         if isinstance(prompt, str):
             if not prompt:
                 raise RequestError("prompt must not be empty", "prompt")
-            try:
-                prompt.encode()
-            except UnicodeEncodeError as error:
-                raise RequestError(f"prompt is not valid Unicode: {error}", "prompt") from error
+            check_unicode("prompt", prompt)
             return prompt, tuple(self.tokenizer.encode(prompt))
         if isinstance(prompt, Sequence):
             return None, tuple(cast("Sequence[int]", prompt))
@@ -99,6 +116,10 @@ class Intake:
                     f"(0 to {self.vocab_size - 1})",
                     field,
                 )
+
+    def _check_width(self, params: SamplingParams) -> None:
+        if params.use_beam_search and params.width > self.vocab_size:
+            raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
 
     def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
         room = self.max_model_len - prompt_tokens

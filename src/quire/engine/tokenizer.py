@@ -24,7 +24,7 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
-    def apply_chat_template(self, messages: Sequence[Message], **variables: Any) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         """The messages as one prompt text; RequestError if the template refuses them."""
         ...
 
@@ -81,9 +81,11 @@ class ChatTemplate:
         tokens = {name: _content(config[name]) for name in names if config.get(name)}
         return cls(source, tokens)
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+    def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
+        given = {"messages": messages, "add_generation_prompt": True}
         try:
-            return self._template.render(messages=messages, **self._special_tokens, **variables)
+            return self._template.render({**self._special_tokens, **variables, **given})
         except (TemplateError, SecurityError, TypeError, KeyError, ValueError) as error:
             raise RequestError(
                 f"the model's chat template refuses these messages: {error}", "messages"
@@ -103,7 +105,7 @@ class JsonTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def apply_chat_template(self, messages: Sequence[Message], **variables: Any) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         return _render(self._template, messages, variables)
 
 
@@ -120,7 +122,7 @@ class TransformersTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def apply_chat_template(self, messages: Sequence[Message], **variables: Any) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         return _render(self._template, messages, variables)
 
 
@@ -134,7 +136,7 @@ def _render(
         )
     if not messages:
         raise RequestError("messages must hold at least one message", "messages")
-    return template.render(messages, add_generation_prompt=True, **variables)
+    return template.render(messages, variables)
 
 
 def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> Tokenizer:

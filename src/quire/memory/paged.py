@@ -306,7 +306,7 @@ class PagedAllocator:
         self._fill(table, first // self.block_size)
 
     def _fill(self, table: _Table, first_block: int) -> None:
-        """Count the tokens in a table's blocks from one on, each block's once for all its owners."""
+        """Count the tokens in a table's blocks, once for all the owners of a block."""
         size = self.block_size
         for index in range(first_block, self._blocks_for(table.num_tokens)):
             block = table.blocks[index]

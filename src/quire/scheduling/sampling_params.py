@@ -232,6 +232,7 @@ def _strings(name: str, values: object) -> tuple[str, ...]:
     for value in values:
         if not isinstance(value, str) or not value:
             raise RequestError(f"{name} must hold non-empty strings, got {value!r}", name)
+        check_unicode(name, value)
     return tuple(values)
 
 
@@ -241,3 +242,11 @@ def _ids(name: str, values: object) -> tuple[int, ...]:
     for value in values:
         _check_integer(name, value, 0, None)
     return tuple(values)
+
+
+def check_unicode(name: str, text: str) -> None:
+    """RequestError if ``text`` holds half a character, which no tokenizer can take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{name} is not valid Unicode: {error}", name) from error

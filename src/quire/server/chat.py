@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from fastapi.responses import Response
 
@@ -15,7 +14,7 @@ from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.streaming import Json
 
-_TEMPLATE_OWN = {"self", "messages", "add_generation_prompt"}
+_TEMPLATE_OWN = {"messages", "add_generation_prompt"}
 
 
 async def create_chat_completion(service: Service, request: ChatRequest) -> Response:
@@ -29,7 +28,7 @@ async def create_chat_completion(service: Service, request: ChatRequest) -> Resp
             "chat_template_kwargs",
         )
     messages = [message.for_template() for message in request.messages]
-    prompt = await asyncio.to_thread(partial(service.intake.chat_prompt, messages, **variables))
+    prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
     return await answer(service, request, [prompt], params, ChatWording(request))
 
 

@@ -13,14 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from quire.engine import Message
+from quire.engine import Message, Prompt
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
 from quire.server.errors import in_callers_words
 
 # Fields that Quire does not have, with the values by which a client asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
     "function_call": ("none",),
     "functions": ([],),
     "metadata": ({},),
@@ -31,7 +30,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
-    "use_beam_search": (False,),
 }
 _MOST_PROMPTS = 2048
 
@@ -81,7 +79,16 @@ class GenerationRequest(_Strict):
     stream_options: StreamOptions | None = None
     include_metrics: bool = False  # Quire's own: what the request cost in memory and time
 
+    cache_salt: str | None = None
+    priority: int | None = None
+
     n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    num_return_sequences: int | None = None
+    length_penalty: float | None = None
+    early_stopping: Annotated[bool | str, _expecting('true, false or "never"')] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -127,6 +134,14 @@ class GenerationRequest(_Strict):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
+    def with_options(self, prompt: str | list[int]) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory."""
+        options = {"cache_salt": self.cache_salt, "priority": self.priority}
+        given = {name: value for name, value in options.items() if value is not None}
+        if not given:
+            return prompt
+        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **given}
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
@@ -143,7 +158,10 @@ class GenerationRequest(_Strict):
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         given = {name: value for name, value in here.items() if value is not None}
         with in_callers_words(self.field_names):
-            return SamplingParams(**{**given, **others})
+            params = SamplingParams(**{**given, **others})
+        if self.stream and not params.use_beam_search and params.width > params.num_outputs:
+            raise RequestError("best_of above n cannot be streamed", "best_of")
+        return params
 
 
 class CompletionRequest(GenerationRequest):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fastapi.responses import JSONResponse, Response
 
-from quire.engine import CompletionOutput, Delta, Prompt, RequestOutput
+from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.scheduling import SamplingParams
 from quire.server.openai_types import GenerationRequest
@@ -49,17 +49,18 @@ class Wording(Protocol):
 async def answer(
     service: Service,
     request: GenerationRequest,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[str | list[int]],
     params: SamplingParams,
     wording: Wording,
 ) -> Response:
     """Run the prompts and answer as the request asks, at once or as a stream."""
     request_id = wording.id_prefix + uuid.uuid4().hex
     head = {"id": request_id, "created": int(time.time()), "model": request.model}
-    progress = service.run(request_id, prompts, params, request.field_names)
+    asked = [request.with_options(prompt) for prompt in prompts]
+    progress = service.run(request_id, asked, params, request.field_names)
     if request.stream:
         head["object"] = wording.chunk_object
-        return EventStream(_chunks(head, request, params.n, progress, wording))
+        return EventStream(_chunks(head, request, params.num_outputs, progress, wording))
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
@@ -67,7 +68,7 @@ async def answer(
             if delta.final is not None:
                 outputs[number] = delta.final
     choices = [
-        wording.choice(number * params.n + output.index, number, output, outputs[number])
+        wording.choice(number * params.num_outputs + output.index, number, output, outputs[number])
         for number in sorted(outputs)
         for output in outputs[number].outputs
     ]

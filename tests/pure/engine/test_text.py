@@ -87,7 +87,7 @@ def test_a_stop_string_can_be_kept() -> None:
 
 
 def test_chat_template_of_the_demo_model() -> None:
-    text = TOKENIZER.apply_chat_template([{"role": "user", "content": "Hi"}])
+    text = TOKENIZER.apply_chat_template([{"role": "user", "content": "Hi"}], {})
     assert "Hi" in text and text != "Hi"
 
 
@@ -104,7 +104,7 @@ def test_templates_see_what_transformers_gives_them(tmp_path: Path) -> None:
         "{% endif %}{% endfor %}{% if add_generation_prompt %}>{% endif %}{{ mood }}{{ eos_token }}"
     )
     tokenizer = load_tokenizer(directory_with(tmp_path, template))
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "é<"}], mood="!")
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "é<"}], {"mood": "!"})
     assert text == '<b>{"role": "user", "content": "é<"}>!<e>'
 
 
@@ -112,8 +112,8 @@ def test_a_template_file_and_an_override_come_first(tmp_path: Path) -> None:
     directory = directory_with(tmp_path, "config")
     message = [{"role": "user", "content": "x"}]
     (directory / "chat_template.jinja").write_text("file")
-    assert load_tokenizer(directory).apply_chat_template(message) == "file"
-    assert load_tokenizer(directory, "mine").apply_chat_template(message) == "mine"
+    assert load_tokenizer(directory).apply_chat_template(message, {}) == "file"
+    assert load_tokenizer(directory, "mine").apply_chat_template(message, {}) == "mine"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_template_file_and_an_override_come_first(tmp_path: Path) -> None:
 def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: str) -> None:
     tokenizer = load_tokenizer(directory_with(tmp_path, template))
     with pytest.raises(RequestError, match="chat template refuses") as caught:
-        tokenizer.apply_chat_template([{"role": "user", "content": "x"}])
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {})
     assert caught.value.field == "messages"
 
 
@@ -140,7 +140,7 @@ def test_a_template_that_does_not_compile_is_the_models_error(tmp_path: Path) ->
 def test_a_model_without_template_says_so(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
     with pytest.raises(RequestError, match="no chat template"):
-        load_tokenizer(tmp_path).apply_chat_template([{"role": "user", "content": "x"}])
+        load_tokenizer(tmp_path).apply_chat_template([{"role": "user", "content": "x"}], {})
 
 
 @pytest.mark.parametrize("broken", ["{", '{"version": "1.0"}', ""])

@@ -55,7 +55,7 @@ def test_figure_9_beams_share_a_tree_and_the_dead_free_theirs() -> None:
     admit(allocator, 0, 4)  # block 0, shared by all candidates
     for beam in (1, 2, 3):
         allocator.fork(0, beam)
-    assert allocator.append({beam: 4 for beam in range(4)}) == []
+    assert allocator.append(dict.fromkeys(range(4), 4)) == []
     tables = [blocks(allocator, beam) for beam in range(4)]
     assert tables == [(0, 1), (0, 2), (0, 3), (0, 4)]
     # The next candidates all come from beams 1 and 2; beams 0 and 3 die.

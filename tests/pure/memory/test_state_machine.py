@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.invariants import check_allocator
 
 from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash_block
+from support.invariants import check_allocator
 
 
 class PagedMachine(RuleBasedStateMachine):

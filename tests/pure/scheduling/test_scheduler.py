@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fake_model import FakeExecutor
 
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
 from quire.scheduling import Request, SamplingParams, Scheduler, Verdict
+from support.fake_model import FakeExecutor
 
 
 def request(name: str, prompt: int = 4, max_tokens: int = 8, **params: Any) -> Request:

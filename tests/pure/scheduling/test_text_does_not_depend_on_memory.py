@@ -6,11 +6,11 @@ import os
 from collections import Counter
 
 import pytest
-from support.fake_model import EOS, FakeExecutor, expected_outputs
-from support.scheduler_runs import SchedulerRun
 
 from quire.memory import PagedAllocator
 from quire.scheduling import Request, SamplingParams, Scheduler
+from support.fake_model import EOS, FakeExecutor, expected_outputs
+from support.scheduler_runs import SchedulerRun
 
 RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "2000"))  # tens of thousands on demand
 BATCHES = 10

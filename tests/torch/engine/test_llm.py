@@ -66,7 +66,8 @@ def test_a_pool_too_small_for_the_model_shortens_it_unless_told_otherwise() -> N
 def test_the_capacity_is_told_in_one_paragraph() -> None:
     text = LLM(kv_cache_memory_bytes="16MiB").capacity.describe()
     for part in ("bfloat16", "2 KiB of KV cache a token", "512 blocks of 16", "8,192 tokens",
-                 "holds 4 sequences of the full 2,048 tokens", "16 typical chats of 499"):  # fmt: skip
+                 "holds 4 sequences of the full 2,048 tokens", "16 typical chats of 499",
+                 ):  # fmt: skip
         assert part in text
 
 
@@ -86,7 +87,7 @@ def test_bad_models_and_settings_are_refused_by_name(tmp_path: Path) -> None:
         LLM(chat_template=str(tmp_path / "missing.jinja"))
     with pytest.raises(ConfigError, match="dtype"):
         LLM(dtype="int3")
-    with pytest.raises(ConfigError, match="max_model_length.*did you mean max_model_len"):
+    with pytest.raises(ConfigError, match=r"max_model_length.*did you mean max_model_len"):
         LLM(max_model_length=5)
 
 

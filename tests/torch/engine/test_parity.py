@@ -113,7 +113,7 @@ def test_prompt_logprobs_are_the_models_own(model_dir: ModelDir) -> None:
         assert len(output.prompt_logprobs) == len(prompt)
         for position in range(1, len(prompt)):
             table = output.prompt_logprobs[position]
-            assert table is not None and list(table)[0] == prompt[position]
+            assert table is not None and next(iter(table)) == prompt[position]
             for token, entry in table.items():
                 row = expected[position - 1]
                 assert entry.logprob == pytest.approx(float(row[token]), abs=1e-4)

@@ -1,0 +1,118 @@
+"""The demonstration model behind the real server, driven by OpenAI's own client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from quire import LLM, SamplingParams
+from quire.build import build_engine
+from quire.config import EngineConfig
+from quire.server import Server, create_app
+
+OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "16MiB", "scheduling_policy": "priority"}
+PROMPT = "A list is"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[OpenAI]:
+    engine, capacity = build_engine(EngineConfig.create(OPTIONS))
+    app = create_app(engine, model_names=[capacity.model_name])
+    server = Server(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+        yield client
+    server.should_exit = True
+    thread.join(30)
+    usage = engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(**OPTIONS)
+
+
+def offline(llm: LLM, **params: Any) -> list[str]:
+    outputs = llm.generate(PROMPT, SamplingParams(max_tokens=12, **params), use_tqdm=False)
+    return [output.text for output in outputs[0].outputs]
+
+
+def online(client: OpenAI, extra: dict[str, Any] | None = None, **body: Any) -> list[str]:
+    completion = client.completions.create(
+        model="quire-demo", prompt=PROMPT, max_tokens=12, extra_body=extra, **body
+    )
+    return [choice.text for choice in completion.choices]
+
+
+def test_the_server_says_what_the_python_api_says(client: OpenAI, llm: LLM) -> None:
+    assert online(client, temperature=0) == offline(llm, temperature=0.0)
+    sampled = online(client, n=3, seed=4, top_p=0.9)
+    assert sampled == offline(llm, n=3, seed=4, top_p=0.9)
+    assert len(set(sampled)) == 3
+
+
+def test_beam_search_over_http(client: OpenAI, llm: LLM) -> None:
+    extra = {"use_beam_search": True, "length_penalty": 0.5}
+    beams = online(client, extra, n=3)
+    assert beams == offline(llm, n=3, use_beam_search=True, length_penalty=0.5)
+    stream = client.completions.create(
+        model="quire-demo", prompt=PROMPT, max_tokens=12, n=3, stream=True, extra_body=extra
+    )
+    streamed = ["", "", ""]
+    for chunk in stream:
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == beams
+
+
+def test_best_of_over_http(client: OpenAI, llm: LLM) -> None:
+    assert online(client, best_of=4, n=2, seed=1) == offline(llm, best_of=4, n=2, seed=1)
+    with pytest.raises(BadRequestError, match="best_of above n cannot be streamed"):
+        client.completions.create(model="quire-demo", prompt=PROMPT, best_of=4, n=2, stream=True)
+
+
+def test_a_chat_streams(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="quire-demo",
+        messages=[{"role": "user", "content": "What is a list?"}],
+        max_tokens=20,
+        temperature=0,
+        stream=True,
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert len(text.split()) > 3
+
+
+def test_a_salt_keeps_prefixes_apart(client: OpenAI) -> None:
+    prompt = "These words are long enough to fill some blocks of the cache, and more. " * 3
+
+    def cached(salt: str) -> int:
+        completion = client.completions.create(
+            model="quire-demo", prompt=prompt, max_tokens=1, extra_body={"cache_salt": salt}
+        )
+        details = completion.usage and completion.usage.prompt_tokens_details
+        return (details and details.cached_tokens) or 0
+
+    assert cached("mine") == 0
+    assert cached("mine") > 16
+    assert cached("yours") == 0
+
+
+def test_the_memory_story_is_told_on_request(client: OpenAI) -> None:
+    extra = {"include_metrics": True, "priority": -1}
+    completion = client.completions.create(
+        model="quire-demo", prompt=PROMPT, max_tokens=40, n=2, extra_body=extra
+    )
+    (story,) = completion.model_dump()["metrics"]
+    assert story["peak_blocks"] >= 3 and story["block_seconds"] > 0
+    assert story["copied_blocks"] == 1 and story["num_preemptions"] == 0
