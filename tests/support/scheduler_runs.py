@@ -72,7 +72,7 @@ class SchedulerRun:
         rng = self.rng = random.Random(seed)
         size = rng.choice([1, 2, 3, 4, 8, 16])
         # From barely one request to plenty.
-        blocks = max(1, rng.choice([30, 50, 60, 80, 100, 400]) // size)
+        blocks = max(1, rng.choice([30, 45, 60, 60, 80, 80, 100, 400]) // size)
         host_blocks = rng.choice([0, 5, 40, 200]) // size
         self.allocator = make_allocator(blocks, size, host_blocks)
         self.policy = rng.choice(list(SchedulingPolicy))
@@ -87,7 +87,7 @@ class SchedulerRun:
             preemption=Preemption(self.allocator, mode, costs),
         )
         self.executor = FakeExecutor(blocks, size, host_blocks)
-        self.executor.fails = lambda: rng.random() < 0.02
+        self.executor.fails = lambda: rng.random() < 0.1
         self.outputs: dict[str, list[list[int]]] = {}
         self.requests: dict[str, Request] = {}
         self.decisions: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """The KV cache's blocks: who holds which, on what terms. Standard library only."""
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
-from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_block
+from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks
 from quire.memory.contiguous import ContiguousAllocator, Reservation
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool
@@ -20,5 +20,5 @@ __all__ = [
     "Reservation",
     "Usage",
     "When",
-    "hash_block",
+    "hash_blocks",
 ]

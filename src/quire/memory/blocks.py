@@ -26,13 +26,18 @@ class BlockMove(NamedTuple):
     target: int
 
 
-def hash_block(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
-    """The hash of a full block of ``token_ids`` that follows the block named ``parent``.
+def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:
+    """The hashes of the full blocks of ``token_ids`` that follow the block named ``parent``.
 
     The first block's parent is ``b""``, or any bytes that keep its prefixes apart from others'.
     Keys depend on every earlier token, so the parent's hash is part of the child's. A
     cryptographic digest, because a crafted collision would show one user another user's prompt.
     """
-    digest = hashlib.blake2b(parent, digest_size=16)
-    digest.update(array("q", token_ids))
-    return digest.digest()
+    tokens = array("q", token_ids)
+    content, stride = tokens.tobytes(), tokens.itemsize * block_size
+    hashes = []
+    for start in range(0, len(content) - stride + 1, stride):
+        digest = hashlib.blake2b(parent + content[start : start + stride], digest_size=16)
+        parent = digest.digest()
+        hashes.append(parent)
+    return hashes

@@ -39,7 +39,8 @@ class BuddyRegions:
     def take(self, order: int) -> int | None:
         """The first block of a region of 2**order blocks; None if there is no such region.
 
-        From the smallest free region that is large enough, the first in memory among equals.
+        From the smallest free region that is large enough, the first in memory among equals. So
+        whether several regions can be had does not depend on the order in which they are taken.
         """
         for free in self._free[order:]:
             if free:

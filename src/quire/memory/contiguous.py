@@ -164,8 +164,6 @@ class ContiguousAllocator:
         branches = [self._branches[seq_id] for seq_id in seq_ids]
         absent = [family for family in {b.family: None for b in branches} if not family.residents]
         orders = {family: self._order_to_return(family) for family in absent}
-        # Largest first: small regions fit between large ones, not the other way round.
-        absent.sort(key=lambda family: -orders[family])
         steps = [(None, orders[family]) for family in absent for _ in range(family.terms.width)]
         needed = sum(1 << order for _, order in steps) + self._headroom(headroom)
         regions = self.device.exchange(steps) if needed <= self.device.num_free else None

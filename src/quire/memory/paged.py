@@ -64,7 +64,9 @@ class PagedAllocator:
         self.device.now = now
 
     def fit(self, demand: Demand) -> Fit:
-        hits = self._hits(demand)
+        return self._fit(demand, self._hits(demand))
+
+    def _fit(self, demand: Demand, hits: list[int]) -> Fit:
         fresh = self._blocks_for(demand.num_tokens)
         for shared, total in demand.forks:
             fresh += self._blocks_for(total) - shared // self.block_size
@@ -82,9 +84,9 @@ class PagedAllocator:
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         self._refuse_known(seq_id)
-        if self.fit(demand).when is not When.NOW:
-            return None
         hits = self._hits(demand)
+        if self._fit(demand, hits).when is not When.NOW:
+            return None
         num_cached = _cached_tokens(demand, hits, self.block_size)
         table = _Table(num_cached, demand.num_tokens)
         table.num_published = len(hits)
@@ -111,6 +113,8 @@ class PagedAllocator:
         return growth + sum(min(k, ref_counts[block] - 1) for block, k in writers.items())
 
     def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+        if len(wants) == 1 and self._append_in_place(wants):
+            return []
         if self.blocks_to_append(wants) > self.device.num_free:
             return None
         size, ref_counts = self.block_size, self.device.ref_counts
@@ -129,13 +133,9 @@ class PagedAllocator:
         parent = self._tables[parent_id]
         child = _Table(parent.num_tokens, parent.num_tokens)
         child.num_published, child.swapped = parent.num_published, parent.swapped
-        for block in parent.blocks[: self._blocks_for(parent.num_tokens)]:
-            if parent.swapped:
-                self.host.share(block)
-                child.blocks.append(block)
-            else:
-                self.device.share(block)
-                self._acquire(child, block)
+        child.blocks = parent.blocks[: self._blocks_for(parent.num_tokens)]
+        entries = (self.host if parent.swapped else self.device).share_all(child.blocks)
+        child.entries = [] if parent.swapped else entries
         self._tables[child_id] = child
         return []
 
@@ -304,6 +304,24 @@ class PagedAllocator:
         self._reserved -= min(count, table.reserved)
         table.num_tokens = first + count
         self._fill(table, first // self.block_size)
+
+    def _append_in_place(self, wants: Mapping[int, int]) -> bool:
+        """One more token of one sequence, into a block of its own that has room: most appends."""
+        ((seq_id, count),) = wants.items()
+        table = self._tables[seq_id]
+        index, offset = divmod(table.num_tokens, self.block_size)
+        if count != 1 or not offset:
+            return False
+        block = table.blocks[index]
+        if self.device.ref_counts[block] != 1:
+            return False
+        if table.promised > table.num_tokens:
+            self._reserved -= 1
+        table.num_tokens += 1
+        if self._filled[block] == offset:
+            self._filled[block] += 1
+            self._used += 1
+        return True
 
     def _fill(self, table: _Table, first_block: int) -> None:
         """Count the tokens in a table's blocks, once for all the owners of a block."""

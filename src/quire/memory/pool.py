@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from quire.memory.blocks import BlockHash
 
@@ -62,6 +63,15 @@ class BlockPool:
             del self._cached[block]
         self._charge(block)
         self.ref_counts[block] += 1
+
+    def share_all(self, blocks: Sequence[int]) -> list[float]:
+        """One more owner of each of these held blocks; what each is ``charged`` at this moment."""
+        counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        for block in blocks:
+            charged[block] += (now - since[block]) / counts[block]
+            since[block] = now
+            counts[block] += 1
+        return [charged[block] for block in blocks]
 
     def release(self, block: int) -> bool:
         """One owner fewer; True if that was the last and the block is free now."""

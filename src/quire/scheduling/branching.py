@@ -46,7 +46,9 @@ def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
     is behind catches up to its last token but one, and the last is computed when all are ready.
     """
     branches = group.branches
-    if group.beams is not None and len(branches) > 1:
+    if len(branches) == 1:  # most groups
+        return {branches[0].seq_id: min(branches[0].num_pending, budget)}
+    if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):
             return {b.seq_id: 1 for b in branches} if budget >= len(branches) else {}
         return _grant_each(group, budget, keep=1)

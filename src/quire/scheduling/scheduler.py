@@ -194,10 +194,15 @@ class Scheduler:
         if moves:
             step.moves.extend(moves)
             group.memory.copied_blocks += len(moves)
+        if len(group.branches) == 1:  # most groups
+            (tokens,) = wants.values()
+            chunk = self._chunk(group, group.branches[0], tokens)
+            step.chunks.append(chunk)
+            group.memory.hold(len(chunk.table.block_ids), 0)
+            return tokens
         for branch in group.branches:
-            tokens = wants.get(branch.seq_id)
-            if tokens:
-                step.chunks.append(self._chunk(group, branch, tokens))
+            if branch.seq_id in wants:
+                step.chunks.append(self._chunk(group, branch, wants[branch.seq_id]))
         group.memory.hold(*self.allocator.blocks_held(group.tables()))
         return sum(wants.values())
 
@@ -212,9 +217,9 @@ class Scheduler:
                 candidates = group.beams.num_candidates
             else:
                 samples = 1 if group.expanded else request.params.width
-        history: list[int] = []
+        history: tuple[int, ...] = ()
         if request.params.needs_history:
-            history = branch.token_ids[branch.num_prompt_tokens :]
+            history = tuple(branch.token_ids[branch.num_prompt_tokens :])
         return Chunk(
             branch.seq_id,
             request,
@@ -223,7 +228,7 @@ class Scheduler:
             start,
             self.allocator.table(branch.seq_id),
             samples,
-            tuple(history),
+            history,
             candidates,
         )
 

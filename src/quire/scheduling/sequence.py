@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
 
-from quire.memory import BlockHash, hash_block
+from quire.memory import BlockHash, hash_blocks
 from quire.scheduling.beam_search import BeamSearch
 from quire.scheduling.request import Request
 
@@ -53,10 +53,10 @@ class Sequence:
     def hash_blocks(self, block_size: int) -> None:
         """Extend ``block_hashes`` to all the full blocks there are."""
         hashes = self.block_hashes
-        for start in range(len(hashes) * block_size, len(self.token_ids), block_size):
-            block = self.token_ids[start : start + block_size]
-            if len(block) == block_size:
-                hashes.append(hash_block(hashes[-1] if hashes else self.root_hash, block))
+        start = len(hashes) * block_size
+        if len(self.token_ids) - start >= block_size:
+            parent = hashes[-1] if hashes else self.root_hash
+            hashes += hash_blocks(parent, self.token_ids[start:], block_size)
 
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""

@@ -82,6 +82,29 @@ def test_giving_back_twice_is_an_error() -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@given(
+    num_blocks=st.integers(1, 40),
+    held=st.lists(st.integers(0, 2), max_size=12),
+    wanted=st.lists(st.integers(0, 4), max_size=6),
+    data=st.data(),
+)
+def test_any_order_of_taking_gives_the_same_answer(
+    num_blocks: int, held: list[int], wanted: list[int], data: st.DataObject
+) -> None:
+    answers = []
+    shuffled = data.draw(st.permutations(wanted))
+    given_back = data.draw(st.sets(st.integers(0, 11)))
+    for orders in (wanted, shuffled, sorted(wanted, reverse=True)):
+        buddy = BuddyRegions(num_blocks)
+        taken = [buddy.take(order) for order in held]
+        for i in given_back:
+            if i < len(taken) and taken[i] is not None:
+                buddy.release(taken[i])
+        answers.append(buddy.exchange([(None, order) for order in orders]) is None)
+    assert len(set(answers)) == 1
+
+
+@settings(max_examples=200, deadline=None)
 @given(num_blocks=st.integers(1, 40), data=st.data())
 def test_random_walks_keep_every_promise(num_blocks: int, data: st.DataObject) -> None:
     buddy = BuddyRegions(num_blocks)

@@ -38,7 +38,7 @@ class ContiguousMachine(RuleBasedStateMachine):
     @initialize(
         blocks=st.integers(1, 40),
         size=st.sampled_from([1, 2, 4]),
-        policy=st.sampled_from(Reservation),
+        policy=st.sampled_from([*Reservation, Reservation.POW2, Reservation.POW2]),
         host=st.sampled_from([0, 8, 40]),
     )
     def build(self, blocks: int, size: int, policy: Reservation, host: int) -> None:
@@ -115,14 +115,16 @@ class ContiguousMachine(RuleBasedStateMachine):
         self.next_id += 1
 
     @precondition(lambda self: self.residents())
-    @rule(data=st.data())
-    def append(self, data: st.DataObject) -> None:
-        ids = data.draw(st.lists(st.sampled_from(self.residents()), unique=True, min_size=1))
+    @rule(data=st.data(), everyone=st.sampled_from([True, True, False]))
+    def append(self, data: st.DataObject, everyone: bool) -> None:
+        ids = self.residents()
+        if not everyone:
+            ids = data.draw(st.lists(st.sampled_from(ids), unique=True, min_size=1))
         wants = {}
         for i in ids:
             most = self.groups[i].longest - len(self.texts[i])
             if most:
-                wants[i] = data.draw(st.integers(1, most))
+                wants[i] = data.draw(st.integers(1, min(most, 4)))
         before, free = self.state(), self.allocator.num_free_blocks
         needed = self.allocator.blocks_to_append(wants)
         assert self.state() == before
@@ -259,4 +261,4 @@ class ContiguousMachine(RuleBasedStateMachine):
 
 
 TestContiguousAllocator = ContiguousMachine.TestCase
-TestContiguousAllocator.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestContiguousAllocator.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

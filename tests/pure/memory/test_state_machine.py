@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash_block
+from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash_blocks
 from support.invariants import check_allocator
 
 
@@ -44,11 +44,7 @@ class PagedMachine(RuleBasedStateMachine):
         return self.allocator.table(seq_id).block_ids[block], offset
 
     def hashes(self, tokens: list[int]) -> list[bytes]:
-        out: list[bytes] = []
-        for i in range(len(tokens) // self.size):
-            parent = out[-1] if out else b""
-            out.append(hash_block(parent, tokens[i * self.size : (i + 1) * self.size]))
-        return out
+        return hash_blocks(b"", tokens, self.size)
 
     def write(self, seq_id: int, count: int) -> None:
         start = self.computed[seq_id]

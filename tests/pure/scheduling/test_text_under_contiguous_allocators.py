@@ -28,9 +28,6 @@ class ContiguousRun(SchedulerRun):
         check_contiguous(self.allocator)
 
 
-# Remove this mark once LiveGroups._split ends the beams that die before it forks the others: until
-# then a group has more branches at one time than the width that it was admitted for.
-@pytest.mark.xfail(raises=ValueError, strict=True, reason="beams fork before others end")
 @pytest.mark.parametrize("reservation", Reservation)
 def test_text_does_not_depend_on_how_regions_are_reserved(reservation: Reservation) -> None:
     decisions: Counter[str] = Counter()
