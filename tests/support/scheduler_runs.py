@@ -72,15 +72,15 @@ class SchedulerRun:
         rng = self.rng = random.Random(seed)
         size = rng.choice([1, 2, 3, 4, 8, 16])
         # From barely one request to plenty.
-        blocks = max(1, rng.choice([30, 45, 60, 60, 80, 80, 100, 400]) // size)
-        host_blocks = rng.choice([0, 5, 40, 200]) // size
+        blocks = max(1, rng.choice([30, 60, 80, 80, 120, 160, 400]) // size)
+        host_blocks = rng.choice([0, 20, 100, 400]) // size
         self.allocator = make_allocator(blocks, size, host_blocks)
         self.policy = rng.choice(list(SchedulingPolicy))
         mode = rng.choice(list(PreemptionMode))
         costs = RecoveryCosts(rng.random() * size, rng.random())
         self.scheduler = Scheduler(
             self.allocator,
-            max_num_seqs=rng.choice([1, 2, 4, 8, 32]),
+            max_num_seqs=rng.choice([1, 4, 8, 8, 32]),
             max_num_batched_tokens=rng.choice([1, 2, 5, 16, 64]),
             enable_prefix_caching=rng.random() < 0.7,
             policy=self.policy,
@@ -133,7 +133,7 @@ class SchedulerRun:
         assert min(usage) >= 0
 
     def run(self) -> None:
-        for number in range(self.rng.randint(1, 12)):
+        for number in range(self.rng.randint(1, 16)):
             self.submit(number)
         clock = 0
         while self.scheduler.has_work:

@@ -26,7 +26,7 @@ def test_text_does_not_depend_on_memory(batch: int) -> None:
         decisions += run.decisions
         failed_moves += run.failed_moves
     rare = {what: decisions[what] for what in ("swap", "recompute", "resume", "wait")}
-    assert min(rare.values()) > RUNS // BATCHES // 50, f"too roomy to test anything: {rare}"
+    assert min(rare.values()) >= RUNS // BATCHES // 50, f"too roomy to test anything: {rare}"
     assert failed_moves > 0
 
 

@@ -38,6 +38,6 @@ def test_text_does_not_depend_on_how_regions_are_reserved(reservation: Reservati
     assert min(decisions["admit"], decisions["wait"]) > RUNS // 2
     preempted = [decisions[what] for what in ("swap", "recompute", "resume")]
     if reservation is Reservation.POW2:
-        assert min(preempted) > 10, "the pools were too roomy to test anything"
+        assert min(preempted) > 5, "the pools were too roomy to test anything"
     else:  # whoever is admitted has all that it will need
         assert preempted == [0, 0, 0]
