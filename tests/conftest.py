@@ -2,6 +2,7 @@
 
 import os
 
-# Threads that spin while they wait make torch crawl when the tests share their cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from quire.threads import wait_passively
+
+wait_passively()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

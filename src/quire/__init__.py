@@ -18,6 +18,9 @@ __all__ = ["LLM", "SamplingParams"]
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.memory or `quire --help` must not load torch.
     if name == "LLM":
+        from quire.threads import wait_passively
+
+        wait_passively()  # before torch is loaded
         from quire.llm import LLM
 
         return LLM

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
@@ -14,6 +13,7 @@ from quire import __version__
 from quire.config import EngineConfig
 from quire.errors import QuireError
 from quire.scheduling.sampling_params import SamplingParams
+from quire.threads import wait_passively
 
 _SAMPLING_HELP = {
     "n": "outputs for each prompt",
@@ -34,9 +34,7 @@ _SAMPLING_HELP = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     arguments = _parser().parse_args(argv)
-    # Must be set before torch loads its OpenMP: threads that spin while they wait for others
-    # make every step crawl on a machine that is also doing something else.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    wait_passively()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:

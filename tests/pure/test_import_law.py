@@ -18,6 +18,7 @@ SOURCE = Path(quire.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "config": set(),
+    "threads": set(),
     "metrics": set(),
     "workload": set(),
     "memory": set(),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
+from quire.scheduling import Verdict
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -112,6 +113,13 @@ class _EngineCollector:
         )
         yield self._counter("prefix_cache_hits", "Tokens found in the cache.", stats.prefix_hits)
         yield self._counter(
+            "prefix_cache_evicted", "Tokens that had been cached.", stats.prefix_evicted
+        )
+        yield self._counter(
+            "prefix_cache_tails", "Tokens of partly filled blocks.", stats.prefix_tails
+        )
+        yield self._decisions(stats.decisions)
+        yield self._counter(
             "num_preemptions", "Requests that had to give way.", stats.num_preemptions
         )
 
@@ -130,6 +138,15 @@ class _EngineCollector:
         for state, total in self._engine.stats.slot_seconds.items():
             seconds.add_metric([self._model_name, state], total)
         yield seconds
+
+    def _decisions(self, decisions: Mapping[str, int]) -> Metric:
+        labels = ["model_name", "verdict"]
+        metric = CounterMetricFamily(
+            "quire:decisions", "What the scheduler decided about requests.", labels=labels
+        )
+        for verdict in Verdict:
+            metric.add_metric([self._model_name, verdict.value], decisions.get(verdict.value, 0))
+        return metric
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         metric = GaugeMetricFamily(f"quire:{name}", text, labels=["model_name"])
