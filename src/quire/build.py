@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from quire.config import EngineConfig
 from quire.engine import Engine, Intake, load_tokenizer
 from quire.errors import ConfigError
@@ -15,7 +13,7 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory, pool_blocks
-from quire.kernels.ops import attention_backend
+from quire.kernels.dispatch import attention_backend
 from quire.memory import ContiguousAllocator, KVAllocator, PagedAllocator, Reservation
 from quire.model import Model, load_model, resolve_model
 from quire.scheduling import Preemption, PreemptionMode, RecoveryCosts, Scheduler, SchedulingPolicy
@@ -70,7 +68,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
     capacity = _plan_capacity(config, model)
-    attention = attention_backend(torch.device("cpu"))
+    attention = attention_backend()
     kv_cache = KVCache(
         model.kv_shapes,
         capacity.num_blocks,

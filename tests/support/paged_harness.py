@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, LayerKV, attention_backend
+from quire.kernels.dispatch import attention_backend
+from quire.kernels.ops import AttentionBatch, LayerKV
 from quire.model import Model
 
 
@@ -66,7 +67,7 @@ class PagedHarness:
             )
             for s in model.kv_shapes
         ]
-        self.attention = attention_backend(torch.device("cpu"))
+        self.attention = attention_backend()
         self.sequences: dict[int, _Sequence] = {}
         self._free = list(range(num_blocks))
         random.Random(0).shuffle(self._free)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -76,10 +75,3 @@ class AttentionBackend(Protocol):
     ) -> None:
         """Copy whole blocks, in the order given; source and target may be the same pool."""
         ...
-
-
-def attention_backend(device: torch.device) -> AttentionBackend:
-    """The best backend for ``device``."""
-    from quire.kernels.reference import ReferenceAttention
-
-    return ReferenceAttention()

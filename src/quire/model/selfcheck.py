@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.kernels.ops import AttentionBatch, LayerKV, attention_backend
+from quire.kernels.dispatch import attention_backend
+from quire.kernels.ops import AttentionBatch, LayerKV
 from quire.model.base import Model
 
 # Two texts, side by side in two steps: first a long and a short prompt chunk, then the rest, which
@@ -42,7 +43,7 @@ def check_against(model: Model, texts: Tensor, expected: Tensor) -> None:
         )
         for shape in model.kv_shapes
     ]
-    attention = attention_backend(torch.device("cpu"))
+    attention = attention_backend()
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])

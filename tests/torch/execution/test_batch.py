@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from quire.execution.batch import build_batch
 from quire.execution.kv_cache import KVCache, bytes_per_token
-from quire.kernels.ops import KVShape, attention_backend
+from quire.kernels.dispatch import attention_backend
+from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, Request, SamplingParams
 
@@ -48,7 +49,7 @@ def test_every_token_stands_where_its_table_says(
 
 def test_moves_are_carried_out_in_order() -> None:
     shapes = (KVShape(2, 4, 3), KVShape(1, 2, 2))
-    cache = KVCache(shapes, 4, 8, torch.bfloat16, attention_backend(torch.device("cpu")))
+    cache = KVCache(shapes, 4, 8, torch.bfloat16, attention_backend())
     for layer in cache.layers:
         for block in range(4):
             layer.keys[block], layer.values[block] = block, -block
@@ -61,7 +62,7 @@ def test_moves_are_carried_out_in_order() -> None:
 
 def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
     shapes = (KVShape(2, 4, 3),)
-    cache = KVCache(shapes, 5, 8, torch.bfloat16, attention_backend(torch.device("cpu")))
+    cache = KVCache(shapes, 5, 8, torch.bfloat16, attention_backend())
     (layer,) = cache.layers
     assert layer.keys.shape == (5, 2, 8, 4) and layer.values.shape == (5, 2, 8, 3)
     assert layer.keys.dtype == torch.bfloat16
