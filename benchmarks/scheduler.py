@@ -4,11 +4,15 @@
 
 Decode: one schedule + update with every sequence growing by one token, per sequence. Admission: a
 4,096-token prompt without and with a full prefix hit. Fork: one sequence of 4,096 tokens into 8.
+Beams: one schedule + update of a request with six. Import: quire.memory in a new process, less what
+starting Python itself takes.
 """
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -84,12 +88,49 @@ def fork(children: int = 8) -> float:
     return statistics.median(times) * 1e6
 
 
+def beam_step(width: int = 6) -> float:
+    """Median microseconds of schedule + update while all beams live and split."""
+    scheduler = Scheduler(
+        PagedAllocator(1024, BLOCK_SIZE), max_num_seqs=width, max_num_batched_tokens=256
+    )
+    params = SamplingParams(use_beam_search=True, n=width, max_tokens=300, ignore_eos=True)
+    scheduler.add(Request("beams", tuple(range(100)), params, 300, seed=0))
+    times = []
+    for number in range(200):
+        start = time.perf_counter()
+        step = scheduler.schedule(float(number))
+        scheduled = time.perf_counter() - start
+        result = StepResult({})
+        for i, chunk in enumerate(step.chunks):  # the best beam of each step splits
+            result.candidates[chunk.seq_id] = [
+                (token, -0.1 * token - i) for token in range(chunk.num_candidates)
+            ]
+        start = time.perf_counter()
+        scheduler.update(step, result, number + 0.5)
+        times.append(scheduled + time.perf_counter() - start)
+    return statistics.median(times[5:]) * 1e6
+
+
+def import_memory() -> float:
+    """Microseconds of the import, best of ten processes."""
+
+    def seconds(code: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter() - start
+
+    rounds = [(seconds("import quire.memory"), seconds("pass")) for _ in range(10)]
+    return (min(a for a, _ in rounds) - min(b for _, b in rounds)) * 1e6
+
+
 def main() -> None:
     rows: list[tuple[str, Callable[[], float]]] = [
         *((f"decode, {n} running, per sequence", partial(decode, n)) for n in (16, 64, 256, 1024)),
         ("admission of 4,096 tokens, no hit", lambda: admission(hit=False)),
         ("admission of 4,096 tokens, all cached", lambda: admission(hit=True)),
         ("fork of 4,096 tokens into 8", fork),
+        ("step of 6 beams", beam_step),
+        ("import quire.memory", import_memory),
     ]  # fmt: skip
     for name, measure in rows:
         print(f"{name:40} {measure():8.2f} us")

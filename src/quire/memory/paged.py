@@ -90,9 +90,9 @@ class PagedAllocator:
         num_cached = _cached_tokens(demand, hits, self.block_size)
         table = _Table(num_cached, demand.num_tokens)
         table.num_published = len(hits)
-        for block in hits:  # before any take(), which could evict them
-            self._share(block)
-            self._acquire(table, block)
+        self._revive(hits)
+        table.blocks = hits  # shared before any take(), which could evict them
+        table.entries = self.device.share_all(hits)
         for _ in range(self._blocks_for(demand.num_tokens) - len(hits)):
             self._acquire(table, self.device.take())
         self._tables[seq_id] = table
@@ -192,8 +192,8 @@ class PagedAllocator:
         needed = len(distinct) - len(target) + free_hits + sum(tails) + headroom
         if needed > self.device.num_free:
             return None
-        for block in target.values():  # before any take(), which could evict them
-            self._share(block)
+        self._revive(target.values())
+        self.device.share_all(list(target.values()))  # before any take(), which could evict them
         moves = []
         for block in distinct:
             if block not in target:
@@ -333,12 +333,12 @@ class PagedAllocator:
                 self._used += filled - self._filled[block]
                 self._filled[block] = filled
 
-    def _share(self, block: int) -> None:
-        """Share a full block of the device, which may be a cached one."""
-        if not self.device.ref_counts[block]:
-            self._filled[block] = self.block_size
-            self._used += self.block_size
-        self.device.share(block)
+    def _revive(self, blocks: Iterable[int]) -> None:
+        """Count the tokens of cached blocks, which are full, as used again."""
+        for block in blocks:
+            if not self.device.ref_counts[block]:
+                self._filled[block] = self.block_size
+                self._used += self.block_size
 
     def _release(self, block: int) -> None:
         if self.device.release(block):

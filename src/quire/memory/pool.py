@@ -65,10 +65,13 @@ class BlockPool:
         self.ref_counts[block] += 1
 
     def share_all(self, blocks: Sequence[int]) -> list[float]:
-        """One more owner of each of these held blocks; what each is ``charged`` at this moment."""
+        """``share`` for each of these blocks; what each is ``charged`` at this moment."""
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
         for block in blocks:
-            charged[block] += (now - since[block]) / counts[block]
+            if counts[block]:
+                charged[block] += (now - since[block]) / counts[block]
+            else:
+                del self._cached[block]
             since[block] = now
             counts[block] += 1
         return [charged[block] for block in blocks]

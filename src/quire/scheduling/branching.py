@@ -47,7 +47,9 @@ def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
     """
     branches = group.branches
     if len(branches) == 1:  # most groups
-        return {branches[0].seq_id: min(branches[0].num_pending, budget)}
+        branch = branches[0]
+        pending = len(branch.token_ids) - branch.num_computed
+        return {branch.seq_id: pending if pending < budget else budget}
     if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):
             return {b.seq_id: 1 for b in branches} if budget >= len(branches) else {}

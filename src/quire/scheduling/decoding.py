@@ -55,19 +55,20 @@ class LiveGroups:
         self, group: SequenceGroup, branch: Sequence, samples: list[Sample]
     ) -> list[Progress]:
         """Extend the branch by its sample; a trunk forks into one branch for each sample."""
-        grown = [branch]
-        for index in range(1, len(samples)):  # all forks before the first end
-            grown.append(self._fork(group, branch, index))
-        group.branches += grown[1:]
         group.expanded = True
-        progress = []
-        for one, sample in zip(grown, samples, strict=True):
-            one.token_ids.append(sample.token_id)
-            reason = _finish_reason(group.request, one)
-            progress.append(Progress(group.request, one.seq_id, one.index, sample, reason))
-            if reason is not None:
-                self.end(group, one)
-        return progress
+        if len(samples) == 1:
+            return [self._extend(group, branch, samples[0])]
+        forks = [self._fork(group, branch, index) for index in range(1, len(samples))]
+        group.branches += forks  # all forks before the first end
+        grown = zip([branch, *forks], samples, strict=True)
+        return [self._extend(group, one, sample) for one, sample in grown]
+
+    def _extend(self, group: SequenceGroup, branch: Sequence, sample: Sample) -> Progress:
+        branch.token_ids.append(sample.token_id)
+        reason = _finish_reason(group.request, branch)
+        if reason is not None:
+            self.end(group, branch)
+        return Progress(group.request, branch.seq_id, branch.index, sample, reason)
 
     def search(self, group: SequenceGroup, candidates: Candidates) -> list[Progress]:
         """Let the beams split, die or end, now that all of them have their candidates."""
@@ -140,9 +141,10 @@ def _root_hash(cache_salt: str) -> bytes:
 
 
 def _finish_reason(request: Request, branch: Sequence) -> FinishReason | None:
-    params, token = request.params, branch.token_ids[-1]
-    produced = branch.num_output_tokens
+    params, tokens = request.params, branch.token_ids
+    produced = len(tokens) - branch.num_prompt_tokens
     if produced >= params.min_tokens:
+        token = tokens[-1]
         if token in request.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
         if token in params.stop_token_ids:

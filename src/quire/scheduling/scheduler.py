@@ -135,7 +135,7 @@ class Scheduler:
                 continue
             group, branch = known
             branch.num_computed += len(chunk.token_ids)
-            if group.expanded and branch.num_pending:
+            if group.expanded and not chunk.num_samples:
                 self._live.wake_forks(group, branch)
             if chunk.num_samples:
                 progress += self._live.sample(group, branch, result.samples[chunk.seq_id])
@@ -208,9 +208,11 @@ class Scheduler:
 
     def _chunk(self, group: SequenceGroup, branch: Sequence, tokens: int) -> Chunk:
         request, start = group.request, branch.num_computed
-        end = start + tokens
-        if self.enable_prefix_caching:
-            self._commit(branch, start, end)
+        end, size = start + tokens, self.allocator.block_size
+        if self.enable_prefix_caching and end // size > start // size:
+            # Others may find the blocks that this step fills, from this step on.
+            branch.hash_blocks(size)
+            self.allocator.commit(branch.seq_id, branch.block_hashes[: end // size])
         samples = candidates = 0
         if end == len(branch.token_ids):
             if group.beams is not None:
@@ -232,16 +234,11 @@ class Scheduler:
             candidates,
         )
 
-    def _commit(self, branch: Sequence, start: int, end: int) -> None:
-        """Let others find the blocks that this step fills, from this step on."""
-        size = self.allocator.block_size
-        if end // size > start // size:
-            branch.hash_blocks(size)
-            self.allocator.commit(branch.seq_id, branch.block_hashes[: end // size])
-
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
+        if not self.waiting:
+            return
         running = self.num_running_seqs
         while self.waiting and budget:
             group = self.waiting[0]
