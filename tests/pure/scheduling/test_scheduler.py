@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import Request, SamplingParams, Scheduler, Verdict
+from quire.scheduling import (
+    Decision,
+    Preemption,
+    PreemptionMode,
+    RecoveryCosts,
+    Request,
+    SamplingParams,
+    Scheduler,
+    SchedulingPolicy,
+    Verdict,
+)
+from quire.scheduling.scheduler import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
+
+_STARTS = (Verdict.ADMIT, Verdict.RESUME)
 
 
 def request(name: str, prompt: int = 4, max_tokens: int = 8, **params: Any) -> Request:
@@ -19,11 +33,19 @@ def request(name: str, prompt: int = 4, max_tokens: int = 8, **params: Any) -> R
 
 
 class Bench:
-    def __init__(self, blocks: int = 64, size: int = 4, **limits: Any) -> None:
-        self.allocator = PagedAllocator(blocks, size)
+    def __init__(
+        self,
+        blocks: int = 64,
+        size: int = 4,
+        allocator: PagedAllocator | None = None,
+        **limits: Any,
+    ) -> None:
+        self.allocator = allocator or PagedAllocator(blocks, size)
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 16, **limits}
         self.scheduler = Scheduler(self.allocator, **settings)
-        self.executor = FakeExecutor(blocks, size)
+        self.executor = FakeExecutor(
+            self.allocator.device.num_blocks, size, self.allocator.host.num_blocks
+        )
         self.clock = 0.0
 
     def step(self) -> dict[str, int]:
@@ -37,6 +59,11 @@ class Bench:
             name = chunk.request.request_id
             done[name] = done.get(name, 0) + len(chunk.token_ids)
         return done
+
+    def decide(self) -> list[Decision]:
+        """Run one step; what was decided."""
+        self.step()
+        return self.latest.decisions
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_decodes() -> None:
@@ -150,3 +177,150 @@ def test_abort_frees_at_once_whatever_the_state() -> None:
     assert not bench.scheduler.abort("a")
     assert not bench.scheduler.has_work
     assert bench.allocator.usage().used == 0
+
+
+def priority_bench(**limits: Any) -> Bench:
+    return Bench(policy=SchedulingPolicy.PRIORITY, max_num_seqs=1, **limits)
+
+
+def with_priority(name: str, arrival: float, priority: int) -> Request:
+    return replace(request(name, max_tokens=2), arrival=arrival, priority=priority)
+
+
+def test_priority_decides_who_goes_first_then_arrival() -> None:
+    bench = priority_bench()
+    for name, priority in (("a", 1), ("b", 0), ("c", -1), ("d", -1)):
+        bench.scheduler.add(with_priority(name, 0.0, priority))
+    order = []
+    while bench.scheduler.has_work:
+        order += bench.step()
+    assert list(dict.fromkeys(order)) == ["c", "d", "b", "a"]
+
+
+def test_nobody_starves_behind_a_stream_of_urgent_requests() -> None:
+    bench = priority_bench()
+    bench.scheduler.add(with_priority("patient", 0.0, 5))
+    served: set[str] = set()
+    for number in range(300):  # an urgent one arrives each second, and each takes two
+        bench.scheduler.add(with_priority(f"u{number}", bench.clock, -5))
+        served.update(bench.step())
+        if "patient" in served:
+            break
+    # Ten levels are worth PRIORITY_SECONDS each: whoever came later than that is behind.
+    assert "patient" in served
+    assert len(served) <= 10 * PRIORITY_SECONDS + 2
+
+
+def test_priority_needs_its_policy() -> None:
+    with pytest.raises(RequestError, match="scheduling_policy"):
+        Bench().scheduler.add(with_priority("a", 0.0, 1))
+
+
+def swap_bench() -> Bench:
+    allocator = PagedAllocator(6, 4, num_host_blocks=8)
+    return Bench(allocator=allocator, preemption=Preemption(allocator, PreemptionMode.SWAP))
+
+
+def test_a_swapped_group_comes_back_before_anyone_behind_it() -> None:
+    bench = swap_bench()
+    bench.scheduler.add(request("a", prompt=8, max_tokens=12))
+    bench.scheduler.add(request("b", prompt=8, max_tokens=12))
+    while not any(d.what is Verdict.SWAP for d in bench.decide()):
+        pass
+    bench.scheduler.add(request("c", prompt=1, max_tokens=1))
+    order = [d.request_id for _ in range(40) for d in bench.decide() if d.what in _STARTS]
+    assert order == ["b", "c"]
+
+
+def test_swapping_in_adopts_what_the_device_still_has() -> None:
+    bench = swap_bench()
+    bench.scheduler.add(request("a", prompt=8, max_tokens=12))
+    group = bench.scheduler.add(request("b", prompt=8, max_tokens=12))
+    while bench.scheduler.has_work:
+        bench.decide()
+    assert group.memory.num_swaps == 1
+    # Three blocks went out; of the two full ones, the last to be overwritten is still there.
+    assert 3 <= group.memory.swapped_blocks < 6
+
+
+def test_auto_takes_the_cheaper_way_and_says_both_prices() -> None:
+    for swap_cost, expected in ((0.001, Verdict.SWAP), (1.0, Verdict.RECOMPUTE)):
+        allocator = PagedAllocator(6, 4, num_host_blocks=8)
+        costs = RecoveryCosts(swap_per_block=swap_cost, recompute_per_token=0.01)
+        auto = Preemption(allocator, PreemptionMode.AUTO, costs)
+        bench = Bench(allocator=allocator, preemption=auto)
+        bench.scheduler.add(request("a", prompt=8, max_tokens=12))
+        bench.scheduler.add(request("b", prompt=8, max_tokens=12))
+        while not (decisions := [d for d in bench.decide() if d.what.preempts]):
+            pass
+        assert decisions[0].what is expected
+        assert decisions[0].swap_seconds == pytest.approx(2 * 3 * swap_cost)
+        assert decisions[0].recompute_seconds == pytest.approx(3 * 4 * 0.01)
+
+
+def test_equal_prompts_in_one_step_share() -> None:
+    bench = Bench(max_num_batched_tokens=64)
+    first = bench.scheduler.add(request("x1", prompt=13))
+    second = bench.scheduler.add(request("x2", prompt=13))
+    assert bench.step() == {"x1": 13, "x2": 1}
+    assert (first.memory.cached_tokens, second.memory.cached_tokens) == (0, 12)
+
+
+def test_a_fully_cached_prompt_computes_one_token_in_a_copy() -> None:
+    bench = Bench()
+    bench.scheduler.add(request("x1", prompt=8, max_tokens=4))
+    bench.step()
+    group = bench.scheduler.add(request("x2", prompt=8, max_tokens=4))
+    assert bench.step() == {"x1": 1, "x2": 1}
+    assert group.memory.copied_blocks == 1
+
+
+def test_a_salt_keeps_prefixes_apart() -> None:
+    bench = Bench()
+    for name, salt, computed in (("x1", "a", 10), ("x2", "b", 10), ("x3", "a", 2)):
+        bench.scheduler.add(replace(request(name, prompt=10, max_tokens=1), cache_salt=salt))
+        assert bench.step() == {name: computed}
+
+
+def test_a_chat_reuses_what_was_generated() -> None:
+    bench = Bench()
+    first = request("x1", prompt=8, max_tokens=9)
+    group = bench.scheduler.add(first)
+    trunk = group.branches[0]
+    while bench.scheduler.has_work:
+        bench.step()
+    turn = replace(first, request_id="x2", prompt_token_ids=(*trunk.token_ids, 1, 2))
+    group = bench.scheduler.add(turn)
+    bench.step()
+    assert group.memory.cached_tokens == 16
+
+
+def test_misses_are_told_apart() -> None:
+    bench = Bench(blocks=4)
+    for name, prompt in (("a", 11), ("b", 12), ("a2", 11)):
+        bench.scheduler.add(request(name, prompt=prompt, max_tokens=1))
+        bench.step()
+    stats = bench.scheduler.stats
+    assert stats.prefix_queries == 11 + 12 + 11
+    # Of a's two full blocks b's prompt took one, the tail; its prefix is still there.
+    assert (stats.prefix_hits, stats.prefix_evicted) == (4, 4)
+    assert stats.prefix_tails == 2 + 0 + 2
+
+
+def test_spoiled_blocks_are_not_found_again() -> None:
+    bench = Bench()
+    bench.scheduler.add(request("x1", prompt=10, max_tokens=1))
+    bench.scheduler.schedule(0.0)
+    bench.scheduler.abort("x1", spoiled=True)
+    assert bench.allocator.usage().cached == 0
+    bench.scheduler.add(request("x2", prompt=10, max_tokens=1))
+    assert bench.step() == {"x2": 10}
+
+
+def test_shared_blocks_are_charged_in_equal_parts() -> None:
+    bench = Bench()
+    groups = [bench.scheduler.add(request(name, prompt=9, max_tokens=2)) for name in ("x1", "x2")]
+    bench.step()
+    bench.step()
+    # Two seconds: two blocks shared, one each of their own.
+    assert [g.memory.block_seconds for g in groups] == [pytest.approx(2 * (1 + 1))] * 2
