@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from quire import __version__
 from quire.engine import AsyncEngine, Engine
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
@@ -51,7 +51,7 @@ def create_app(
         await async_engine.stop()
         _log_waste(engine)
 
-    app = FastAPI(title="Quire", version=version("quire"), lifespan=lifespan)
+    app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
     app.state.engine = async_engine
     app.add_middleware(LimitBody, max_bytes=max_body_bytes)  # the last one added is outermost
     app.add_middleware(CancelOnDisconnect)
