@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from quire.engine.engine import Engine
 from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
-from quire.errors import EngineError
+from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,8 @@ class AsyncEngine:
         arrival = self.engine.clock()
         prepare = partial(self.engine.intake.prepare, request_id, prompt, params, arrival)
         prepared = await asyncio.to_thread(prepare)
+        if request_id in self._inboxes:
+            raise RequestError(f"request {request_id} is already running", "request_id")
         inbox: _Inbox = asyncio.Queue()
         self._inboxes[request_id] = inbox
         finished = False

@@ -1,0 +1,129 @@
+"""Requests as async iterators over an engine in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.engine import AsyncEngine, Delta, Engine, Intake, load_tokenizer
+from quire.errors import EngineError, RequestError
+from quire.memory import PagedAllocator
+from quire.scheduling import SamplingParams, Scheduler, Step, StepResult
+from support.fake_model import FakeExecutor
+
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+PROMPT = [1, 2, 3]
+
+
+def make_engine(executor: FakeExecutor) -> Engine:
+    scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    return Engine(scheduler, executor, intake)
+
+
+@asynccontextmanager
+async def running(executor: FakeExecutor | None = None) -> AsyncIterator[AsyncEngine]:
+    engine = AsyncEngine(make_engine(executor or FakeExecutor(64, 4)), on_step=lambda deltas: None)
+    engine.start()
+    try:
+        yield engine
+    finally:
+        await asyncio.wait_for(engine.stop(), 10)
+
+
+async def collect(engine: AsyncEngine, request_id: str, tokens: int) -> list[int]:
+    params = SamplingParams(max_tokens=tokens, seed=1)
+    deltas = engine.generate(request_id, PROMPT, params)
+    return [token async for delta in deltas for token in delta.token_ids]
+
+
+async def idle(engine: AsyncEngine) -> None:
+    for _ in range(1000):
+        if not engine.engine.has_work:
+            break
+        await asyncio.sleep(0.005)
+    usage = engine.engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity
+
+
+def test_many_at_once_give_what_each_gives_alone() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            alone = await collect(engine, "alone", 20)
+            together = await asyncio.gather(*(collect(engine, str(i), 20) for i in range(6)))
+            assert together == [alone] * 6
+            await idle(engine)
+
+    asyncio.run(main())
+
+
+def test_closing_the_iterator_frees_the_blocks() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            deltas = engine.generate("r", PROMPT, SamplingParams(max_tokens=190))
+            assert isinstance(await anext(deltas), Delta)
+            await deltas.aclose()  # type: ignore[attr-defined]
+            await idle(engine)
+
+    asyncio.run(main())
+
+
+def test_an_id_in_use_is_refused_and_its_first_owner_unharmed() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            first = asyncio.create_task(collect(engine, "r", 150))
+            while "r" not in engine._inboxes:
+                await asyncio.sleep(0)
+            with pytest.raises(RequestError, match="already running"):
+                await collect(engine, "r", 1)
+            assert len(await first) == 150
+
+    asyncio.run(main())
+
+
+def test_a_refusal_comes_before_anything_else() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            with pytest.raises(RequestError) as caught:
+                await collect(engine, "r", 500)
+            assert caught.value.field == "max_tokens"
+            await idle(engine)
+
+    asyncio.run(main())
+
+
+class DyingScheduler(FakeExecutor):
+    """Returns what no scheduler can take in."""
+
+    def execute(self, step: Step) -> StepResult:
+        return StepResult({})
+
+
+def test_when_the_engine_dies_nobody_hangs() -> None:
+    async def main() -> None:
+        async with running(DyingScheduler(64, 4)) as engine:
+            with pytest.raises(EngineError, match="died"):
+                await asyncio.wait_for(collect(engine, "a", 5), 10)
+            assert not engine.healthy
+            with pytest.raises(EngineError):
+                await asyncio.wait_for(collect(engine, "b", 5), 10)
+
+    asyncio.run(main())
+
+
+def test_stopping_ends_what_runs() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            task = asyncio.create_task(collect(engine, "r", 190))
+            while "r" not in engine._inboxes:
+                await asyncio.sleep(0)
+            await engine.stop()
+            with pytest.raises(EngineError, match="stopped"):
+                await asyncio.wait_for(task, 10)
+
+    asyncio.run(main())
