@@ -8,15 +8,22 @@ from pathlib import Path
 
 from quire.config import EngineConfig
 from quire.engine import Engine, Intake, load_tokenizer
-from quire.errors import ConfigError
+from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory, pool_blocks
 from quire.kernels.dispatch import attention_backend
 from quire.memory import ContiguousAllocator, KVAllocator, PagedAllocator, Reservation
-from quire.model import Model, load_model, resolve_model
-from quire.scheduling import Preemption, PreemptionMode, RecoveryCosts, Scheduler, SchedulingPolicy
+from quire.model import Model, load_model, resolve_model, sampling_defaults
+from quire.scheduling import (
+    Preemption,
+    PreemptionMode,
+    RecoveryCosts,
+    SamplingParams,
+    Scheduler,
+    SchedulingPolicy,
+)
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -99,6 +106,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         max_model_len=capacity.max_model_len,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
+        sampling_defaults=_sampling_defaults(config, directory),
     )
     block_bytes = capacity.kv_bytes_per_token * config.block_size
     return Engine(scheduler, executor, intake, block_bytes=block_bytes), capacity
@@ -167,6 +175,17 @@ def _host_blocks(swap_space: float, block_bytes: int) -> int:
     if swap_space and not blocks:
         raise ConfigError(f"swap_space must hold at least one block, {block_bytes:,} bytes")
     return blocks
+
+
+def _sampling_defaults(config: EngineConfig, directory: Path) -> dict[str, float | int]:
+    if config.generation_config == "none":
+        return {}
+    defaults = sampling_defaults(directory)
+    try:
+        SamplingParams(**defaults)  # type: ignore[arg-type]
+    except RequestError as error:
+        raise ModelError(f"{directory}/generation_config.json: {error}") from error
+    return defaults
 
 
 def _read_template(file: str | None) -> str | None:

@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from quire import __version__
@@ -65,8 +65,10 @@ def _generate(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
     prompts = arguments.prompt or [sys.stdin.read()]
-    params = _sampling_params(arguments)
+    given = _sampling_options(arguments)
+    SamplingParams(**given)  # before a model is loaded
     llm = LLM(**_options(arguments))
+    params = llm.default_sampling_params(**given)
     print(llm.capacity.describe(), file=sys.stderr)
     for result in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
         for output in result.outputs:
@@ -87,8 +89,10 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _chat(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
-    params = _sampling_params(arguments)
+    given = _sampling_options(arguments)
+    SamplingParams(**given)  # before a model is loaded
     llm = LLM(**_options(arguments))
+    params = llm.default_sampling_params(**given)
     print(llm.capacity.describe(), file=sys.stderr)
     print("/clear forgets the conversation; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
     start = [{"role": "system", "content": arguments.system}] if arguments.system else []
@@ -187,18 +191,18 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 def _add_sampling_flags(
     parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
 ) -> None:
-    group = parser.add_argument_group("sampling")
+    group = parser.add_argument_group("sampling", "Left out, they are the model's own defaults.")
     for field in fields(SamplingParams):
         if field.name not in _SAMPLING_HELP or field.name in leave_out:
             continue
-        default = max_tokens if field.name == "max_tokens" else field.default
+        default = max_tokens if field.name == "max_tokens" else None
         _add_flag(group, field.name, str(field.type), default, _SAMPLING_HELP[field.name])
 
 
 def _add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
     """One flag for one field of a dataclass, its type read from the annotation."""
     flag = "--" + name.replace("_", "-")
-    if default is not None and default is not MISSING and default != () and default is not False:
+    if default is not None:
         text += " (%(default)s)"
     if kind.startswith("bool"):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
@@ -224,6 +228,8 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
     return EngineConfig.create(_options(arguments))
 
 
-def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
-    chosen = {name: getattr(arguments, name) for name in _SAMPLING_HELP if name in arguments}
-    return SamplingParams(**chosen)
+def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sampling parameters that were given; max_tokens in any case, for None is no limit."""
+    chosen = {name: getattr(arguments, name, None) for name in _SAMPLING_HELP}
+    given = {name: value for name, value in chosen.items() if value is not None and value != []}
+    return {**given, "max_tokens": arguments.max_tokens}

@@ -31,6 +31,11 @@ class EngineConfig:
     chat_template: str | None = _setting(
         None, "file with a Jinja chat template to use in place of the model's"
     )
+    generation_config: str = _setting(
+        "auto",
+        "what sampling parameters are that a request leaves out: auto, as the model's "
+        "generation_config.json says; none, as OpenAI's API does",
+    )
     dtype: str = _setting(
         "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
     )
@@ -105,6 +110,7 @@ class EngineConfig:
 
 
 _CHOICES = {
+    "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),

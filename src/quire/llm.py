@@ -27,6 +27,10 @@ class LLM:
         self.config = EngineConfig.create({"model": name, **options})
         self.engine, self.capacity = build_engine(self.config)
 
+    def default_sampling_params(self, **given: Any) -> SamplingParams:
+        """SamplingParams with the model's own defaults for what is not given."""
+        return SamplingParams.over(self.engine.intake.sampling_defaults, given)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -36,10 +40,13 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many, in order; each is text, token ids, or a dict of either.
 
-        All are checked before the first one runs; RequestError names what is wrong. ``priority``
+        All are checked before the first one runs; RequestError names what is wrong. Without
+        sampling_params, the model's own defaults hold (``default_sampling_params``). ``priority``
         has one number a prompt, for scheduling_policy="priority": the lower, the sooner.
         """
         many = _with_priority(_as_list(prompts), priority)
+        if sampling_params is None:
+            sampling_params = self.default_sampling_params()
         params = _params_for(many, sampling_params)
         clock = self.engine.clock()
         prepared = [
@@ -91,10 +98,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _params_for(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
 ) -> list[SamplingParams]:
-    if params is None:
-        params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * len(prompts)
     if len(params) != len(prompts):

@@ -42,10 +42,12 @@ class Intake:
         max_model_len: int,
         eos_token_ids: Iterable[int],
         seed: int,
+        sampling_defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         self._eos_token_ids = frozenset(eos_token_ids)
         self._random = random.Random(seed)
 

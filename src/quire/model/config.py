@@ -111,6 +111,25 @@ def read_config(directory: Path) -> ModelConfig:
     )
 
 
+def sampling_defaults(directory: Path) -> dict[str, float | int]:
+    """How the model's authors would have it sampled, by ``generation_config.json``.
+
+    Raises:
+        ModelError: the file is not a JSON object, or a field is not a number.
+    """
+    path = directory / "generation_config.json"
+    if not path.exists():
+        return {}
+    fields = _read_json(path)
+    found: dict[str, float | int] = {}
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        if name in fields:
+            found[name] = fields.get(name, float)
+    if "top_k" in fields:
+        found["top_k"] = fields.get("top_k", int)
+    return found
+
+
 def _read_json(path: Path) -> Fields:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

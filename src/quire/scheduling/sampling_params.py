@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from quire.errors import RequestError
 
@@ -100,6 +101,14 @@ class SamplingParams:
                 raise RequestError(f"{name} must be true or false", name)
         self._check_collections()
         self._check_branches()
+
+    @classmethod
+    def over(cls, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> SamplingParams:
+        """The ``given`` fields, over a model's own ``defaults`` for the others.
+
+        The defaults are for sampling: a beam search does without them.
+        """
+        return cls(**given) if given.get("use_beam_search") else cls(**{**defaults, **given})
 
     def _check_collections(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop

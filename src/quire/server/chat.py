@@ -20,7 +20,7 @@ _TEMPLATE_OWN = {"messages", "add_generation_prompt"}
 async def create_chat_completion(service: Service, request: ChatRequest) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
     service.check_model(request.model)
-    params = request.sampling_params()
+    params = request.sampling_params(service.intake.sampling_defaults)
     variables = request.chat_template_kwargs or {}
     if _TEMPLATE_OWN & variables.keys():
         raise RequestError(

@@ -17,7 +17,8 @@ from quire.server.streaming import Json
 async def create_completion(service: Service, request: CompletionRequest) -> Response:
     """Complete one or several prompts, given as texts or as token ids."""
     service.check_model(request.model)
-    prompts, params = request.prompts(), request.sampling_params()
+    prompts = request.prompts()
+    params = request.sampling_params(service.intake.sampling_defaults)
     wording = CompletionWording(request, prompts, service.intake.tokenizer)
     return await answer(service, request, prompts, params, wording)
 

@@ -70,7 +70,8 @@ class StreamOptions(_Strict):
 class GenerationRequest(_Strict):
     """The fields that completions and chats have in common.
 
-    Those named as in SamplingParams mean what they mean there, and have its defaults.
+    Those named as in SamplingParams mean what they mean there; absent, they are as the model's
+    generation config says, or as there.
     """
 
     model: str
@@ -151,14 +152,14 @@ class GenerationRequest(_Strict):
         """The engine's names of fields that are called otherwise here."""
         return {}
 
-    def _sampling_params(self, **others: Any) -> SamplingParams:
+    def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
         if self.logit_bias is not None:
             others["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         given = {name: value for name, value in here.items() if value is not None}
         with in_callers_words(self.field_names):
-            params = SamplingParams(**{**given, **others})
+            params = SamplingParams.over(defaults, {**given, **others})
         if self.stream and not params.use_beam_search and params.width > params.num_outputs:
             raise RequestError("best_of above n cannot be streamed", "best_of")
         return params
@@ -189,12 +190,12 @@ class CompletionRequest(GenerationRequest):
             raise RequestError(f"a request may hold at most {_MOST_PROMPTS} prompts", "prompt")
         return list(prompts)
 
-    def sampling_params(self) -> SamplingParams:
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         if self.echo and self.logprobs is not None:  # the prompt's tokens have logprobs too
             return self._sampling_params(
-                prompt_logprobs=max(self.logprobs, self.prompt_logprobs or 0)
+                defaults, prompt_logprobs=max(self.logprobs, self.prompt_logprobs or 0)
             )
-        return self._sampling_params()
+        return self._sampling_params(defaults)
 
 
 class TextPart(_Strict):
@@ -243,9 +244,10 @@ class ChatRequest(GenerationRequest):
             names["max_tokens"] = "max_completion_tokens"
         return names
 
-    def sampling_params(self) -> SamplingParams:
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
         longest = self.max_completion_tokens
         return self._sampling_params(
+            defaults,
             max_tokens=self.max_tokens if longest is None else longest,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )

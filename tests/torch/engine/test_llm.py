@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.build import DEMO_MODEL
 from quire.cli import main
 from quire.errors import ConfigError, ModelError, RequestError
 
@@ -136,3 +137,28 @@ def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["generate", "x", "--max-modl-len", "5"])
     assert "--max-modl-len" in capsys.readouterr().err
+
+
+def model_with(tmp_path: Path, generation_config: str) -> Path:
+    for file in DEMO_MODEL.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "generation_config.json").write_text(generation_config)
+    return tmp_path
+
+
+def test_what_is_left_out_is_as_the_model_says(tmp_path: Path) -> None:
+    config = '{"temperature": 0.5, "top_k": 3, "top_p": null, "eos_token_id": 0}'
+    directory = model_with(tmp_path, config)
+    llm = LLM(directory, kv_cache_memory_bytes="8MiB")
+    assert llm.default_sampling_params() == SamplingParams(temperature=0.5, top_k=3)
+    assert llm.default_sampling_params(top_k=0, n=2).top_k == 0
+    assert llm.default_sampling_params(use_beam_search=True, n=2).temperature == 1.0
+    neutral = LLM(directory, kv_cache_memory_bytes="8MiB", generation_config="none")
+    assert neutral.default_sampling_params() == SamplingParams()
+
+
+@pytest.mark.parametrize("config", ['{"temperature": -1}', '{"top_k": "many"}', "[]"])
+def test_a_bad_generation_config_is_named(tmp_path: Path, config: str) -> None:
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        LLM(model_with(tmp_path, config), kv_cache_memory_bytes="8MiB")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from quire import LLM, SamplingParams
+from quire import LLM
 from quire.build import build_engine
 from quire.config import EngineConfig
 from quire.server import Server, create_app
@@ -44,7 +44,8 @@ def llm() -> LLM:
 
 
 def offline(llm: LLM, **params: Any) -> list[str]:
-    outputs = llm.generate(PROMPT, SamplingParams(max_tokens=12, **params), use_tqdm=False)
+    sampling = llm.default_sampling_params(max_tokens=12, **params)
+    outputs = llm.generate(PROMPT, sampling, use_tqdm=False)
     return [output.text for output in outputs[0].outputs]
 
 
@@ -57,8 +58,9 @@ def online(client: OpenAI, extra: dict[str, Any] | None = None, **body: Any) -> 
 
 def test_the_server_says_what_the_python_api_says(client: OpenAI, llm: LLM) -> None:
     assert online(client, temperature=0) == offline(llm, temperature=0.0)
-    sampled = online(client, n=3, seed=4, top_p=0.9)
-    assert sampled == offline(llm, n=3, seed=4, top_p=0.9)
+    sampled = online(client, n=3, seed=4)  # at the temperature that the model asks for
+    assert sampled == offline(llm, n=3, seed=4)
+    assert sampled != offline(llm, n=3, seed=4, temperature=1.0, top_p=1.0)
     assert len(set(sampled)) == 3
 
 
