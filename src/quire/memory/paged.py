@@ -217,9 +217,8 @@ class PagedAllocator:
         distinct = _distinct(table.blocks for table in tables)
         found = self._still_on_device(distinct)
         free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
-        tails = sum(map(self._tail, tables))
-        needed = len(distinct) - len(found) + free_hits + tails + headroom
-        return needed <= self.device.num_free
+        copied, tails = len(distinct) - len(found), sum(map(self._tail, tables))
+        return copied + free_hits + tails + headroom <= self.device.num_free
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         seq_ids = list(seq_ids)
