@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from quire.memory.allocator import BlockTable
-
 
 class BlockList:
     """One sequence's blocks, on the device or (swapped out) on the host."""
@@ -35,8 +33,3 @@ class BlockList:
     def reserved(self) -> int:
         """Slots that wait for promised tokens."""
         return max(0, self.promised - self.num_tokens)
-
-    def table(self) -> BlockTable:
-        if self.view is None:
-            self.view = tuple(self.blocks)
-        return BlockTable(self.view, self.num_tokens, self.num_dropped)

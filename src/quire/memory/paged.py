@@ -70,14 +70,8 @@ class PagedAllocator:
         when = When.NOW if needed <= free else When.LATER
         if fresh > capacity:
             when = When.NEVER
-        return Fit(
-            when,
-            needed,
-            free,
-            capacity,
-            hits.tokens,
-            evicted_tokens(demand, hits.end, self.device, self.block_size),
-        )
+        evicted = evicted_tokens(demand, hits.end, self.device, self.block_size)
+        return Fit(when, needed, free, capacity, hits.tokens, evicted)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         self._refuse_known(seq_id)
@@ -251,7 +245,10 @@ class PagedAllocator:
         return moves
 
     def table(self, seq_id: int) -> BlockTable:
-        return self._tables[seq_id].table()
+        table = self._tables[seq_id]
+        if table.view is None:
+            table.view = tuple(table.blocks)
+        return BlockTable(table.view, table.num_tokens, table.num_dropped)
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:

@@ -201,9 +201,10 @@ class Scheduler:
             (tokens,) = wants.values()
             chunk = self._chunk(group, group.branches[0], tokens)
             step.chunks.append(chunk)
-            held = len(chunk.table.block_ids)
-            if chunk.table.further:
-                held += sum(len(table.block_ids) for table in chunk.table.further)
+            table = chunk.table
+            held = len(table.block_ids)
+            if table.further:
+                held += sum(len(other.block_ids) for other in table.further)
             group.memory.hold(held, 0)
             return tokens
         for branch in group.branches:
