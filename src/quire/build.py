@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,18 @@ from quire.engine import Engine, Intake, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
+from quire.execution.lanes import Lane, blocks_needed, divide, layers_by_window
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory, pool_blocks
 from quire.kernels.dispatch import attention_backend
-from quire.memory import ContiguousAllocator, KVAllocator, PagedAllocator, Reservation
+from quire.memory import (
+    ContiguousAllocator,
+    KVAllocator,
+    LayeredAllocator,
+    PagedAllocator,
+    Reservation,
+    Window,
+)
 from quire.model import Model, load_model, resolve_model, sampling_defaults
 from quire.scheduling import (
     Preemption,
@@ -40,31 +49,59 @@ class Capacity:
     weight_bytes: int
     kv_bytes_per_token: int
     block_size: int
-    num_blocks: int
+    lanes: tuple[Lane, ...]
+    pool_bytes: int
     max_model_len: int
     prefix_caching: bool
-    num_host_blocks: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks over all lanes."""
+        return sum(lane.num_blocks for lane in self.lanes)
+
+    @property
+    def mean_block_bytes(self) -> int:
+        """Bytes of a block, whose layers are those of its lane."""
+        return self.kv_bytes_per_token * self.block_size // len(self.lanes)
 
     def describe(self) -> str:
         """One paragraph for the person who starts the engine."""
-        tokens = self.num_blocks * self.block_size
         typical = min(sum(_TYPICAL_TOKENS), self.max_model_len)
         full, usual = (
-            self.num_blocks // math.ceil(length / self.block_size)
+            min(
+                lane.num_blocks
+                // blocks_needed(lane.window, math.ceil(length / self.block_size), self.block_size)
+                for lane in self.lanes
+            )
             for length in (self.max_model_len, typical)
         )
-        swap = ""
-        if self.num_host_blocks:
-            swap = f" {self.num_host_blocks:,} more blocks of swap space are on disk."
         return (
             f"{self.model_name} in {self.dtype}: {_size(self.weight_bytes)} of weights, "
             f"{_size(self.kv_bytes_per_token)} of KV cache a token. The KV pool is "
-            f"{_size(tokens * self.kv_bytes_per_token)}: {self.num_blocks:,} blocks of "
-            f"{self.block_size}, {tokens:,} tokens. That holds {full:,} sequences of the full "
+            f"{_size(self.pool_bytes)}: {self._describe_lanes()}. "
+            f"That holds {full:,} sequences of the full "
             f"{self.max_model_len:,} tokens, or {usual:,} typical chats of {typical} "
             f"({_TYPICAL_TOKENS[0]} in, {_TYPICAL_TOKENS[1]} out). "
-            f"Prefix caching is {'on' if self.prefix_caching else 'off'}.{swap}"
+            f"Prefix caching is {'on' if self.prefix_caching else 'off'}.{self._describe_swap()}"
         )
+
+    def _describe_lanes(self) -> str:
+        clauses = []
+        for lane in self.lanes:
+            clause = (
+                f"{lane.num_blocks:,} blocks of {self.block_size}, "
+                f"{lane.num_blocks * self.block_size:,} tokens"
+            )
+            if lane.window is not None or len(self.lanes) > 1:
+                clause += f", for {len(lane.layers)} layers"
+            if lane.window is not None:
+                clause += f" that keep only the last {lane.window.tokens:,} tokens of a sequence"
+            clauses.append(clause)
+        return ", and ".join(clauses)
+
+    def _describe_swap(self) -> str:
+        blocks = sum(lane.num_host_blocks for lane in self.lanes)
+        return f" {blocks:,} more blocks of swap space are on disk." if blocks else ""
 
 
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
@@ -78,20 +115,18 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     attention = attention_backend()
     kv_cache = KVCache(
         model.kv_shapes,
-        capacity.num_blocks,
+        capacity.lanes,
         config.block_size,
         model.dtype,
         attention,
-        capacity.num_host_blocks,
         config.swap_path,
     )
     executor = ModelExecutor(model, kv_cache, attention)
     allocator = _allocator(config, capacity)
     costs = RecoveryCosts()
-    if kv_cache.swap_file is not None and config.preemption_mode == "auto":
-        costs = measure_recovery(
-            executor, kv_cache.swap_file, capacity.num_blocks, config.block_size
-        )
+    if kv_cache.swap_files and config.preemption_mode == "auto":
+        fewest = min(lane.num_blocks for lane in capacity.lanes)
+        costs = measure_recovery(executor, kv_cache.swap_files, fewest, config.block_size)
     scheduler = Scheduler(
         allocator,
         max_num_seqs=config.max_num_seqs,
@@ -108,20 +143,22 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         seed=config.seed,
         sampling_defaults=_sampling_defaults(config, directory),
     )
-    block_bytes = capacity.kv_bytes_per_token * config.block_size
-    return Engine(scheduler, executor, intake, block_bytes=block_bytes), capacity
+    engine = Engine(scheduler, executor, intake, block_bytes=capacity.mean_block_bytes)
+    return engine, capacity
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
-    blocks, host_blocks = capacity.num_blocks, capacity.num_host_blocks
+    size = config.block_size
     if config.kv_allocator == "paged":
-        return PagedAllocator(blocks, config.block_size, host_blocks)
+        lanes = [
+            PagedAllocator(lane.num_blocks, size, lane.num_host_blocks, lane.window)
+            for lane in capacity.lanes
+        ]
+        return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
+    (lane,) = capacity.lanes
+    reservation = Reservation(config.kv_allocator)
     return ContiguousAllocator(
-        blocks,
-        config.block_size,
-        Reservation(config.kv_allocator),
-        capacity.max_model_len,
-        host_blocks,
+        lane.num_blocks, size, reservation, capacity.max_model_len, lane.num_host_blocks
     )
 
 
@@ -139,42 +176,72 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         if prefix_caching:
             raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
         prefix_caching = False
-    per_token = bytes_per_token(model.kv_shapes, model.dtype)
-    full_length = math.ceil(model.max_positions / config.block_size)
-    num_blocks = pool_blocks(
-        per_token * config.block_size,
-        full_length * config.max_num_seqs,
-        config.kv_cache_memory_bytes,
-        free_memory(),
-    )
-    max_model_len = model.max_positions
-    if num_blocks < full_length:
-        fits = num_blocks * config.block_size
-        if config.max_model_len is not None or not fits:
-            needed = full_length * config.block_size * per_token
-            raise ConfigError(
-                f"max_model_len {max_model_len} needs a KV pool of {_size(needed)}; there is room "
-                f"for {fits} tokens: lower max_model_len or raise kv_cache_memory_bytes"
-            )
-        max_model_len = fits
+    lanes, block_bytes = _plan_lanes(config, model)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=per_token,
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, model.dtype),
         block_size=config.block_size,
-        num_blocks=num_blocks,
-        max_model_len=max_model_len,
+        lanes=lanes,
+        pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
+        max_model_len=_longest_that_fits(config, model, lanes, block_bytes),
         prefix_caching=prefix_caching is not False,
-        num_host_blocks=_host_blocks(config.swap_space, per_token * config.block_size),
     )
 
 
-def _host_blocks(swap_space: float, block_bytes: int) -> int:
-    blocks = int(swap_space * 2**30) // block_bytes
-    if swap_space and not blocks:
-        raise ConfigError(f"swap_space must hold at least one block, {block_bytes:,} bytes")
-    return blocks
+def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], list[int]]:
+    """Divide the KV memory among the lanes; the bytes of a block in each of them."""
+    size, num_seqs = config.block_size, config.max_num_seqs
+    # Regions of consecutive blocks keep every token.
+    windows = model.windows if config.kv_allocator == "paged" else (None,) * len(model.windows)
+    groups = layers_by_window(windows)
+    seen = [
+        None if window is None else Window(window, config.max_num_batched_tokens)
+        for window in groups
+    ]
+    block_bytes = [
+        bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
+        for layers in groups.values()
+    ]
+    length = math.ceil(model.max_positions / size)
+    least = [blocks_needed(window, length, size) for window in seen]
+    full_load = [blocks_needed(window, length, size, num_seqs) for window in seen]
+    full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
+    together = sum(block_bytes)  # of a block in every lane
+    budget = together * pool_blocks(
+        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, free_memory()
+    )
+    most = [None if window is None else n for window, n in zip(seen, full_load, strict=True)]
+    blocks = divide(budget, block_bytes, least, most)
+    swap_bytes = int(config.swap_space * 2**30)
+    host_blocks = [0] * len(blocks)
+    if config.swap_space:
+        if swap_bytes < together:
+            raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
+        host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
+    lanes = map(Lane, groups.values(), blocks, host_blocks, seen)
+    return tuple(lanes), block_bytes
+
+
+def _longest_that_fits(
+    config: EngineConfig, model: Model, lanes: Sequence[Lane], block_bytes: Sequence[int]
+) -> int:
+    """The model's length, or what the pool allows one sequence."""
+    size, longest = config.block_size, model.max_positions
+    length = math.ceil(longest / size)
+    needed = [blocks_needed(lane.window, length, size) for lane in lanes]
+    short = [lane for lane, n in zip(lanes, needed, strict=True) if lane.num_blocks < n]
+    if not short:
+        return longest
+    fits = min(lane.num_blocks for lane in short) * size
+    if config.max_model_len is not None or not fits:
+        total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
+        raise ConfigError(
+            f"max_model_len {longest} needs a KV pool of {_size(total)}; there is room "
+            f"for {fits} tokens: lower max_model_len or raise kv_cache_memory_bytes"
+        )
+    return fits
 
 
 def _sampling_defaults(config: EngineConfig, directory: Path) -> dict[str, float | int]:

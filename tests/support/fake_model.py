@@ -3,6 +3,8 @@
 The key at a position is a hash of the token there and of the key before it, *read through the
 block table*; the next token is a hash of all keys, read the same way. One block freed too early,
 copied too late or shared wrongly, and the text changes.
+
+It may have layers with sliding windows, one in each lane: only the keys in the window are read.
 """
 
 from __future__ import annotations
@@ -10,57 +12,66 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
-from quire.memory import BlockMove, MoveKind
-from quire.scheduling import Request, Sample, Step, StepResult
+from quire.memory import BlockMove, BlockTable, MoveKind
+from quire.scheduling import Chunk, Request, Sample, Step, StepResult
 from quire.scheduling.beam_search import BeamSearch
 
 VOCAB = 50
 EOS = 0
 
+Windows = Sequence["int | None"]
+"""The window of each layer."""
 
-def _key(previous: int, token: int) -> int:
-    return zlib.crc32(f"{previous},{token}".encode())
+FULL: Windows = (None,)
+Keys = Sequence[Sequence[int]]
+"""The keys that a token sees, by layer."""
 
 
-def _next_token(keys: Sequence[int], request: Request, branch: int) -> int:
+def _key(layer: int, window: int | None, previous: int, token: int) -> int:
+    return zlib.crc32(f"{layer},{0 if window == 1 else previous},{token}".encode())
+
+
+def _next_token(keys: Keys, request: Request, branch: int) -> int:
     return zlib.crc32(repr((keys, request.seed, branch)).encode()) % VOCAB
 
 
-def _candidates(keys: Sequence[int], count: int) -> list[tuple[int, float]]:
+def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
     """The likeliest tokens: log-probabilities are hashes of all keys, none equal."""
     scores = [(t, -0.5 - zlib.crc32(repr((keys, t)).encode()) / 2**30) for t in range(VOCAB)]
     return sorted(scores, key=lambda pair: -pair[1])[:count]
 
 
-def _keys(token_ids: Sequence[int]) -> list[int]:
-    keys: list[int] = []
-    for token in token_ids:
-        keys.append(_key(keys[-1] if keys else 0, token))
-    return keys
+def _keys(token_ids: Sequence[int], windows: Windows) -> Keys:
+    layers = []
+    for layer, window in enumerate(windows):
+        keys: list[int] = []
+        for token in token_ids:
+            keys.append(_key(layer, window, keys[-1] if keys else 0, token))
+        layers.append(keys if window is None else keys[-window:])
+    return layers
 
 
-def expected_outputs(request: Request) -> list[list[int]]:
+def expected_outputs(request: Request, windows: Windows = FULL) -> list[list[int]]:
     """The request's outputs by plain recursion, no memory involved."""
     if request.params.use_beam_search:
-        return _expected_beams(request)
-    return [_expected_output(request, branch) for branch in range(request.params.n)]
+        return _expected_beams(request, windows)
+    return [_expected_output(request, branch, windows) for branch in range(request.params.n)]
 
 
-def _expected_output(request: Request, branch: int) -> list[int]:
-    keys = _keys(request.prompt_token_ids)
+def _expected_output(request: Request, branch: int, windows: Windows) -> list[int]:
     output: list[int] = []
     while True:
+        keys = _keys([*request.prompt_token_ids, *output], windows)
         output.append(_next_token(keys, request, branch))
         if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
             return output
-        keys.append(_key(keys[-1], output[-1]))
 
 
-def _expected_beams(request: Request) -> list[list[int]]:
+def _expected_beams(request: Request, windows: Windows) -> list[list[int]]:
     beams, outputs = BeamSearch(request), [[]]
     while True:
         candidates = [
-            _candidates(_keys([*request.prompt_token_ids, *output]), beams.num_candidates)
+            _candidates(_keys([*request.prompt_token_ids, *output], windows), beams.num_candidates)
             for output in outputs
         ]
         choices = beams.advance(len(outputs[0]) + 1, candidates, outputs.__getitem__)
@@ -70,54 +81,91 @@ def _expected_beams(request: Request) -> list[list[int]]:
         outputs = [[*outputs[choice.beam], choice.token_id] for choice in choices]
 
 
+class FakeLayer:
+    """One layer's keys: blocks of integers, on the device and on the host."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, num_host_blocks: int, window: int | None
+    ) -> None:
+        self.block_size = block_size
+        self.window = window
+        self.device = [[-1] * block_size for _ in range(num_blocks)]
+        self.host = [[-1] * block_size for _ in range(num_host_blocks)]
+
+    def move(self, move: BlockMove, fails: bool) -> None:
+        source_pool, target_pool = {
+            MoveKind.COPY: (self.device, self.device),
+            MoveKind.SWAP_OUT: (self.device, self.host),
+            MoveKind.SWAP_IN: (self.host, self.device),
+        }[move.kind]
+        target_pool[move.target] = [-2] * self.block_size
+        if not fails:
+            target_pool[move.target] = source_pool[move.source].copy()
+
+    def place(self, table: BlockTable, position: int) -> tuple[list[int], int]:
+        """The block and the offset of a position."""
+        block, offset = divmod(position, self.block_size)
+        assert block >= table.num_dropped, "it has been given back"
+        return self.device[table.block_ids[block - table.num_dropped]], offset
+
+    def read(self, table: BlockTable, position: int) -> int:
+        block, offset = self.place(table, position)
+        return block[offset]
+
+    def seen(self, table: BlockTable, length: int) -> list[int]:
+        """The keys that the last of ``length`` tokens sees."""
+        first = 0 if self.window is None else max(0, length - self.window)
+        return [self.read(table, position) for position in range(first, length)]
+
+
 class FakeExecutor:
     """Executes steps on lists of integers in place of tensors."""
 
     def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
-        self.block_size = block_size
-        self.device = [[-1] * block_size for _ in range(num_blocks)]
-        self.host = [[-1] * block_size for _ in range(num_host_blocks)]
+        self.layers = [FakeLayer(num_blocks, block_size, num_host_blocks, None)]
         self.fails: Callable[[], bool] = lambda: False  # asked for each move to or from the host
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out the moves in order; those that failed."""
-        pools = {
-            MoveKind.COPY: (self.device, self.device),
-            MoveKind.SWAP_OUT: (self.device, self.host),
-            MoveKind.SWAP_IN: (self.host, self.device),
-        }
         failed = []
         for move in moves:
-            source_pool, target_pool = pools[move.kind]
-            if move.kind is not MoveKind.COPY and self.fails():
+            fails = move.kind is not MoveKind.COPY and self.fails()
+            self.layers[move.lane].move(move, fails)
+            if fails:
                 failed.append(move)
-                target_pool[move.target] = [-2] * self.block_size
-            else:
-                target_pool[move.target] = source_pool[move.source].copy()
         return failed
 
     def execute(self, step: Step) -> StepResult:
         result = StepResult({}, failed_moves=self.move(step.moves))
         for chunk in step.chunks:
-            blocks = chunk.table.block_ids
-            for position, token in enumerate(chunk.token_ids, chunk.start):
-                previous = self._read(blocks, position - 1) if position else 0
-                block, offset = divmod(position, self.block_size)
-                self.device[blocks[block]][offset] = _key(previous, token)
+            for number, (layer, table) in enumerate(self._layers(chunk)):
+                for position, token in enumerate(chunk.token_ids, chunk.start):
+                    previous = 0
+                    if position and layer.window != 1:
+                        previous = layer.read(table, position - 1)
+                    block, offset = layer.place(table, position)
+                    block[offset] = _key(number, layer.window, previous, token)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
         for chunk in step.chunks:
             length = chunk.start + len(chunk.token_ids)
+            for position in range(chunk.start + 1, length):  # what the others of a chunk see
+                for layer, table in self._layers(chunk):
+                    assert -3 not in layer.seen(table, position), "what is read is there"
+            keys = [layer.seen(table, length) for layer, table in self._layers(chunk)]
             if chunk.num_candidates:
-                keys = [self._read(chunk.table.block_ids, p) for p in range(length)]
                 result.candidates[chunk.seq_id] = _candidates(keys, chunk.num_candidates)
             elif chunk.num_samples:
-                keys = [self._read(chunk.table.block_ids, p) for p in range(length)]
                 branches = range(chunk.num_samples) if chunk.num_samples > 1 else [chunk.branch]
                 result.samples[chunk.seq_id] = [
                     Sample(_next_token(keys, chunk.request, branch)) for branch in branches
                 ]
         return result
 
-    def _read(self, blocks: Sequence[int], position: int) -> int:
-        block, offset = divmod(position, self.block_size)
-        return self.device[blocks[block]][offset]
+    def poison(self, lane: int, blocks: Sequence[int]) -> None:
+        """Overwrite device blocks that nobody may read any more."""
+        layer = self.layers[lane]
+        for block in blocks:
+            layer.device[block] = [-3] * layer.block_size
+
+    def _layers(self, chunk: Chunk) -> list[tuple[FakeLayer, BlockTable]]:
+        return list(zip(self.layers, chunk.table.lanes, strict=True))

@@ -25,8 +25,8 @@ def check_allocator(allocator: PagedAllocator) -> None:
     check_pool(allocator.host, Counter(b for t in tables if t.swapped for b in t.blocks))
     filled: dict[int, int] = {}
     for table in on_device:
-        assert len(table.blocks) * size >= max(table.num_tokens, 1)
-        for index, block in enumerate(table.blocks):
+        assert (table.num_dropped + len(table.blocks)) * size >= max(table.num_tokens, 1)
+        for index, block in enumerate(table.blocks, table.num_dropped):
             here = max(0, min(size, table.num_tokens - index * size))
             if allocator.device.content(block) is not None:
                 here = size  # found by its content, so full whatever this table uses of it

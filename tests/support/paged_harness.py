@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import attention_backend
-from quire.kernels.ops import AttentionBatch, LayerKV
+from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
 from quire.model import Model
 
 
@@ -35,13 +35,17 @@ def make_batch(
     widest = max(len(sequence.table) for sequence in sequences)
     return AttentionBatch(
         positions=torch.tensor(positions),
-        slots=torch.tensor(slots),
         query_starts=tuple(starts),
         context_lens=torch.tensor(
             [s.length + n for s, n in zip(sequences, new_tokens, strict=True)]
         ),
         prompt_lens=torch.tensor([s.prompt_len for s in sequences]),
-        block_tables=torch.tensor([s.table + [0] * (widest - len(s.table)) for s in sequences]),
+        lanes=(
+            LaneTables(
+                torch.tensor(slots),
+                torch.tensor([s.table + [0] * (widest - len(s.table)) for s in sequences]),
+            ),
+        ),
         block_size=block_size,
     )
 

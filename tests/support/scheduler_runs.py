@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from quire.errors import RequestError
-from quire.memory import KVAllocator, PagedAllocator
+from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
 from quire.scheduling import (
     Preemption,
     PreemptionMode,
@@ -17,13 +17,17 @@ from quire.scheduling import (
     Scheduler,
     SchedulingPolicy,
 )
-from support.fake_model import EOS, VOCAB, FakeExecutor, expected_outputs
+from support.fake_model import EOS, FULL, VOCAB, FakeExecutor, FakeLayer, Windows, expected_outputs
 from support.invariants import check_allocator
 
 MOST_STEPS = 20_000  # a life takes some hundreds
 
-MakeAllocator = Callable[[int, int, int], KVAllocator]
-"""(blocks, block size, host blocks) -> allocator"""
+MakeAllocator = Callable[[int, int, int, int], KVAllocator]
+"""(blocks, block size, host blocks, tokens a step) -> allocator"""
+
+
+def make_paged(blocks: int, size: int, host_blocks: int, step_tokens: int) -> PagedAllocator:
+    return PagedAllocator(blocks, size, host_blocks)
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -68,25 +72,30 @@ def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) ->
 class SchedulerRun:
     """One life: requests arrive, some are aborted, all others end with the text they should."""
 
-    def __init__(self, seed: int, make_allocator: MakeAllocator = PagedAllocator) -> None:
+    def __init__(
+        self, seed: int, make_allocator: MakeAllocator = make_paged, windows: Windows = FULL
+    ) -> None:
         rng = self.rng = random.Random(seed)
         size = rng.choice([1, 2, 3, 4, 8, 16])
         # From barely one request to plenty.
         blocks = max(1, rng.choice([30, 60, 80, 80, 120, 160, 400]) // size)
         host_blocks = rng.choice([0, 20, 100, 400]) // size
-        self.allocator = make_allocator(blocks, size, host_blocks)
+        budget = rng.choice([1, 2, 5, 16, 64])
+        self.allocator = make_allocator(blocks, size, host_blocks, budget)
+        self.windows = windows
         self.policy = rng.choice(list(SchedulingPolicy))
         mode = rng.choice(list(PreemptionMode))
         costs = RecoveryCosts(rng.random() * size, rng.random())
         self.scheduler = Scheduler(
             self.allocator,
             max_num_seqs=rng.choice([1, 4, 8, 8, 32]),
-            max_num_batched_tokens=rng.choice([1, 2, 5, 16, 64]),
+            max_num_batched_tokens=budget,
             enable_prefix_caching=rng.random() < 0.7,
             policy=self.policy,
             preemption=Preemption(self.allocator, mode, costs),
         )
         self.executor = FakeExecutor(blocks, size, host_blocks)
+        self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
         self.executor.fails = lambda: rng.random() < 0.1
         self.outputs: dict[str, list[list[int]]] = {}
         self.requests: dict[str, Request] = {}
@@ -125,10 +134,17 @@ class SchedulerRun:
             request_id = progress.request.request_id
             self.outputs[request_id][progress.branch].append(progress.sample.token_id)
         self.check()
+        for number, lane in enumerate(self.lanes()):
+            self.executor.poison(number, lane.device._blank)
+
+    def lanes(self) -> tuple[PagedAllocator, ...]:
+        if isinstance(self.allocator, LayeredAllocator):
+            return self.allocator.lanes
+        return (self.allocator,) if isinstance(self.allocator, PagedAllocator) else ()
 
     def check(self) -> None:
-        if isinstance(self.allocator, PagedAllocator):
-            check_allocator(self.allocator)
+        for lane in self.lanes():
+            check_allocator(lane)
         usage = self.allocator.usage()
         assert min(usage) >= 0
 
@@ -143,6 +159,6 @@ class SchedulerRun:
                 self.submit(100 + clock)
             assert clock < MOST_STEPS, "no progress"
         for request_id, request in self.requests.items():
-            assert self.outputs[request_id] == expected_outputs(request), request
+            assert self.outputs[request_id] == expected_outputs(request, self.windows), request
         usage = self.allocator.usage()
         assert usage.cached + usage.free == usage.capacity, "leaked blocks"

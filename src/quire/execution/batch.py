@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch
+from quire.kernels.ops import AttentionBatch, LaneTables
+from quire.memory import BlockTable
 from quire.scheduling import Chunk
+
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, AttentionBatch]:
@@ -24,24 +27,37 @@ def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, Atten
     )
     sequence = np.repeat(np.arange(len(chunks)), lengths)  # of each token
     positions = np.arange(num_tokens) - bounds[sequence] + starts[sequence]
-    tables = _pad([chunk.table.block_ids for chunk in chunks])
-    slots = tables[sequence, positions // block_size] * block_size + positions % block_size
     batch = AttentionBatch(
         positions=torch.from_numpy(positions),
-        slots=torch.from_numpy(slots),
         query_starts=tuple(bounds.tolist()),
         context_lens=torch.from_numpy(starts + lengths),
         prompt_lens=torch.tensor([len(chunk.request.prompt_token_ids) for chunk in chunks]),
-        block_tables=torch.from_numpy(tables),
+        lanes=tuple(
+            _lane_tables(tables, sequence, positions, block_size)
+            for tables in zip(*(chunk.table.lanes for chunk in chunks), strict=True)
+        ),
         block_size=block_size,
     )
     return torch.from_numpy(token_ids), batch
 
 
-def _pad(tables: Sequence[tuple[int, ...]]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """[S, widest] block ids, filled up with block 0."""
-    widths = np.array([len(table) for table in tables])
-    padded = np.zeros((len(tables), int(widths.max())), np.int64)
-    flat = np.fromiter(chain.from_iterable(tables), np.int64, int(widths.sum()))
-    padded[np.arange(padded.shape[1]) < widths[:, None]] = flat
+def _lane_tables(
+    tables: Sequence[BlockTable], sequence: Ints, positions: Ints, block_size: int
+) -> LaneTables:
+    """``tables`` [S] are of the sequences; ``sequence`` and ``positions`` [T] of the tokens."""
+    padded = _pad(tables)
+    slots = padded[sequence, positions // block_size] * block_size + positions % block_size
+    return LaneTables(torch.from_numpy(slots), torch.from_numpy(padded))
+
+
+def _pad(tables: Sequence[BlockTable]) -> Ints:
+    """[S, widest] block ids by logical block; block 0 where a table has none."""
+    starts = np.array([table.num_dropped for table in tables])[:, None]
+    widths = np.array([len(table.block_ids) for table in tables])[:, None]
+    padded = np.zeros((len(tables), int((starts + widths).max())), np.int64)
+    flat = np.fromiter(
+        chain.from_iterable(table.block_ids for table in tables), np.int64, int(widths.sum())
+    )
+    columns = np.arange(padded.shape[1])
+    padded[(columns >= starts) & (columns < starts + widths)] = flat
     return padded

@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from quire.execution.lanes import Lane
 from quire.execution.swap_file import SwapFile
 from quire.kernels.ops import AttentionBackend, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind
@@ -24,58 +25,68 @@ def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
 
 
 class KVCache:
-    """Keys and values of all layers, in ``num_blocks`` blocks of ``block_size`` tokens.
+    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each lane.
 
-    ``num_host_blocks`` more are in a file in the directory ``swap_path``.
+    A lane's host blocks are in a file in the directory ``swap_path``.
     """
 
     def __init__(
         self,
         shapes: Sequence[KVShape],
-        num_blocks: int,
+        lanes: Sequence[Lane],
         block_size: int,
         dtype: torch.dtype,
         attention: AttentionBackend,
-        num_host_blocks: int = 0,
         swap_path: str | None = None,
     ) -> None:
         self.block_size = block_size
+        lane_of = {layer: number for number, lane in enumerate(lanes) for layer in lane.layers}
         self.layers = [
-            LayerKV(
-                _zeros((num_blocks, shape.num_kv_heads, block_size, shape.key_dim), dtype),
-                _zeros((num_blocks, shape.num_kv_heads, block_size, shape.value_dim), dtype),
-            )
-            for shape in shapes
+            _layer(shape, lanes[lane_of[layer]].num_blocks, block_size, dtype, lane_of[layer])
+            for layer, shape in enumerate(shapes)
         ]
+        self._lanes = [[self.layers[layer] for layer in lane.layers] for lane in lanes]
         self._attention = attention
-        self.swap_file: SwapFile | None = None
-        if num_host_blocks:
-            self.swap_file = SwapFile(swap_path, num_host_blocks, self.layers)
+        self.swap_files = [
+            SwapFile(swap_path, lane.num_host_blocks, layers)
+            for lane, layers in zip(lanes, self._lanes, strict=True)
+            if lane.num_host_blocks
+        ]
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""
         failed: list[BlockMove] = []
-        for kind, run in groupby(moves, key=lambda move: move.kind):
+        for (kind, lane), run in groupby(moves, key=lambda move: (move.kind, move.lane)):
             if kind is MoveKind.COPY:
                 pairs = [(move.source, move.target) for move in run]
-                for layer in self.layers:
+                for layer in self._lanes[lane]:
                     self._attention.copy_blocks(layer, layer, pairs)
             else:
                 failed += [move for move in run if not self._swap(move)]
         return failed
 
     def _swap(self, move: BlockMove) -> bool:
-        if self.swap_file is None:
+        if not self.swap_files:
             raise ValueError(f"this cache has no host blocks, so it cannot {move.kind.value}")
+        swap_file = self.swap_files[move.lane]
         try:
             if move.kind is MoveKind.SWAP_OUT:
-                self.swap_file.write(move.target, move.source)
+                swap_file.write(move.target, move.source)
             else:
-                self.swap_file.read(move.source, move.target)
+                swap_file.read(move.source, move.target)
         except OSError as error:
             logger.warning("a block could not be swapped, it will be computed again: %s", error)
             return False
         return True
+
+
+def _layer(
+    shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, lane: int
+) -> LayerKV:
+    rows = (num_blocks, shape.num_kv_heads, block_size)
+    return LayerKV(
+        _zeros((*rows, shape.key_dim), dtype), _zeros((*rows, shape.value_dim), dtype), lane
+    )
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.execution.executor import ModelExecutor
 from quire.execution.swap_file import SwapFile
@@ -16,23 +16,28 @@ _REPEATS = 3
 
 
 def measure_recovery(
-    executor: ModelExecutor, swap_file: SwapFile, num_blocks: int, block_size: int
+    executor: ModelExecutor, swap_files: Sequence[SwapFile], num_blocks: int, block_size: int
 ) -> RecoveryCosts:
-    """Time swaps and a prefill on a pool of ``num_blocks`` that nobody uses yet."""
-    blocks = range(min(_BLOCKS, num_blocks, swap_file.num_blocks))
+    """Time swaps and a prefill on lanes of ``num_blocks`` or more that nobody uses yet.
+
+    A block's cost is the mean over the lanes, each of which has a swap file.
+    """
+    count = min(_BLOCKS, num_blocks, *(swap_file.num_blocks for swap_file in swap_files))
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
     table = BlockTable(tuple(range(-(-tokens // block_size))), tokens)
+    table = table._replace(further=(table,) * (len(swap_files) - 1))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
     step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, ())], [])
 
     def swap() -> None:
-        for block in blocks:
-            swap_file.write(block, block)
-        for block in blocks:
-            swap_file.read(block, block)
+        for swap_file in swap_files:
+            for block in range(count):
+                swap_file.write(block, block)
+            for block in range(count):
+                swap_file.read(block, block)
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * len(blocks)),
+        swap_per_block=_seconds(swap) / (2 * count * len(swap_files)),
         recompute_per_token=_seconds(lambda: executor.execute(step)) / tokens,
     )
 

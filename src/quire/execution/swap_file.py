@@ -21,7 +21,7 @@ _MOST_BUFFERS = 512  # of one vectored read or write; systems allow at least 102
 
 
 class SwapFile:
-    """Blocks of all layers, one after another in an unnamed file of fixed size.
+    """Blocks of a lane's layers, one after another in an unnamed file of fixed size.
 
     All of its space is taken when it is made, so it cannot be missing later; and the file has no
     name, so nobody can remove or cut it, and it is gone with the process.
@@ -65,4 +65,4 @@ class SwapFile:
 
     def _tiles(self, device_block: int) -> list[Tensor]:
         """A block's keys and values in every layer, flat."""
-        return [tensor[device_block].view(-1) for layer in self._layers for tensor in layer]
+        return [tensor[device_block].view(-1) for layer in self._layers for tensor in layer[:2]]

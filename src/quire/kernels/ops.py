@@ -26,6 +26,17 @@ class LayerKV(NamedTuple):
 
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]
+    lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
+
+
+class LaneTables(NamedTuple):
+    """Where the tokens of a step are kept in the layers of one lane, which share a window.
+
+    Blocks before the window may have been given back: their columns hold any id.
+    """
+
+    slots: Tensor  # [T] int64, where each new key and value goes: block id x N + offset
+    block_tables: Tensor  # [S, widest table] int64, padded with block 0
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,10 @@ class AttentionBatch:
     """
 
     positions: Tensor  # [T] int64, position of each new token in its sequence
-    slots: Tensor  # [T] int64, where its key and value go: block id x N + offset
     query_starts: tuple[int, ...]  # S + 1 row bounds
     context_lens: Tensor  # [S] int64, tokens of each sequence once this step is done
     prompt_lens: Tensor  # [S] int64, tokens of each sequence's prompt
-    block_tables: Tensor  # [S, widest table] int64, padded with block 0
+    lanes: tuple[LaneTables, ...]
     block_size: int
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
@@ -46,7 +46,7 @@ class _Decodes:
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """Where a step's tokens are written, and what each of them reads."""
+    """Where a step's tokens are written in one lane, and what each of them reads."""
 
     slots: Tensor  # [T]
     prefills: list[_Prefill]
@@ -57,21 +57,10 @@ class ReferencePlan:
 class ReferenceAttention:
     """An ``AttentionBackend`` for any device that torch has."""
 
-    def plan(self, batch: AttentionBatch) -> ReferencePlan:
-        """Index arrays that all layers of a step share; reads ``context_lens`` on the host."""
+    def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
+        """By lane, index arrays that its layers share; reads ``context_lens`` on the host."""
         contexts: list[int] = batch.context_lens.tolist()
-        prefills, singles = [], []
-        bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
-        for seq, (first, last) in enumerate(bounds):
-            if last - first == 1:
-                singles.append(seq)
-            elif last > first:
-                positions = torch.arange(contexts[seq], device=batch.slots.device)
-                slots = _slots_of(batch.block_tables[seq], positions, batch.block_size)
-                start = contexts[seq] - (last - first)
-                prefills.append(_Prefill(slice(first, last), start, slots))
-        decodes = _plan_decodes(batch, contexts, singles) if singles else None
-        return ReferencePlan(batch.slots, prefills, decodes, batch.block_size)
+        return [_plan_lane(batch, lane, contexts) for lane in batch.lanes]
 
     def attend(
         self,
@@ -80,19 +69,20 @@ class ReferenceAttention:
         value: Tensor,
         kv: LayerKV,
         spec: AttentionSpec,
-        plan: ReferencePlan,
+        plan: Sequence[ReferencePlan],
     ) -> Tensor:
         """See ``AttentionBackend.attend``; the result has the query's dtype."""
-        blocks, offsets = plan.slots // plan.block_size, plan.slots % plan.block_size
+        own = plan[kv.lane]
+        blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
         kv.keys[blocks, :, offsets] = key.to(kv.keys.dtype)
         kv.values[blocks, :, offsets] = value.to(kv.values.dtype)
 
         output = query.new_empty(*query.shape[:2], value.shape[2])
-        for prefill in plan.prefills:
+        for prefill in own.prefills:
             output[prefill.rows] = _attend_prefill(query[prefill.rows], kv, spec, prefill)
-        if plan.decodes is not None:
-            rows = plan.decodes.rows
-            output[rows] = _attend_decodes(query[rows], kv, spec, plan.decodes)
+        if own.decodes is not None:
+            rows = own.decodes.rows
+            output[rows] = _attend_decodes(query[rows], kv, spec, own.decodes)
         return output
 
     def copy_blocks(
@@ -109,14 +99,31 @@ def _slots_of(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
     return table.gather(-1, positions // block_size) * block_size + positions % block_size
 
 
-def _plan_decodes(batch: AttentionBatch, contexts: list[int], seqs: list[int]) -> _Decodes:
+def _plan_lane(batch: AttentionBatch, lane: LaneTables, contexts: list[int]) -> ReferencePlan:
+    prefills, singles = [], []
+    bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
+    for seq, (first, last) in enumerate(bounds):
+        if last - first == 1:
+            singles.append(seq)
+        elif last > first:
+            positions = torch.arange(contexts[seq], device=lane.slots.device)
+            slots = _slots_of(lane.block_tables[seq], positions, batch.block_size)
+            start = contexts[seq] - (last - first)
+            prefills.append(_Prefill(slice(first, last), start, slots))
+    decodes = _plan_decodes(batch, lane, contexts, singles) if singles else None
+    return ReferencePlan(lane.slots, prefills, decodes, batch.block_size)
+
+
+def _plan_decodes(
+    batch: AttentionBatch, lane: LaneTables, contexts: list[int], seqs: list[int]
+) -> _Decodes:
     seqs = sorted(seqs, key=lambda seq: contexts[seq])
     lengths = [contexts[seq] for seq in seqs]
-    device = batch.slots.device
+    device = lane.slots.device
     newest = torch.tensor(lengths, device=device)[:, None] - 1
     positions = newest - torch.arange(lengths[-1] - 1, -1, -1, device=device)
     visible = positions >= 0
-    tables = batch.block_tables[torch.tensor(seqs, device=device)]
+    tables = lane.block_tables[torch.tensor(seqs, device=device)]
     slots = _slots_of(tables, torch.where(visible, positions, newest), batch.block_size)
     rows = torch.tensor([batch.query_starts[seq] for seq in seqs], device=device)
     return _Decodes(rows, lengths, slots, visible)
@@ -168,7 +175,9 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
     tiles = (slots // block_size)[:, None] * kv_heads + heads  # of a block and a head
     rows = tiles * block_size + (slots % block_size)[:, None]  # [R, Hkv, C]
     dtype = torch.promote_types(query_dtype, torch.float32)
-    keys, values = (torch.embedding(part.view(-1, part.shape[3]), rows).to(dtype) for part in kv)
+    keys, values = (
+        torch.embedding(part.view(-1, part.shape[3]), rows).to(dtype) for part in kv[:2]
+    )
     return keys, values
 
 

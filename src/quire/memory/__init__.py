@@ -3,8 +3,10 @@
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks
 from quire.memory.contiguous import ContiguousAllocator, Reservation
+from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool
+from quire.memory.window import Window
 
 __all__ = [
     "BlockHash",
@@ -15,10 +17,12 @@ __all__ = [
     "Demand",
     "Fit",
     "KVAllocator",
+    "LayeredAllocator",
     "MoveKind",
     "PagedAllocator",
     "Reservation",
     "Usage",
     "When",
+    "Window",
     "hash_blocks",
 ]

@@ -52,10 +52,17 @@ class Fit(NamedTuple):
 
 
 class BlockTable(NamedTuple):
-    """A frozen view: logical block i of the sequence is physical block ``block_ids[i]``."""
+    """A frozen view: logical block ``num_dropped + i`` is physical block ``block_ids[i]``."""
 
     block_ids: tuple[int, ...]
     num_tokens: int
+    num_dropped: int = 0  # leading blocks that no later token can see, given back
+    further: tuple[BlockTable, ...] = ()  # in the pools of further lanes
+
+    @property
+    def lanes(self) -> tuple[BlockTable, ...]:
+        """The sequence's table in each lane's pool."""
+        return (self, *self.further)
 
 
 class Usage(NamedTuple):
@@ -100,11 +107,17 @@ class KVAllocator(Protocol):
         ...
 
     def blocks_to_append(self, wants: Mapping[int, int]) -> int:
-        """Free blocks that ``append`` would take. Changes nothing."""
+        """Free blocks that ``append`` would take, beside those that it gives back first.
+
+        Changes nothing.
+        """
         ...
 
     def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
         """Room for ``{seq_id: tokens}`` more, for all of these sequences or for none.
+
+        The step before is done: blocks that these tokens and all later ones cannot see are given
+        back first, even where the answer is None.
 
         The moves (copies on write) must be carried out before the tokens are written.
         """

@@ -24,6 +24,7 @@ class BlockMove(NamedTuple):
     kind: MoveKind
     source: int
     target: int
+    lane: int = 0  # the layers whose pool it is in
 
 
 def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:

@@ -4,34 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
+from quire.memory.block_list import BlockList
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
 from quire.memory.pool import BlockPool
-
-
-class _Table:
-    """One sequence's blocks, on the device or (swapped out) on the host."""
-
-    __slots__ = (
-        "blocks", "charge", "entries", "num_published", "num_tokens", "promised", "swapped", "view"
-    )  # fmt: skip
-
-    def __init__(self, num_tokens: int, promised: int) -> None:
-        self.blocks: list[int] = []
-        self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
-        self.charge = 0.0  # block-seconds, for blocks that have been given back
-        self.num_tokens = num_tokens
-        self.promised = promised  # tokens that admission reserved room for
-        self.num_published = 0
-        self.swapped = False
-        self.view: tuple[int, ...] | None = None  # of blocks; None once they have changed
-
-    @property
-    def reserved(self) -> int:
-        """Slots that wait for promised tokens."""
-        return max(0, self.promised - self.num_tokens)
+from quire.memory.prefix import Hits, evicted_tokens, find_hits
+from quire.memory.window import Window, most_held
 
 
 class PagedAllocator:
@@ -39,22 +18,31 @@ class PagedAllocator:
 
     A block is copied when a sequence is about to write into it while others hold it too. Full
     blocks are found again by content (prefix caching) for as long as nobody needed their memory.
+
+    With a ``window``, a sequence gives back the blocks that its later tokens cannot see.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        window: Window | None = None,
+    ) -> None:
         if num_blocks < 1 or block_size < 1 or num_host_blocks < 0:
             raise ValueError(
                 "num_blocks and block_size must be at least 1, num_host_blocks at least 0; got "
                 f"{num_blocks}, {block_size}, {num_host_blocks}"
             )
         self.block_size = block_size
+        self.window = window
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
-        self._tables: dict[int, _Table] = {}
+        self._tables: dict[int, BlockList] = {}
         self._filled = [0] * num_blocks  # slots of each device block that hold a token
         self._unsettled: set[int] = set()  # published, and computed by the step under way
         self._used = 0  # the sum of _filled over held blocks
-        self._reserved = 0  # the sum of _Table.reserved over tables on the device
+        self._reserved = 0  # the sum of BlockList.reserved over tables on the device
 
     @property
     def num_free_blocks(self) -> int:
@@ -66,38 +54,44 @@ class PagedAllocator:
     def fit(self, demand: Demand) -> Fit:
         return self._fit(demand, self._hits(demand))
 
-    def _fit(self, demand: Demand, hits: list[int]) -> Fit:
-        fresh = self._blocks_for(demand.num_tokens)
-        for shared, total in demand.forks:
-            fresh += self._blocks_for(total) - shared // self.block_size
-        cached = _cached_tokens(demand, hits, self.block_size)
-        if cached % self.block_size and self.device.ref_counts[hits[-1]]:
+    def hit_blocks(self, demand: Demand) -> int:
+        """Leading blocks of the demand that need not be computed."""
+        return self._hits(demand).end
+
+    def _fit(self, demand: Demand, hits: Hits) -> Fit:
+        fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
+        blocks, ref_counts = hits.blocks, self.device.ref_counts
+        if hits.tokens % self.block_size and ref_counts[blocks[-1]]:
             fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
-        free_hits = sum(1 for block in hits if not self.device.ref_counts[block])
-        needed = fresh - len(hits) + free_hits + demand.headroom
+        free_hits = sum(1 for block in blocks if not ref_counts[block])
+        needed = fresh - len(blocks) + free_hits + demand.headroom
         free, capacity = self.device.num_free, self.device.num_blocks
         when = When.NOW if needed <= free else When.LATER
         if fresh > capacity:
             when = When.NEVER
-        return Fit(when, needed, free, capacity, cached, self._evicted_tokens(demand, len(hits)))
+        evicted = evicted_tokens(demand, hits.end, self.device, self.block_size)
+        return Fit(when, needed, free, capacity, hits.tokens, evicted)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         self._refuse_known(seq_id)
         hits = self._hits(demand)
         if self._fit(demand, hits).when is not When.NOW:
             return None
-        num_cached = _cached_tokens(demand, hits, self.block_size)
-        table = _Table(num_cached, demand.num_tokens)
-        table.num_published = len(hits)
-        self._revive(hits)
-        table.blocks = hits  # shared before any take(), which could evict them
-        table.entries = self.device.share_all(hits)
-        for _ in range(self._blocks_for(demand.num_tokens) - len(hits)):
+        length = self._blocks_for(demand.num_tokens) - hits.num_dropped
+        if self.window is not None:  # what comes later goes where the window has left
+            length = self.window.most_held([length], self.block_size)
+        promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
+        table = BlockList(hits.tokens, promised, hits.num_dropped)
+        table.num_published = hits.end
+        self._revive(hits.blocks)
+        table.blocks = hits.blocks  # shared before any take(), which could evict them
+        table.entries = self.device.share_all(hits.blocks)
+        for _ in range(length - len(hits.blocks)):
             self._acquire(table, self.device.take())
         self._tables[seq_id] = table
         self._reserved += table.reserved
-        return num_cached
+        return hits.tokens
 
     def blocks_to_append(self, wants: Mapping[int, int]) -> int:
         size, tables, ref_counts = self.block_size, self._tables, self.device.ref_counts
@@ -106,13 +100,16 @@ class PagedAllocator:
         for seq_id, count in wants.items():
             table = tables[seq_id]
             first = table.num_tokens
-            growth += max(0, -(-(first + count) // size) - len(table.blocks))
-            if first % size and ref_counts[table.blocks[first // size]] > 1:
-                writers[table.blocks[first // size]] += 1
+            dropped, blocks = table.num_dropped, table.blocks
+            growth += max(0, -(-(first + count) // size) - dropped - len(blocks))
+            if first % size and ref_counts[blocks[first // size - dropped]] > 1:
+                writers[blocks[first // size - dropped]] += 1
         # Of k writers among r owners all copy, except the last if nobody else holds the block.
         return growth + sum(min(k, ref_counts[block] - 1) for block, k in writers.items())
 
     def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+        if self.window is not None:
+            self.drop(wants)
         if len(wants) == 1 and self._append_in_place(wants):
             return []
         if self.blocks_to_append(wants) > self.device.num_free:
@@ -122,18 +119,35 @@ class PagedAllocator:
         for seq_id, count in wants.items():
             table = self._tables[seq_id]
             first = table.num_tokens
-            if first % size and ref_counts[table.blocks[first // size]] > 1:
-                moves.append(self._copy_on_write(table, first // size, first % size))
+            index = first // size - table.num_dropped
+            if first % size and ref_counts[table.blocks[index]] > 1:
+                moves.append(self._copy_on_write(table, index, first % size))
             self._write(table, count)
         return moves
+
+    def drop(self, seq_ids: Iterable[int]) -> None:
+        """Give back the blocks that these sequences' next tokens and all later ones cannot see.
+
+        No step that reads them may be under way. Nobody reads them any more, so this is not
+        undone where there is no room for what comes next.
+        """
+        if self.window is None:
+            return
+        for seq_id in seq_ids:
+            table = self._tables[seq_id]
+            unseen = self.window.left_behind(table.num_tokens, self.block_size)
+            count = unseen - table.num_dropped
+            if count > 0:
+                self._give_back(table, count)
+                table.num_dropped = unseen
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         # Allocates nothing, so it cannot run out.
         self._refuse_known(child_id)
         parent = self._tables[parent_id]
-        child = _Table(parent.num_tokens, parent.num_tokens)
+        child = BlockList(parent.num_tokens, parent.num_tokens, parent.num_dropped)
         child.num_published, child.swapped = parent.num_published, parent.swapped
-        child.blocks = parent.blocks[: self._blocks_for(parent.num_tokens)]
+        child.blocks = self._filled_blocks(parent)
         entries = (self.host if parent.swapped else self.device).share_all(child.blocks)
         child.entries = [] if parent.swapped else entries
         self._tables[child_id] = child
@@ -141,9 +155,10 @@ class PagedAllocator:
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
         table = self._tables[seq_id]
-        for i in range(table.num_published, len(block_hashes)):
-            self.device.publish(table.blocks[i], block_hashes[i])
-            self._unsettled.add(table.blocks[i])
+        dropped = table.num_dropped
+        for i in range(max(dropped, table.num_published), len(block_hashes)):
+            self.device.publish(table.blocks[i - dropped], block_hashes[i])
+            self._unsettled.add(table.blocks[i - dropped])
         table.num_published = max(table.num_published, len(block_hashes))
 
     def settle(self) -> None:
@@ -161,12 +176,20 @@ class PagedAllocator:
             self._leave_device(table)
         return table.charge
 
+    def can_swap_out(self, seq_ids: Iterable[int]) -> bool:
+        filled = (self._filled_blocks(self._tables[seq_id]) for seq_id in seq_ids)
+        return len(_distinct(filled)) <= self.host.num_free
+
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
-        tables = [self._tables[seq_id] for seq_id in seq_ids]
-        filled = [table.blocks[: self._blocks_for(table.num_tokens)] for table in tables]
-        distinct = list(dict.fromkeys(block for blocks in filled for block in blocks))
-        if len(distinct) > self.host.num_free:
+        seq_ids = list(seq_ids)
+        # Before they leave, so that none comes back only to be dropped: were its move to fail,
+        # nobody would own it, and its content would still be found.
+        self.drop(seq_ids)
+        if not self.can_swap_out(seq_ids):
             return None
+        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        filled = [self._filled_blocks(table) for table in tables]
+        distinct = _distinct(filled)
         target = {block: self.host.take() for block in distinct}
         for block in distinct:
             content = self.device.content(block)
@@ -183,15 +206,21 @@ class PagedAllocator:
             table.swapped, table.view = True, None
         return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
 
-    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+    def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
         tables = [self._tables[seq_id] for seq_id in seq_ids]
-        distinct = list(dict.fromkeys(block for table in tables for block in table.blocks))
-        target = self._still_on_device(distinct)
-        free_hits = sum(1 for block in target.values() if not self.device.ref_counts[block])
-        tails = [max(0, self._blocks_for(t.promised) - len(t.blocks)) for t in tables]
-        needed = len(distinct) - len(target) + free_hits + sum(tails) + headroom
-        if needed > self.device.num_free:
+        distinct = _distinct(table.blocks for table in tables)
+        found = self._still_on_device(distinct)
+        free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
+        copied, tails = len(distinct) - len(found), sum(map(self._tail, tables))
+        return copied + free_hits + tails + headroom <= self.device.num_free
+
+    def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
+        seq_ids = list(seq_ids)
+        if not self.can_swap_in(seq_ids, headroom):
             return None
+        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        distinct = _distinct(table.blocks for table in tables)
+        target = self._still_on_device(distinct)
         self._revive(target.values())
         self.device.share_all(list(target.values()))  # before any take(), which could evict them
         moves = []
@@ -200,7 +229,7 @@ class PagedAllocator:
                 target[block] = self._restore(block)
                 moves.append(BlockMove(MoveKind.SWAP_IN, block, target[block]))
         seen: set[int] = set()
-        for table, tail in zip(tables, tails, strict=True):
+        for table in tables:
             host_blocks, table.blocks = table.blocks, []
             for block in host_blocks:
                 if block in seen:  # the first owner's reference is the one taken above
@@ -208,10 +237,10 @@ class PagedAllocator:
                 seen.add(block)
                 self.host.release(block)
                 self._acquire(table, target[block])
-            for _ in range(tail):
+            for _ in range(self._tail(table)):
                 self._acquire(table, self.device.take())
             table.swapped = False
-            self._fill(table, 0)
+            self._fill(table, table.num_dropped)
             self._reserved += table.reserved
         return moves
 
@@ -219,7 +248,7 @@ class PagedAllocator:
         table = self._tables[seq_id]
         if table.view is None:
             table.view = tuple(table.blocks)
-        return BlockTable(table.view, table.num_tokens)
+        return BlockTable(table.view, table.num_tokens, table.num_dropped)
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:
@@ -246,36 +275,23 @@ class PagedAllocator:
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _hits(self, demand: Demand) -> list[int]:
-        """Blocks that hold the demand's beginning, the last one perhaps but for its last token."""
-        most = self._blocks_for(demand.num_tokens - 1)  # one token is left to compute
-        hits: list[int] = []
-        for content in islice(demand.block_hashes, most):
-            block = self.device.find(content)
-            if block is None:
-                break
-            hits.append(block)
-        # A copy on write is made before the step that computes an unsettled block.
-        if len(hits) * self.block_size >= demand.num_tokens and hits[-1] in self._unsettled:
-            hits.pop()
-        return hits
+    def _tail(self, table: BlockList) -> int:
+        """Blocks that a swapped-out table was promised and has no tokens in yet."""
+        return max(0, self._blocks_for(table.promised) - table.num_dropped - len(table.blocks))
 
-    def _evicted_tokens(self, demand: Demand, hits: int) -> int:
-        """Tokens after the hits that were cached until their blocks were needed."""
-        count = 0
-        for content in islice(demand.block_hashes, hits, None):
-            if not self.device.was_evicted(content) and self.device.find(content) is None:
-                break
-            count += 1
-        return min(count * self.block_size, demand.num_tokens - 1 - hits * self.block_size)
+    def _filled_blocks(self, table: BlockList) -> list[int]:
+        return table.blocks[: self._blocks_for(table.num_tokens) - table.num_dropped]
 
-    def _acquire(self, table: _Table, block: int) -> None:
+    def _hits(self, demand: Demand) -> Hits:
+        return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
+
+    def _acquire(self, table: BlockList, block: int) -> None:
         """Put a block that has been taken or shared at the end of a table."""
         table.blocks.append(block)
         table.entries.append(self.device.charged(block))
         table.view = None
 
-    def _leave_device(self, table: _Table) -> None:
+    def _leave_device(self, table: BlockList) -> None:
         """Release a table's blocks and settle what its sequence owes for them.
 
         Tail first: a prefix is useful without its tail, a tail never without its prefix.
@@ -286,7 +302,15 @@ class PagedAllocator:
             self._release(block)
         table.entries = []
 
-    def _copy_on_write(self, table: _Table, index: int, offset: int) -> BlockMove:
+    def _give_back(self, table: BlockList, count: int) -> None:
+        """Release the first ``count`` blocks of a table on the device."""
+        for block, entry in zip(table.blocks[:count], table.entries, strict=False):
+            table.charge += self.device.charged(block) - entry
+            self._release(block)
+        del table.blocks[:count], table.entries[:count]
+        table.view = None
+
+    def _copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         source, target = table.blocks[index], self.device.take()
         self._filled[target] = offset
         self._used += offset
@@ -296,10 +320,10 @@ class PagedAllocator:
         table.view = None
         return BlockMove(MoveKind.COPY, source, target)
 
-    def _write(self, table: _Table, count: int) -> None:
+    def _write(self, table: BlockList, count: int) -> None:
         """Fill ``count`` slots after the last token, taking blocks as they run out."""
         first = table.num_tokens
-        for _ in range(self._blocks_for(first + count) - len(table.blocks)):
+        for _ in range(self._blocks_for(first + count) - table.num_dropped - len(table.blocks)):
             self._acquire(table, self.device.take())
         self._reserved -= min(count, table.reserved)
         table.num_tokens = first + count
@@ -312,7 +336,7 @@ class PagedAllocator:
         index, offset = divmod(table.num_tokens, self.block_size)
         if count != 1 or not offset:
             return False
-        block = table.blocks[index]
+        block = table.blocks[index - table.num_dropped]
         if self.device.ref_counts[block] != 1:
             return False
         if table.promised > table.num_tokens:
@@ -323,11 +347,11 @@ class PagedAllocator:
             self._used += 1
         return True
 
-    def _fill(self, table: _Table, first_block: int) -> None:
+    def _fill(self, table: BlockList, first_block: int) -> None:
         """Count the tokens in a table's blocks, once for all the owners of a block."""
         size = self.block_size
         for index in range(first_block, self._blocks_for(table.num_tokens)):
-            block = table.blocks[index]
+            block = table.blocks[index - table.num_dropped]
             filled = min(size, table.num_tokens - index * size)
             if filled > self._filled[block]:
                 self._used += filled - self._filled[block]
@@ -367,5 +391,6 @@ class PagedAllocator:
             raise ValueError(f"sequence {seq_id} already has a block table")
 
 
-def _cached_tokens(demand: Demand, hits: Sequence[int], block_size: int) -> int:
-    return min(len(hits) * block_size, demand.num_tokens - 1)
+def _distinct(tables: Iterable[Iterable[int]]) -> list[int]:
+    """The blocks of these tables, each once, in order."""
+    return list(dict.fromkeys(block for blocks in tables for block in blocks))

@@ -20,6 +20,7 @@ class Model(Protocol):
 
     vocab_size: int  # columns of the logits
     kv_shapes: tuple[KVShape, ...]  # by layer
+    windows: tuple[int | None, ...]  # by layer: the last tokens that one sees, itself included
     max_positions: int  # the longest sequence, prompt and output, in tokens
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype  # of the hidden states, keys and values

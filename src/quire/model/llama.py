@@ -182,6 +182,7 @@ class LlamaModel:
         self.kv_shapes = (KVShape(llama.num_kv_heads, llama.head_dim, llama.head_dim),) * len(
             llama.windows
         )
+        self.windows = llama.windows
         self._rope = llama.rope.build()
         stable = self._rope.stable_length
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable

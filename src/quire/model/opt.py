@@ -132,6 +132,7 @@ class OPTModel:
         self.max_positions = checked_max_positions(max_model_len, positions, positions)
         head_dim = opt.hidden_size // opt.num_heads
         self.kv_shapes = (KVShape(opt.num_heads, head_dim, head_dim),) * opt.num_layers
+        self.windows: tuple[int | None, ...] = (None,) * opt.num_layers
 
         # Some published checkpoints leave out the outer name.
         plain = "decoder.embed_tokens.weight" in weights

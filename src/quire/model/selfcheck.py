@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.kernels.dispatch import attention_backend
-from quire.kernels.ops import AttentionBatch, LayerKV
+from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
 from quire.model.base import Model
 
 # Two texts, side by side in two steps: first a long and a short prompt chunk, then the rest, which
@@ -69,10 +69,9 @@ def _batch(new: Sequence[slice]) -> AttentionBatch:
     counts = torch.tensor([0, *map(len, positions)])
     return AttentionBatch(
         positions=torch.cat(positions),
-        slots=torch.cat(slots),
         query_starts=tuple(counts.cumsum(0).tolist()),
         context_lens=torch.tensor([part.stop for part in new]),
         prompt_lens=torch.full((len(new),), _LENGTH),
-        block_tables=tables,
+        lanes=(LaneTables(torch.cat(slots), tables),),
         block_size=_BLOCK_SIZE,
     )

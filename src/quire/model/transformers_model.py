@@ -60,6 +60,7 @@ class TransformersModel:
             self._head = causal_lm
             self.kv_shapes = tuple(probe.shapes)
             self._specs = tuple(probe.specs)
+            self.windows = tuple(spec.window for spec in self._specs)
             try:
                 check_against(self, texts, own)
             except Exception as error:  # the architecture's code may raise anything

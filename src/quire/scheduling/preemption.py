@@ -44,9 +44,12 @@ class Preemption:
         """Take all blocks of ``victim``, because ``grower`` cannot have what it wants."""
         allocator = self._allocator
         needed, free = allocator.blocks_to_append(wants), allocator.num_free_blocks
-        blocks, _ = allocator.blocks_held(victim.tables())
+        blocks, shared = allocator.blocks_held(victim.tables())
         swap = 2 * blocks * self._costs.swap_per_block
-        recompute = blocks * allocator.block_size * self._costs.recompute_per_token
+        # What branches share is computed once; blocks out of their windows are computed too.
+        tokens = sum(branch.num_computed for branch in victim.branches)
+        distinct = tokens * blocks / (blocks + shared) if shared else tokens
+        recompute = distinct * self._costs.recompute_per_token
         why = f"the last in line while {grower.request.request_id} could not grow"
         moves = None
         if self._mode is PreemptionMode.SWAP or (

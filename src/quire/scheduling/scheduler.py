@@ -152,7 +152,7 @@ class Scheduler:
 
     def spoil(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        lost = {(move.kind, move.target) for move in moves}
+        lost = {(move.kind, move.lane, move.target) for move in moves}
         if not lost:
             return
         for status, kind in (
@@ -160,8 +160,11 @@ class Scheduler:
             (Status.RUNNING, MoveKind.SWAP_IN),
         ):
             for group in [*self.running, *self.waiting]:
-                blocks = [self.allocator.table(i).block_ids for i in group.tables()]
-                if group.status is status and any((kind, b) in lost for t in blocks for b in t):
+                tables = (self.allocator.table(i).lanes for i in group.tables())
+                held = (
+                    (i, b) for lanes in tables for i, t in enumerate(lanes) for b in t.block_ids
+                )
+                if group.status is status and any((kind, *place) in lost for place in held):
                     self._preemption.forget(group, spoiled=True)
                     self._leave(group)
                     insort(self.waiting, group, key=_place)
@@ -198,7 +201,11 @@ class Scheduler:
             (tokens,) = wants.values()
             chunk = self._chunk(group, group.branches[0], tokens)
             step.chunks.append(chunk)
-            group.memory.hold(len(chunk.table.block_ids), 0)
+            table = chunk.table
+            held = len(table.block_ids)
+            if table.further:
+                held += sum(len(other.block_ids) for other in table.further)
+            group.memory.hold(held, 0)
             return tokens
         for branch in group.branches:
             if branch.seq_id in wants:

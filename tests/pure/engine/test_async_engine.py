@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,14 @@ async def running(executor: FakeExecutor | None = None) -> AsyncIterator[AsyncEn
         await asyncio.wait_for(engine.stop(), 10)
 
 
+class SlowExecutor(FakeExecutor):
+    """Leaves time to do something while a request runs."""
+
+    def execute(self, step: Step) -> StepResult:
+        time.sleep(0.005)
+        return super().execute(step)
+
+
 async def collect(engine: AsyncEngine, request_id: str, tokens: int) -> list[int]:
     params = SamplingParams(max_tokens=tokens, seed=1)
     deltas = engine.generate(request_id, PROMPT, params)
@@ -64,7 +73,7 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
 
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
-        async with running() as engine:
+        async with running(SlowExecutor(64, 4)) as engine:
             deltas = engine.generate("r", PROMPT, SamplingParams(max_tokens=190))
             assert isinstance(await anext(deltas), Delta)
             await deltas.aclose()  # type: ignore[attr-defined]
@@ -75,7 +84,7 @@ def test_closing_the_iterator_frees_the_blocks() -> None:
 
 def test_an_id_in_use_is_refused_and_its_first_owner_unharmed() -> None:
     async def main() -> None:
-        async with running() as engine:
+        async with running(SlowExecutor(64, 4)) as engine:
             first = asyncio.create_task(collect(engine, "r", 150))
             while "r" not in engine._inboxes:
                 await asyncio.sleep(0)
@@ -118,7 +127,7 @@ def test_when_the_engine_dies_nobody_hangs() -> None:
 
 def test_stopping_ends_what_runs() -> None:
     async def main() -> None:
-        async with running() as engine:
+        async with running(SlowExecutor(64, 4)) as engine:
             task = asyncio.create_task(collect(engine, "r", 190))
             while "r" not in engine._inboxes:
                 await asyncio.sleep(0)

@@ -6,17 +6,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, hash_blocks
+from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, Window, hash_blocks
 from support.invariants import check_allocator
 
 
 class PagedMachine(RuleBasedStateMachine):
     """Slots hold (history) values; a sequence must always read back its own tokens."""
 
-    @initialize(blocks=st.integers(1, 12), size=st.sampled_from([1, 2, 4]), host=st.integers(0, 8))
-    def build(self, blocks: int, size: int, host: int) -> None:
-        self.allocator = PagedAllocator(blocks, size, host)
-        self.size = size
+    @initialize(
+        blocks=st.integers(1, 12),
+        size=st.sampled_from([1, 2, 4]),
+        host=st.integers(0, 8),
+        window=st.none() | st.builds(Window, st.integers(1, 9), st.integers(1, 10)),
+    )
+    def build(self, blocks: int, size: int, host: int, window: Window | None) -> None:
+        self.allocator = PagedAllocator(blocks, size, host, window)
+        self.size, self.window = size, window
         self.device: dict[tuple[int, int], object] = {}
         self.host: dict[tuple[int, int], object] = {}
         self.texts: dict[int, list[int]] = {}  # seq_id -> tokens known
@@ -34,14 +39,25 @@ class PagedMachine(RuleBasedStateMachine):
             MoveKind.SWAP_OUT: (self.device, self.host),
             MoveKind.SWAP_IN: (self.host, self.device),
         }
-        for kind, source, target in moves:
+        for kind, source, target, _ in moves:
             from_pool, to_pool = pools[kind]
             block = [from_pool.get((source, i)) for i in range(self.size)]
             to_pool.update({(target, i): value for i, value in enumerate(block)})
 
     def slot(self, seq_id: int, position: int) -> tuple[int, int]:
         block, offset = divmod(position, self.size)
-        return self.allocator.table(seq_id).block_ids[block], offset
+        table = self.allocator.table(seq_id)
+        assert block >= table.num_dropped
+        return table.block_ids[block - table.num_dropped], offset
+
+    def first_seen(self, seq_id: int) -> int:
+        """The oldest position that the next token sees."""
+        return 0 if self.window is None else max(0, self.computed[seq_id] - self.window.tokens + 1)
+
+    def check_readable(self, seq_id: int) -> None:
+        pool = self.host if seq_id in self.swapped else self.device
+        for p in range(self.first_seen(seq_id), self.computed[seq_id]):
+            assert pool[self.slot(seq_id, p)] == tuple(self.texts[seq_id][: p + 1])
 
     def hashes(self, tokens: list[int]) -> list[bytes]:
         return hash_blocks(b"", tokens, self.size)
@@ -67,8 +83,12 @@ class PagedMachine(RuleBasedStateMachine):
         fit = self.allocator.fit(demand)
         cached = self.allocator.admit(self.next_id, demand)
         assert (cached is not None) == (fit.when is When.NOW)
-        if -(-length // self.size) > fit.capacity:
-            assert fit.when is When.NEVER
+        uncached = self.allocator.fit(Demand(length))
+        if self.window is None:
+            assert (uncached.when is When.NEVER) == (-(-length // self.size) > fit.capacity)
+        elif uncached.when is When.NEVER:  # in blocks, the window and a step are too much
+            seen = min(length, self.window.tokens + self.window.step_tokens)
+            assert -(-seen // self.size) + 3 > fit.capacity
         if cached is not None:
             assert cached == fit.cached < length
             self.texts[self.next_id], self.computed[self.next_id] = tokens, cached
@@ -90,18 +110,26 @@ class PagedMachine(RuleBasedStateMachine):
             return
         group = data.draw(st.sampled_from(groups))
         wants = {i: data.draw(st.integers(1, 5)) for i in group}
-        before = [self.allocator.table(i) for i in group]
+        before = [self.seen_blocks(i) for i in group]
         if not self.grow(wants):
-            assert before == [self.allocator.table(i) for i in group]
+            assert before == [self.seen_blocks(i) for i in group]
+
+    def seen_blocks(self, seq_id: int) -> tuple[int, ...]:
+        table = self.allocator.table(seq_id)
+        return table.block_ids[self.first_seen(seq_id) // self.size - table.num_dropped :]
 
     def grow(self, wants: dict[int, int]) -> bool:
         needed, free = self.allocator.blocks_to_append(wants), self.allocator.num_free_blocks
         moves = self.allocator.append(wants)
-        assert (moves is None) == (needed > free)
         if moves is None:
+            assert self.allocator.blocks_to_append(wants) > self.allocator.num_free_blocks
             return False
-        assert needed == free - self.allocator.num_free_blocks
+        taken = free - self.allocator.num_free_blocks
+        assert taken == needed <= free if self.window is None else taken <= needed
         self.replay(moves)
+        for i in wants:  # what the step itself reads
+            self.check_readable(i)
+            assert self.allocator.table(i).num_dropped == self.first_seen(i) // self.size
         for i, count in wants.items():
             while len(self.texts[i]) < self.computed[i] + count:
                 self.texts[i].append(i % 2)
@@ -158,7 +186,8 @@ class PagedMachine(RuleBasedStateMachine):
         distinct = {
             block
             for i in group
-            for block in self.allocator.table(i).block_ids[: -(-self.computed[i] // self.size)]
+            for p in range(self.first_seen(i) // self.size * self.size, self.computed[i])
+            for block, _ in [self.slot(i, p)]
         }
         room = self.allocator.host.num_free
         moves = self.allocator.swap_out(group)
@@ -178,9 +207,7 @@ class PagedMachine(RuleBasedStateMachine):
     @invariant()
     def every_sequence_reads_its_own_tokens(self) -> None:
         for seq_id in getattr(self, "texts", ()):
-            pool = self.host if seq_id in self.swapped else self.device
-            for p in range(self.computed[seq_id]):
-                assert pool[self.slot(seq_id, p)] == tuple(self.texts[seq_id][: p + 1])
+            self.check_readable(seq_id)
 
     def teardown(self) -> None:
         if not hasattr(self, "allocator"):

@@ -18,7 +18,7 @@ class ContiguousRun(SchedulerRun):
     def __init__(self, seed: int, reservation: Reservation) -> None:
         super().__init__(
             seed,
-            lambda blocks, size, host: ContiguousAllocator(
+            lambda blocks, size, host, _: ContiguousAllocator(
                 blocks, size, reservation, MODEL_LENGTH, host
             ),
         )

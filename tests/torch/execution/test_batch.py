@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from quire.execution.batch import build_batch
 from quire.execution.kv_cache import KVCache, bytes_per_token
+from quire.execution.lanes import Lane
 from quire.kernels.dispatch import attention_backend
 from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind
@@ -38,18 +39,18 @@ def test_every_token_stands_where_its_table_says(
             block = chunk.table.block_ids[position // block_size]
             assert token_ids[row] == token
             assert batch.positions[row] == position
-            assert batch.slots[row] == block * block_size + position % block_size
+            assert batch.lanes[0].slots[row] == block * block_size + position % block_size
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
         assert batch.prompt_lens[s] == len(chunk.request.prompt_token_ids)
         width = len(chunk.table.block_ids)
-        assert tuple(batch.block_tables[s, :width].tolist()) == chunk.table.block_ids
+        assert tuple(batch.lanes[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
     assert batch.query_starts[-1] == row == len(token_ids)
 
 
 def test_moves_are_carried_out_in_order() -> None:
     shapes = (KVShape(2, 4, 3), KVShape(1, 2, 2))
-    cache = KVCache(shapes, 4, 8, torch.bfloat16, attention_backend())
+    cache = KVCache(shapes, [Lane((0, 1), 4)], 8, torch.bfloat16, attention_backend())
     for layer in cache.layers:
         for block in range(4):
             layer.keys[block], layer.values[block] = block, -block
@@ -62,7 +63,7 @@ def test_moves_are_carried_out_in_order() -> None:
 
 def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
     shapes = (KVShape(2, 4, 3),)
-    cache = KVCache(shapes, 5, 8, torch.bfloat16, attention_backend())
+    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.bfloat16, attention_backend())
     (layer,) = cache.layers
     assert layer.keys.shape == (5, 2, 8, 4) and layer.values.shape == (5, 2, 8, 3)
     assert layer.keys.dtype == torch.bfloat16

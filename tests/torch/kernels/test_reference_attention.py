@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels import reference
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
 from quire.kernels.reference import ReferenceAttention
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
@@ -76,11 +76,10 @@ def make_case(
     contexts = torch.tensor([context for context, _ in ragged])
     batch = AttentionBatch(
         positions=torch.cat(positions),
-        slots=torch.cat(slots),
         query_starts=tuple(starts),
         context_lens=contexts,
         prompt_lens=contexts,
-        block_tables=torch.tensor(tables),
+        lanes=(LaneTables(torch.cat(slots), torch.tensor(tables)),),
         block_size=block_size,
     )
     return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
@@ -154,7 +153,7 @@ def test_new_keys_and_values_are_written_and_nothing_else() -> None:
     plan = backend.plan(case.batch)
     backend.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
     size = case.batch.block_size
-    blocks, offsets = case.batch.slots // size, case.batch.slots % size
+    blocks, offsets = case.batch.lanes[0].slots // size, case.batch.lanes[0].slots % size
     assert torch.equal(case.kv.keys[blocks, :, offsets], keys)
     assert torch.equal(case.kv.values[blocks, :, offsets], values)
     case.kv.keys[blocks, :, offsets] = before[blocks, :, offsets]
@@ -177,7 +176,8 @@ def test_blocks_before_the_window_are_not_read() -> None:
     """A sliding window gives its old blocks back; their place in the table may hold any id."""
     ragged = ((30, 1), (30, 3))
     case = make_case(ragged=ragged)
-    case.batch.block_tables[:, :5] = case.batch.block_tables.max() + 1  # all NaN
+    tables = case.batch.lanes[0].block_tables
+    tables[:, :5] = tables.max() + 1  # all NaN
     assert_equal_to_plain(case, AttentionSpec(0.25, window=8))
 
 

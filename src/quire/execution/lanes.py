@@ -1,0 +1,57 @@
+"""Lanes: the layers that share a window, and how the KV memory is divided among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quire.memory import Window
+
+
+class Lane(NamedTuple):
+    """Layers whose blocks are given out together, and how many blocks they have."""
+
+    layers: tuple[int, ...]
+    num_blocks: int
+    num_host_blocks: int = 0
+    window: Window | None = None
+
+
+def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[int, ...]]:
+    """The layers of each lane, full attention first."""
+    distinct = sorted(set(windows), key=lambda window: (window is not None, window or 0))
+    return {
+        window: tuple(layer for layer, own in enumerate(windows) if own == window)
+        for window in distinct
+    }
+
+
+def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs: int = 1) -> int:
+    """Most blocks that sequences of ``length`` blocks hold in a lane."""
+    lengths = [length] * num_seqs
+    return sum(lengths) if window is None else window.most_held(lengths, block_size)
+
+
+def divide(
+    budget: int, block_bytes: Sequence[int], least: Sequence[int], most: Sequence[int | None]
+) -> list[int]:
+    """Blocks of each lane, for ``budget`` bytes; the lists are by lane.
+
+    least: blocks that the longest sequence needs: given first, if there are bytes for all.
+    most: no lane gets more, the others have it instead; None: no limit.
+    Beyond that, all lanes get the same number of blocks, since a short sequence needs as many in
+    each.
+    """
+    blocks = [0] * len(block_bytes)
+    if sum(count * size for count, size in zip(least, block_bytes, strict=True)) <= budget:
+        blocks = list(least)
+    left = budget - sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
+    room = [None if cap is None else cap - has for cap, has in zip(most, blocks, strict=True)]
+    open_lanes = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
+    for place, lane in enumerate(open_lanes):
+        share = left // sum(block_bytes[i] for i in open_lanes[place:])
+        limit = room[lane]
+        more = share if limit is None else min(share, limit)
+        blocks[lane] += more
+        left -= more * block_bytes[lane]
+    return blocks

@@ -1,0 +1,90 @@
+"""Finding the beginning of a prompt among the blocks that are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from quire.memory.allocator import Demand
+from quire.memory.blocks import BlockHash
+from quire.memory.pool import BlockPool
+from quire.memory.window import Window
+
+
+class Hits(NamedTuple):
+    """What a demand finds of its beginning."""
+
+    tokens: int  # that need not be computed
+    num_dropped: int  # leading blocks of them that nobody will read
+    blocks: list[int]  # the others
+
+    @property
+    def end(self) -> int:
+        return self.num_dropped + len(self.blocks)
+
+
+def find_hits(
+    demand: Demand,
+    pool: BlockPool,
+    block_size: int,
+    window: Window | None,
+    unsettled: Collection[int],
+) -> Hits:
+    """Blocks that hold the demand's beginning, the last one perhaps but for its last token.
+
+    ``unsettled``: blocks that are computed by the step under way.
+    """
+    hashes, computed = demand.block_hashes, demand.num_tokens - 1  # one token is left to compute
+    end = min(-(-computed // block_size), len(hashes))
+    # A copy on write is made before the step that computes an unsettled block.
+    if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:
+        end -= 1
+    first = 0
+    blocks: list[int] = []
+    if window is not None:
+        first, blocks = _last_window(hashes, end, computed, pool, block_size, window)
+    else:
+        for content in islice(hashes, end):
+            block = pool.find(content)
+            if block is None:
+                break
+            blocks.append(block)
+    return Hits(min((first + len(blocks)) * block_size, computed), first, blocks)
+
+
+def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) -> int:
+    """Tokens after the first ``hits`` blocks that were cached until their blocks were needed."""
+    count = 0
+    for content in islice(demand.block_hashes, hits, None):
+        if not pool.was_evicted(content) and pool.find(content) is None:
+            break
+        count += 1
+    return min(count * block_size, demand.num_tokens - 1 - hits * block_size)
+
+
+def _last_window(
+    hashes: Sequence[BlockHash],
+    end: int,
+    computed: int,
+    pool: BlockPool,
+    block_size: int,
+    window: Window,
+) -> tuple[int, list[int]]:
+    """The longest beginning of at most ``end`` blocks of which all that is still seen is there.
+
+    Searched from the back, each block once: where one is missing, the beginning can only end
+    before it. Its last block must be there even if the next token does not see it.
+    """
+    first = end
+    blocks: list[int] = []
+    while end and first > min(
+        window.left_behind(min(end * block_size, computed), block_size), end - 1
+    ):
+        first -= 1
+        block = pool.find(hashes[first])
+        if block is None:
+            end, blocks = first, []
+        else:
+            blocks.append(block)
+    return first, blocks[::-1]
