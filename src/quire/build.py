@@ -68,11 +68,7 @@ class Capacity:
         """One paragraph for the person who starts the engine."""
         typical = min(sum(_TYPICAL_TOKENS), self.max_model_len)
         full, usual = (
-            min(
-                lane.num_blocks
-                // blocks_needed(lane.window, math.ceil(length / self.block_size), self.block_size)
-                for lane in self.lanes
-            )
+            min(lane.seqs_that_fit(length, self.block_size) for lane in self.lanes)
             for length in (self.max_model_len, typical)
         )
         return (
@@ -86,16 +82,16 @@ class Capacity:
         )
 
     def _describe_lanes(self) -> str:
-        clauses = []
+        clauses, num_layers = [], sum(len(lane.layers) for lane in self.lanes)
         for lane in self.lanes:
             clause = (
                 f"{lane.num_blocks:,} blocks of {self.block_size}, "
                 f"{lane.num_blocks * self.block_size:,} tokens"
             )
             if lane.window is not None or len(self.lanes) > 1:
-                clause += f", for {len(lane.layers)} layers"
+                clause += f", for {len(lane.layers)} of {num_layers} layers"
             if lane.window is not None:
-                clause += f" that keep only the last {lane.window.tokens:,} tokens of a sequence"
+                clause += f" (only the last {lane.window.tokens:,} tokens of a sequence)"
             clauses.append(clause)
         return ", and ".join(clauses)
 

@@ -16,6 +16,15 @@ class Lane(NamedTuple):
     num_host_blocks: int = 0
     window: Window | None = None
 
+    def seqs_that_fit(self, num_tokens: int, block_size: int) -> int:
+        """Sequences of ``num_tokens`` that it holds at one time."""
+        length = -(-num_tokens // block_size)
+        whole = self.num_blocks // length
+        if self.window is None:
+            return whole
+        spare = self.num_blocks - self.window.step_blocks(block_size)
+        return max(whole, spare // self.window.seq_blocks(block_size))
+
 
 def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[int, ...]]:
     """The layers of each lane, full attention first."""

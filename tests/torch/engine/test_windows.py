@@ -44,7 +44,8 @@ def test_a_pool_of_windows_serves_texts_that_do_not_fit(model_dir: ModelDir) -> 
     llm = make_llm(directory)
     assert [lane.num_blocks for lane in llm.capacity.lanes] == [WINDOW_BLOCKS]
     assert WINDOW_BLOCKS * 4 <= FULL_BLOCKS
-    assert "2 layers that keep only the last 12 tokens" in llm.capacity.describe()
+    assert "2 of 2 layers (only the last 12 tokens of a sequence)" in llm.capacity.describe()
+    assert f"holds {len(LENGTHS)} sequences of the full 128" in llm.capacity.describe()
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert texts(outputs) == [[hf_greedy(directory, p, NEW_TOKENS)] for p in prompts]
     assert sum(output.metrics.num_preemptions for output in outputs) == 0
