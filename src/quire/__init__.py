@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quire.version import __version__
+
 if TYPE_CHECKING:
     from quire.llm import LLM
     from quire.scheduling import SamplingParams
 
-__version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from quire import __version__
 from quire.config import EngineConfig
 from quire.errors import QuireError
 from quire.scheduling.sampling_params import SamplingParams
 from quire.threads import wait_passively
+from quire.version import __version__
 
 _SAMPLING_HELP = {
     "n": "outputs for each prompt",

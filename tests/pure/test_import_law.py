@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "errors": set(),
     "config": set(),
     "threads": set(),
+    "version": set(),
     "metrics": set(),
     "workload": set(),
     "memory": set(),
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "memory", "scheduling"},
-    "server": {"metrics", "scheduling", "engine"},
+    "server": {"metrics", "scheduling", "engine", "version"},
     "build": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
     "llm": {"build", "config", "engine", "scheduling"},
 }
@@ -49,7 +50,7 @@ def imports(file: Path) -> Iterator[str]:
             continue
         for name in names:
             package, _, rest = name.partition(".")
-            if package == "quire" and not rest.startswith("__"):
+            if package == "quire":
                 yield rest.split(".")[0]
 
 

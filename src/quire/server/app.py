@@ -12,7 +12,6 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from quire import __version__
 from quire.engine import AsyncEngine, Engine
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
@@ -21,6 +20,7 @@ from quire.server.metrics import ServerMetrics
 from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.service import Service
+from quire.version import __version__
 
 logger = logging.getLogger(__name__)
 
