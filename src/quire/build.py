@@ -66,7 +66,10 @@ class Capacity:
 
     def describe(self) -> str:
         """One paragraph for the person who starts the engine."""
-        typical = min(sum(_TYPICAL_TOKENS), self.max_model_len)
+        tokens_in, tokens_out = _TYPICAL_TOKENS
+        typical, chats = tokens_in + tokens_out, f" ({tokens_in} in, {tokens_out} out)"
+        if typical > self.max_model_len:
+            typical, chats = self.max_model_len, ""
         full, usual = (
             min(lane.seqs_that_fit(length, self.block_size) for lane in self.lanes)
             for length in (self.max_model_len, typical)
@@ -76,8 +79,7 @@ class Capacity:
             f"{_size(self.kv_bytes_per_token)} of KV cache a token. The KV pool is "
             f"{_size(self.pool_bytes)}: {self._describe_lanes()}. "
             f"That holds {full:,} sequences of the full "
-            f"{self.max_model_len:,} tokens, or {usual:,} typical chats of {typical} "
-            f"({_TYPICAL_TOKENS[0]} in, {_TYPICAL_TOKENS[1]} out). "
+            f"{self.max_model_len:,} tokens, or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.prefix_caching else 'off'}.{self._describe_swap()}"
         )
 
