@@ -104,7 +104,7 @@ class Capacity:
 
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
-    directory = DEMO_MODEL if config.model is None else resolve_model(config.model, config.revision)
+    directory = resolve_model(config.model or DEMO_MODEL, config.revision)
     model = load_model(directory, config.dtype, config.max_model_len)
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)

@@ -89,6 +89,8 @@ class EngineConfig:
             raise ConfigError(f"swap_space must be at least 0 GiB, got {space!r}")
         if self.preemption_mode == "swap" and not space:
             raise ConfigError('preemption_mode "swap" needs a swap_space above 0')
+        if self.preemption_mode == "recompute" and space:
+            raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
         size = self.kv_cache_memory_bytes

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
@@ -107,8 +108,9 @@ class Engine:
             delta = request.advance(progress, now)
             if delta.finish_reason is not None and progress.finish_reason is None:
                 self.scheduler.finish(progress.seq_id)  # a stop string
-            if delta.final is not None:
+            if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
+                delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
 
@@ -137,7 +139,7 @@ class Engine:
         for chunk in step.chunks:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
-                deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
                 del self._requests[chunk.request.request_id]
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
+                deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
         return deltas

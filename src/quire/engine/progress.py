@@ -113,7 +113,6 @@ class RequestProgress:
             first,
             output.finish_reason,
             output.stop_reason,
-            self.final(now) if self.done else None,
         )
 
     @property

@@ -35,6 +35,8 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     """
     path = Path(name_or_dir).expanduser()
     if path.is_dir():
+        if revision is not None:
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
         return path
     name = str(name_or_dir)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:

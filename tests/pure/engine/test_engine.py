@@ -231,3 +231,23 @@ def test_waste_is_measured_over_time() -> None:
     efficiency = engine.stats.kv_efficiency
     # Fills blocks of 4 one slot a step: between one token more than a block and a full one.
     assert efficiency is not None and 0.7 < efficiency < 1.0
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"max_tokens": 3}, {"stop": ["three f"]}, {"stop_token_ids": [STORY[2]]}]
+)
+def test_memory_is_charged_however_a_text_ends(params: dict[str, Any]) -> None:
+    _, output = finish(**params)
+    # Some block was held from the first token to the last.
+    lasted = output.metrics.e2e_latency - (output.metrics.ttft or 0.0)
+    assert lasted > 0
+    assert output.metrics.block_seconds >= lasted
+
+
+def test_memory_is_charged_to_a_request_that_fails() -> None:
+    engine, executor = make_engine()
+    engine.add_request("a", "Tell me", SamplingParams())
+    engine.step()
+    executor.break_step = True
+    (delta,) = engine.step()
+    assert delta.final is not None and delta.final.metrics.block_seconds > 0

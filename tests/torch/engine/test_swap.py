@@ -10,7 +10,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
-from quire.errors import ConfigError
+from quire.errors import ConfigError, ModelError
 from quire.execution.swap_file import SwapFile
 from quire.scheduling import Verdict
 from support.hf_reference import random_prompts
@@ -47,7 +47,8 @@ def test_tokens_do_not_depend_on_preemption(
 ) -> None:
     directory, prompts = model_dir("llama"), random_prompts(33, 41, 37)
     wanted = make_llm(directory, 200).generate(prompts, params, use_tqdm=False)
-    llm = make_llm(directory, 50, preemption_mode=mode, swap_space=0.01)
+    space = 0.0 if mode == "recompute" else 0.01
+    llm = make_llm(directory, 50, preemption_mode=mode, swap_space=space)
     got = llm.generate(prompts, params, use_tqdm=False)
     assert texts(got) == texts(wanted)
     swaps = sum(output.metrics.num_swaps for output in got)
@@ -117,6 +118,8 @@ def test_contiguous_memory_gives_the_same_tokens(
     ("options", "message"),
     [
         ({"preemption_mode": "swap"}, "needs a swap_space"),
+        ({"preemption_mode": "recompute", "swap_space": 1}, "swap_space does nothing"),
+        ({"revision": "main"}, "revision needs a Hugging Face name"),
         ({"swap_path": "/tmp"}, "swap_path needs"),
         ({"swap_space": 1e-9}, "at least one block"),
         ({"swap_space": -1}, "swap_space must be"),
@@ -128,5 +131,5 @@ def test_contiguous_memory_gives_the_same_tokens(
     ],
 )
 def test_contradictory_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, ModelError), match=message):
         LLM(kv_cache_memory_bytes="8MiB", **options)
