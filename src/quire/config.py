@@ -40,7 +40,17 @@ class EngineConfig:
         "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
     )
     max_model_len: int | None = _setting(
-        None, "longest prompt plus output, in tokens (default: what model and KV pool allow)"
+        None,
+        "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
+        "window, no limit)",
+    )
+    window: int | None = _setting(
+        None,
+        "tokens that each token sees, itself included: a sequence may then go on for ever, in a "
+        "fixed number of KV blocks (default: as the model says)",
+    )
+    attention_sinks: int = _setting(
+        0, "first tokens of a sequence that its tokens see beside the window (StreamingLLM)"
     )
     block_size: int = _setting(16, "tokens in a KV block")
     kv_cache_memory_bytes: int | None = _setting(
@@ -73,7 +83,7 @@ class EngineConfig:
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is None:
                 continue
@@ -93,11 +103,27 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        self._check_window()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_window(self) -> None:
+        sinks, window = self.attention_sinks, self.window
+        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
+            raise ConfigError(f"attention_sinks must be an integer of at least 0, got {sinks!r}")
+        if window is None:
+            if sinks:
+                raise ConfigError("attention_sinks needs a window")
+            return
+        if window < self.block_size:
+            raise ConfigError(
+                f"window must be at least block_size, {self.block_size}; got {window}"
+            )
+        if self.kv_allocator != "paged":
+            raise ConfigError('window needs kv_allocator "paged"')
 
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
@@ -111,6 +137,7 @@ class EngineConfig:
         return cls(**options)
 
 
+_COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "window")
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),

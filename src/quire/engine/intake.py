@@ -39,14 +39,16 @@ class Intake:
         tokenizer: Tokenizer,
         *,
         vocab_size: int,
-        max_model_len: int,
+        max_model_len: int | None,
+        default_max_tokens: int = 0,
         eos_token_ids: Iterable[int],
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
-        self.max_model_len = max_model_len
+        self.max_model_len = max_model_len  # None: there is no longest sequence
+        self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         self._eos_token_ids = frozenset(eos_token_ids)
         self._random = random.Random(seed)
@@ -124,9 +126,11 @@ class Intake:
             raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
 
     def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
-        room = self.max_model_len - prompt_tokens
         if not prompt_tokens:
             raise RequestError("prompt must not be empty", "prompt")
+        if self.max_model_len is None:
+            return params.max_tokens or max(self._default_max_tokens, params.min_tokens)
+        room = self.max_model_len - prompt_tokens
         if room < 1:
             raise RequestError(
                 f"the prompt has {prompt_tokens} tokens; with max_model_len {self.max_model_len} "

@@ -49,7 +49,12 @@ def _lane_tables(
     dropped = np.array([table.num_dropped for table in tables])
     columns = positions // block_size - dropped[sequence]
     slots = padded[sequence, columns] * block_size + positions % block_size
-    return LaneTables(torch.from_numpy(slots), torch.from_numpy(padded), torch.from_numpy(dropped))
+    return LaneTables(
+        torch.from_numpy(slots),
+        torch.from_numpy(padded),
+        torch.from_numpy(dropped),
+        tables[0].num_sink_blocks,
+    )
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Ints:

@@ -7,13 +7,13 @@ in code. Tensors are named as in ``transformers``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from quire.errors import ModelError
+from quire.errors import ConfigError, ModelError
 from quire.kernels.ops import (
     ACTIVATIONS,
     AttentionBatch,
@@ -24,7 +24,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
 )
-from quire.model.base import checked_max_positions
+from quire.model.base import Streaming, checked_max_positions
 from quire.model.config import Fields, ModelConfig
 from quire.model.layers import MLP, Linear
 from quire.model.rope import RopeConfig
@@ -165,13 +165,23 @@ class _Layer:
 class LlamaModel:
     """A ``Model`` of the Llama family."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        max_model_len: int | None,
+        streaming: Streaming | None = None,
+    ) -> None:
         """Take the family's tensors from ``weights``.
 
         Raises:
             ModelError: see ``LlamaConfig.read``, ``Weights.take`` and ``checked_max_positions``.
+            ConfigError: the model cannot attend as ``streaming`` says.
         """
         llama = LlamaConfig.read(config)
+        if streaming is not None:
+            _refuse_to_stream(llama, streaming)
+            llama = replace(llama, windows=(streaming.window,) * len(llama.windows))
         self.vocab_size = llama.vocab_size
         self.eos_token_ids = config.eos_token_ids
         self.dtype = weights.dtype
@@ -183,13 +193,16 @@ class LlamaModel:
         )
         self.windows = llama.windows
         self._rope = llama.rope.build()
+        if streaming is not None:
+            self._rope = replace(self._rope, reach=streaming.reach)
         stable = self._rope.stable_length
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
 
         shape = (llama.vocab_size, llama.hidden_size)
         self._embedding = weights.take("model.embed_tokens.weight", *shape)
         self._layers = [
-            _read_layer(llama, weights, index, window) for index, window in enumerate(llama.windows)
+            _read_layer(llama, weights, index, window, streaming.sinks if streaming else 0)
+            for index, window in enumerate(llama.windows)
         ]
         self._norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
         # As in transformers 5, a head that is stored is used even where the config says tied.
@@ -226,7 +239,24 @@ def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> 
     return Norm(width, weights.take(f"{name}.weight", width), config.norm_eps)
 
 
-def _read_layer(config: LlamaConfig, weights: Weights, index: int, window: int | None) -> _Layer:
+def _refuse_to_stream(config: LlamaConfig, streaming: Streaming) -> None:
+    if any(config.windows):
+        raise ConfigError("window: this model has sliding windows of its own")
+    if config.rope.build().stable_length is not None:
+        raise ConfigError(
+            f"window: the rotary frequencies of this model ({config.rope.kind}) change with the "
+            "length of the sequence, so it cannot run for ever"
+        )
+    longest = max(config.rope.limit, config.rope.max_position_embeddings)
+    if streaming.reach > longest:
+        raise ConfigError(
+            f"attention_sinks + window is {streaming.reach}; this model allows at most {longest}"
+        )
+
+
+def _read_layer(
+    config: LlamaConfig, weights: Weights, index: int, window: int | None, sinks: int
+) -> _Layer:
     prefix = f"model.layers.{index}"
     hidden, head_dim = config.hidden_size, config.head_dim
     heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
@@ -248,6 +278,7 @@ def _read_layer(config: LlamaConfig, weights: Weights, index: int, window: int |
         spec=AttentionSpec(
             scale=head_dim**-0.5,
             window=window,
+            sinks=sinks,
             query_norm=head_norm("q_norm"),
             key_norm=head_norm("k_norm"),
         ),

@@ -9,7 +9,7 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.model import llama, opt
-from quire.model.base import Model
+from quire.model.base import Model, Streaming
 from quire.model.config import DTYPES, ModelConfig, read_config
 from quire.model.weights import Weights
 
@@ -74,22 +74,30 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     raise ModelError(f"cannot load {name}: {reason}")
 
 
-def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None = None) -> Model:
+def load_model(
+    directory: Path,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    streaming: Streaming | None = None,
+) -> Model:
     """Load the model in ``directory``.
 
     Args:
         directory: holds config.json and safetensors files.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
+        streaming: attend to attention sinks and a window only; None is as the config says.
 
     Raises:
-        ConfigError: ``dtype`` is unknown.
+        ConfigError: ``dtype`` is unknown, or the model cannot attend as ``streaming`` says.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
     config = read_config(directory)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
+    if streaming is not None:
+        return _load_streaming(config, directory, wanted, max_model_len, streaming)
     build = NATIVE.get(config.architecture)
     if build is None:
         from quire.model.transformers_model import TransformersModel
@@ -97,5 +105,23 @@ def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None =
         return TransformersModel.load(config, directory, wanted, max_model_len)
     weights = Weights(directory, wanted)
     model = build(config, weights, max_model_len)
+    weights.finish()
+    return model
+
+
+def _load_streaming(
+    config: ModelConfig,
+    directory: Path,
+    dtype: torch.dtype | None,
+    max_model_len: int | None,
+    streaming: Streaming,
+) -> Model:
+    if config.architecture not in llama.ARCHITECTURES:
+        raise ConfigError(
+            f"window needs a model with rotary positions and code of its own here; "
+            f"{config.architecture} is none, but these are: {', '.join(llama.ARCHITECTURES)}"
+        )
+    weights = Weights(directory, dtype)
+    model = llama.LlamaModel(config, weights, max_model_len, streaming)
     weights.finish()
     return model

@@ -219,7 +219,7 @@ class Scheduler:
         if self.enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
             branch.hash_blocks(size)
-            self.allocator.commit(branch.seq_id, branch.block_hashes[: end // size])
+            self.allocator.commit(branch.seq_id, branch.block_hashes, end // size)
         samples = candidates = 0
         if end == len(branch.token_ids):
             if group.beams is not None:
