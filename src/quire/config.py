@@ -62,6 +62,14 @@ class EngineConfig:
     max_num_batched_tokens: int = _setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
+    max_num_sessions: int = _setting(
+        64, "most streaming sessions that are open at once, busy or idle"
+    )
+    session_timeout: float | None = _setting(
+        None,
+        "seconds after which a session that nobody uses may be closed to make room for another "
+        "(default: never)",
+    )
     enable_prefix_caching: bool | None = _setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
@@ -79,6 +87,11 @@ class EngineConfig:
     swap_space: float = _setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
     swap_path: str | None = _setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
+    )
+    threads: int | None = _setting(
+        None,
+        "threads that compute (default: the cores that this process may use, its cgroup's quota "
+        "included)",
     )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
@@ -103,6 +116,11 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        timeout = self.session_timeout
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
+        ):
+            raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
         self._check_window()
         size = self.kv_cache_memory_bytes
         if size is not None:
@@ -137,7 +155,15 @@ class EngineConfig:
         return cls(**options)
 
 
-_COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "window")
+_COUNTS = (
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "max_num_sessions",
+    "threads",
+    "window",
+)
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),

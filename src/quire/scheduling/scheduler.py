@@ -233,7 +233,7 @@ class Scheduler:
             branch.seq_id,
             request,
             branch.index,
-            branch.token_ids[start:end],
+            branch.token_ids[start:end].tolist(),
             start,
             self.allocator.table(branch.seq_id),
             samples,
