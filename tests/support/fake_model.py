@@ -72,10 +72,19 @@ def expected_outputs(request: Request, windows: Windows = FULL) -> list[list[int
     return [_expected_output(request, branch, windows) for branch in range(request.params.n)]
 
 
+def expected_turn(history: Sequence[int], request: Request, windows: Windows) -> list[int]:
+    """What a session's turn generates after its history."""
+    return _continue(history, request, 0, windows)
+
+
 def _expected_output(request: Request, branch: int, windows: Windows) -> list[int]:
+    return _continue(request.prompt_token_ids, request, branch, windows)
+
+
+def _continue(prompt: Sequence[int], request: Request, branch: int, windows: Windows) -> list[int]:
     output: list[int] = []
     while True:
-        keys = _keys([*request.prompt_token_ids, *output], windows)
+        keys = _keys([*prompt, *output], windows)
         output.append(_next_token(keys, request, branch))
         if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
             return output

@@ -31,7 +31,7 @@ def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, Atten
         positions=torch.from_numpy(positions),
         query_starts=tuple(bounds.tolist()),
         context_lens=torch.from_numpy(starts + lengths),
-        prompt_lens=torch.tensor([len(chunk.request.prompt_token_ids) for chunk in chunks]),
+        prompt_lens=torch.tensor([chunk.output_start for chunk in chunks]),
         lanes=tuple(
             _lane_tables(tables, sequence, positions, block_size)
             for tables in zip(*(chunk.table.lanes for chunk in chunks), strict=True)

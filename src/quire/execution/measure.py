@@ -32,7 +32,7 @@ def measure_recovery(
     table = BlockTable(blocks, tokens, num_sink_blocks=num_sink_blocks)
     table = table._replace(further=(table,) * (len(swap_files) - 1))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
-    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, ())], [])
+    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, (), tokens)], [])
 
     def swap() -> None:
         for swap_file in swap_files:

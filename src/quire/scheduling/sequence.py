@@ -95,7 +95,7 @@ class Status(Enum):
     WAITING = "waiting"  # holds no blocks
     RUNNING = "running"
     SWAPPED = "swapped"  # its blocks are on the host
-    RESIDENT = "resident"  # holds blocks, but is not running: a session between two turns
+    RESIDENT = "resident"  # holds blocks but does not run: an idle session, or its next turn
 
 
 class SequenceGroup:
