@@ -144,6 +144,8 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         enable_prefix_caching=capacity.prefix_caching,
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
+        max_num_sessions=config.max_num_sessions,
+        attention_sinks=config.attention_sinks,
     )
     intake = Intake(
         tokenizer,
@@ -154,8 +156,23 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         seed=config.seed,
         sampling_defaults=_sampling_defaults(config, directory),
     )
-    engine = Engine(scheduler, executor, intake, block_bytes=capacity.mean_block_bytes)
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        block_bytes=capacity.mean_block_bytes,
+        session_timeout=config.session_timeout,
+        why_no_sessions=_why_no_sessions(config, model),
+    )
     return engine, capacity
+
+
+def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
+    if config.kv_allocator != "paged":
+        return 'sessions need kv_allocator "paged": contiguous memory is reserved to the end'
+    if model.kv_depends_on_prompt_length:
+        return "this model's rotary scaling depends on the length of the prompt: no sessions"
+    return None
 
 
 def _load_model(config: EngineConfig, directory: Path) -> Model:

@@ -5,6 +5,7 @@ QuireError
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
 ├── RequestError   a request cannot be served as asked; ``field`` names the culprit
 │   ├── UnknownSessionError   it names a session that is not open
+│   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
 └── EngineError    the engine failed while it worked; running requests end with this
 """
@@ -18,6 +19,7 @@ __all__ = [
     "QuireError",
     "RequestError",
     "SessionBusyError",
+    "TooManySessionsError",
     "UnknownSessionError",
 ]
 
@@ -47,6 +49,10 @@ class RequestError(QuireError, ValueError):
 
 class UnknownSessionError(RequestError):
     """A request names a session that is not open."""
+
+
+class TooManySessionsError(RequestError):
+    """A request would open more sessions than may be open."""
 
 
 class SessionBusyError(RequestError):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from quire.errors import RequestError, SessionBusyError, UnknownSessionError
+from quire.errors import (
+    RequestError,
+    SessionBusyError,
+    TooManySessionsError,
+    UnknownSessionError,
+)
 from quire.memory import KVAllocator
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.request import Request
@@ -52,7 +57,7 @@ class Sessions:
         if session_id in self._sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
         if len(self._sessions) >= self.max_num_sessions:
-            raise RequestError(
+            raise TooManySessionsError(
                 f"max_num_sessions, {self.max_num_sessions}, are open: close one first",
                 "session_id",
             )
