@@ -155,14 +155,19 @@ class PagedAllocator:
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
         table = self._tables[seq_id]
-        dropped, sinks = table.num_dropped, table.num_sinks
-        for i in range(table.num_published, count):
-            if sinks <= i < sinks + dropped:
-                continue
-            block = table.blocks[i if i < sinks else i - dropped]
+        sinks, dropped, first = table.num_sinks, table.num_dropped, table.num_published
+        self._publish(table.blocks, block_hashes, range(first, min(sinks, count)), 0)
+        kept = range(max(first, sinks + dropped), count)
+        self._publish(table.blocks, block_hashes, kept, dropped)
+        table.num_published = max(first, count)
+
+    def _publish(
+        self, blocks: list[int], block_hashes: Sequence[BlockHash], logical: range, dropped: int
+    ) -> None:
+        for i in logical:
+            block = blocks[i - dropped]
             self.device.publish(block, block_hashes[i])
             self._unsettled.add(block)
-        table.num_published = max(table.num_published, count)
 
     def settle(self) -> None:
         self._unsettled.clear()

@@ -318,7 +318,7 @@ class Scheduler:
             branch.seq_id,
             request,
             branch.index,
-            branch.token_ids[start:end].tolist(),
+            [branch.token_ids[start]] if tokens == 1 else branch.token_ids[start:end].tolist(),
             start,
             self.allocator.table(branch.seq_id),
             samples,
