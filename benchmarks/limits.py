@@ -37,7 +37,7 @@ def seconds(work: Callable[[], object], least: float = 0.5) -> float:
 
 def read_bandwidth() -> float:
     """Bytes a second, over all of torch's threads, of a plain sum over 256 MiB."""
-    data = torch.ones(BYTES // 8, dtype=torch.int64)
+    data = torch.ones(BYTES // 4, dtype=torch.float32)
     return BYTES / seconds(lambda: data.sum())
 
 
@@ -57,7 +57,7 @@ def products(in_features: int, out_features: int, rows: int) -> dict[str, float]
 
 
 def _pack(weight: Tensor, rows: int) -> Tensor:
-    packed: Tensor = torch._C._nn.mkldnn_reorder_linear_weight(weight.to_mkldnn(), rows)
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return packed
 
 
