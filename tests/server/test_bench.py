@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from quire.bench.systems import Online
 from quire.bench.workloads import BenchRequest, make_workload
 from quire.cli import main
 from quire.errors import ConfigError, EngineError
+from quire.scheduling import Step
 from support.live_server import MAX_MODEL_LEN, LiveServer
 
 
@@ -46,8 +48,14 @@ def test_latency_is_of_one_request_at_a_time(
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_more_requests_run_at_once_than_asked_for(server: LiveServer, most: int) -> None:
     running = []
-    server.executor.fail = lambda step: running.append(len(step.chunks))
-    Online(server.url, max_concurrency=most).run([BenchRequest([5] * 4, 6)] * 7).all_metrics()
+
+    def linger(step: Step) -> None:
+        running.append(len(step.chunks))
+        time.sleep(0.005)  # longer than it takes to send the next request
+
+    server.executor.fail = linger
+    requests = [BenchRequest([5], 40)] * (most + 2)
+    Online(server.url, max_concurrency=most).run(requests).all_metrics()
     assert max(running) == most
 
 
