@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,8 @@ def main() -> int:
     arguments = parser.parse_args()
 
     server = Online(arguments.url)
-    trace = fill(read_azure(arguments.trace, arguments.requests), np.random.default_rng(0))
+    lengths = islice(read_azure(arguments.trace), arguments.requests)
+    trace = fill(lengths, np.random.default_rng(0))
     requests = [
         request._replace(arrival=request.arrival / arguments.speed).cut(server.max_model_len)
         for request in trace

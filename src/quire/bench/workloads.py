@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ def one_request(input_len: int, output_len: int, seed: int) -> BenchRequest:
 
 
 def fill(
-    lengths: Sequence[TraceRequest], rng: Generator, shared: Sequence[int] = ()
+    lengths: Iterable[TraceRequest], rng: Generator, shared: Sequence[int] = ()
 ) -> list[BenchRequest]:
     """Give requests random prompts, which begin with the ``shared`` tokens."""
     return [
