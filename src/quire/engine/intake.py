@@ -81,12 +81,11 @@ class Intake:
         self,
         request_id: str,
         history: Sequence[int],
-        num_input: int,
+        prompt: tuple[int, ...],
         params: SamplingParams,
         arrival: float,
     ) -> PreparedRequest:
-        """The next turn of a session, whose prompt is the last ``num_input`` of its tokens."""
-        prompt = tuple(history[len(history) - num_input :])
+        """The next turn of a session, whose prompt is the end of its history."""
         max_tokens = self._max_tokens(len(history), params, "the session", "session_id")
         request = self._request(request_id, prompt, max_tokens, params, arrival)
         return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]))

@@ -68,7 +68,7 @@ class SessionDesk:
     ) -> PreparedRequest:
         session, now = self.get(session_id), self._clock()
         prepared = self._intake.prepare_turn(
-            request_id, session.history, session.num_input, params, now
+            request_id, session.history, session.input_token_ids, params, now
         )
         self._last_used[session_id] = now
         return replace(prepared, request=replace(prepared.request, priority=priority))

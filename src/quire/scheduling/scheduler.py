@@ -125,8 +125,7 @@ class Scheduler:
     def num_running_seqs(self) -> int:
         return sum(group.width for group in self.running)
 
-    # -- sessions ------------------------------------------------------------------------------
-    # UnknownSessionError if it is not open, SessionBusyError while a turn of it is under way.
+    # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
     def open_session(self, session_id: str, cache_salt: str = "") -> None:
         """A sequence that lives from turn to turn; RequestError if too many are open."""
@@ -139,10 +138,7 @@ class Scheduler:
         self._note(inputs.Appended(session_id, tuple(token_ids)))
 
     def add_turn(self, session_id: str, request: Request) -> SequenceGroup:
-        """Queue a request whose prompt is the session's input, and which goes on from its history.
-
-        RequestError if it could never run to its end, or asks for more than one sequence.
-        """
+        """Queue a request that goes on from the session's history, or refuse it."""
         session = self.sessions.unused(session_id)
         try:
             refuse_as_turn(request, session)
@@ -185,7 +181,7 @@ class Scheduler:
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Progress]:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped."""
-        if self._journal is not None:
+        if self._journal is not None:  # what decides is picked out only for one
             self._journal(inputs.Updated(inputs.deciding(result), now))
         self.allocator.advance(now)
         self._spoil(result.failed_moves)
@@ -271,9 +267,8 @@ class Scheduler:
         step.moves.extend(swaps)
 
     def _shortage(self, wants: dict[int, int]) -> Shortage:
-        allocator = self.allocator
-        needed, free = allocator.blocks_to_append(wants), allocator.num_free_blocks
-        return Shortage("could not grow", needed, free)
+        needed = self.allocator.blocks_to_append(wants)
+        return Shortage("could not grow", needed, self.allocator.num_free_blocks)
 
     def _add_chunks(
         self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
