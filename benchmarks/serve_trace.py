@@ -16,6 +16,7 @@ import random
 import re
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -77,7 +78,7 @@ async def run(arguments: argparse.Namespace) -> int:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=arguments.url, timeout=None, limits=limits) as client:
         model = (await client.get("/v1/models")).json()["data"][0]
-        trace = read_azure(arguments.trace, arguments.requests)
+        trace = islice(read_azure(arguments.trace), arguments.requests)
         requests = [request.clipped(model["max_model_len"]) for request in trace]
         before, started = await slot_seconds(client), time.perf_counter()
         outcomes = await asyncio.gather(

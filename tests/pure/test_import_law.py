@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
+    "simulation": {"metrics", "workload", "memory", "scheduling"},
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "memory", "scheduling"},
@@ -33,7 +34,10 @@ MAY_IMPORT = {
     "llm": {"build", "config", "engine", "scheduling"},
 }
 COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
-TORCH_FREE = ["errors", "config", "metrics", "workload", "memory", "scheduling", "engine", "server"]
+TORCH_FREE = [
+    "errors", "config", "metrics", "workload", "memory", "scheduling", "simulation", "engine",
+    "server",
+]  # fmt: skip
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -259,14 +259,33 @@ class PagedAllocator:
         distinct = len(set().union(*held))
         return distinct, sum(map(len, held)) - distinct
 
-    def usage(self) -> Usage:
+    def room(self, seq_id: int) -> int | None:
+        table = self._tables[seq_id]
+        if self.window is not None or table.reserved or table.swapped:
+            return None
+        index, offset = divmod(table.num_tokens, self.block_size)
+        if not offset:
+            return 0
+        block = table.blocks[index]
+        if self.device.ref_counts[block] != 1 or self._filled[block] != offset:
+            return None
+        return self.block_size - offset
+
+    def extend(self, seq_id: int, count: int) -> None:
+        table = self._tables[seq_id]
+        self._filled[table.blocks[-1]] += count
+        self._used += count
+        table.num_tokens += count
+
+    def usage(self, ahead: int = 0) -> Usage:
         size, pool = self.block_size, self.device
         held = pool.num_held * size
         cached = pool.num_cached * size
+        used = self._used + ahead
         return Usage(
-            used=self._used,
+            used=used,
             reserved=self._reserved,
-            internal=held - self._used - self._reserved,
+            internal=held - used - self._reserved,
             external=0,
             cached=cached,
             free=pool.num_blocks * size - held - cached,

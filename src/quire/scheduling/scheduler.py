@@ -19,6 +19,7 @@ from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.stats import SchedulerStats
+from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Chunk, Progress, Step, StepResult
 
 PRIORITY_SECONDS = 10.0
@@ -58,6 +59,7 @@ class Scheduler:
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []  # both in line
         self.stats = SchedulerStats()
+        self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
 
@@ -85,6 +87,7 @@ class Scheduler:
         group = self._live.get(request_id)
         if group is None:
             return False
+        self._blocked = None
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
         self._leave(group)
@@ -94,6 +97,7 @@ class Scheduler:
         """End one branch: its text is complete (a stop string, which only the text shows)."""
         known = self._live.branch(seq_id)
         if known is not None:
+            self._blocked = None
             self._live.end(*known)
             if not known[0].branches:
                 self._leave(known[0])
@@ -115,6 +119,7 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
+        self._blocked = None
         step = Step(self._live.take_fork_moves(), [], [])
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
@@ -147,6 +152,7 @@ class Scheduler:
             if searched is not None:
                 progress += self._live.search(searched, candidates)
         if any(one.finish_reason is not None for one in progress):
+            self._blocked = None
             self.running = [group for group in self.running if group.branches]
         return progress
 
@@ -155,6 +161,7 @@ class Scheduler:
         lost = {(move.kind, move.lane, move.target) for move in moves}
         if not lost:
             return
+        self._blocked = None
         for status, kind in (
             (Status.SWAPPED, MoveKind.SWAP_OUT),
             (Status.RUNNING, MoveKind.SWAP_IN),
@@ -168,6 +175,21 @@ class Scheduler:
                     self._preemption.forget(group, spoiled=True)
                     self._leave(group)
                     insort(self.waiting, group, key=_place)
+
+    def steady(self) -> SteadyDecoding | None:
+        """Steps that only decode, to be taken together, if the next step is one of them."""
+        if self.waiting and self.waiting[0] is not self._blocked:
+            return None
+        if self._live.has_fork_moves:
+            return None
+        waits = self.stats.decisions if self.waiting else None
+        return SteadyDecoding.begin(
+            self.running,
+            self.allocator,
+            self.max_num_batched_tokens,
+            self.enable_prefix_caching,
+            waits,
+        )
 
     # -- growing -------------------------------------------------------------------------------
 
@@ -310,6 +332,7 @@ class Scheduler:
             Verdict.WAIT, group.request.request_id, why, needed, free, remedy=remedy
         )
         step.decisions.append(decision)
+        self._blocked = group
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
         trunk, request = group.branches[0], group.request
