@@ -173,7 +173,22 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     _add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
     _add_engine_flags(chat)
+
+    # Imported with their flags: neither these rooms nor their flags load anything heavy.
+    _planning_commands(commands)
     return parser
+
+
+def _planning_commands(commands: Any) -> None:
+    from quire.commands.plan import add_plan, plan
+    from quire.commands.simulate import add_simulate, simulate
+
+    add_simulate(
+        _command(commands, "simulate", simulate, "serve a workload on a virtual clock, no model")
+    )
+    add_plan(
+        _command(commands, "plan", plan, "how many users fit, how fast, and what would change it")
+    )
 
 
 def _command(
