@@ -89,6 +89,18 @@ def _generate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from quire.calibration import calibrate, describe
+
+    path = Path(arguments.out)
+    calibration = calibrate(_config(arguments), lambda text: print(text, file=sys.stderr))
+    calibration.write(path)
+    print(describe(calibration, path))
+    return 0
+
+
 def _chat(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
@@ -176,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
 
     # Imported with their flags: neither these rooms nor their flags load anything heavy.
     _planning_commands(commands)
+
+    text = "measure how long steps take on this machine, for simulate and plan"
+    calibrate = _command(commands, "calibrate", _calibrate, text)
+    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
+    _add_engine_flags(calibrate)
     return parser
 
 

@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "execution",
         "engine",
     },
+    "calibration": {"build", "config", "memory", "scheduling", "model", "engine", "simulation"},
     "llm": {"build", "config", "engine", "scheduling"},
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
