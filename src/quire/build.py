@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from quire.config import EngineConfig
-from quire.engine import Engine, Intake, load_tokenizer
+from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
@@ -36,6 +37,7 @@ from quire.scheduling import (
     SchedulingPolicy,
 )
 from quire.threads import usable_cores
+from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -163,6 +165,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, model),
+        recorder=_recorder(config),
     )
     return engine, capacity
 
@@ -181,6 +184,13 @@ def _load_model(config: EngineConfig, directory: Path) -> Model:
     # The length of its texts is then no matter of the model's.
     streaming = Streaming(config.window, config.attention_sinks)
     return load_model(directory, config.dtype, streaming=streaming)
+
+
+def _recorder(config: EngineConfig) -> RequestRecorder | None:
+    if config.record_trace is None:
+        return None
+    size = config.block_size
+    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:

@@ -93,6 +93,11 @@ class EngineConfig:
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
         "included)",
     )
+    record_trace: str | None = _setting(
+        None,
+        "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
+        "of blocks, no text",
+    )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:
