@@ -203,6 +203,11 @@ def test_a_failed_step_costs_the_turn_not_the_session() -> None:
     assert session.sequence.num_computed == 0
     talk.executor.poison(0, range(32))  # nothing of it may be found again
     talk.say("s", [4])
+    request = talk.turn("s", 10)
+    talk.steps(3)
+    talk.scheduler.abort(request.request_id, spoiled=True)
+    assert session.sequence.num_computed == 0
+    assert talk.scheduler.allocator.usage().used == 0
 
 
 def test_cuts_and_recomputes() -> None:
