@@ -15,7 +15,7 @@ from quire.execution.kv_cache import KVCache, bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, divide, layers_by_window
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory, pool_blocks
-from quire.kernels.dispatch import attention_backend
+from quire.kernels.dispatch import choose_kernels
 from quire.memory import (
     ContiguousAllocator,
     KVAllocator,
@@ -110,16 +110,16 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
     capacity = _plan_capacity(config, model)
-    attention = attention_backend()
+    kernels = choose_kernels()
     kv_cache = KVCache(
         model.kv_shapes,
         capacity.lanes,
         config.block_size,
         model.dtype,
-        attention,
+        kernels,
         config.swap_path,
     )
-    executor = ModelExecutor(model, kv_cache, attention)
+    executor = ModelExecutor(model, kv_cache, kernels)
     allocator = _allocator(config, capacity)
     costs = RecoveryCosts()
     if kv_cache.swap_files and config.preemption_mode == "auto":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from quire.kernels.dispatch import attention_backend
+from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
 from quire.model import Model
 
@@ -44,6 +44,7 @@ def make_batch(
             LaneTables(
                 torch.tensor(slots),
                 torch.tensor([s.table + [0] * (widest - len(s.table)) for s in sequences]),
+                torch.zeros(len(sequences), dtype=torch.long),
             ),
         ),
         block_size=block_size,
@@ -71,7 +72,7 @@ class PagedHarness:
             )
             for s in model.kv_shapes
         ]
-        self.attention = attention_backend()
+        self.kernels = choose_kernels()
         self.sequences: dict[int, _Sequence] = {}
         self._free = list(range(num_blocks))
         random.Random(0).shuffle(self._free)
@@ -89,7 +90,7 @@ class PagedHarness:
         batch = make_batch(sequences, counts, self.block_size)
         token_ids = torch.tensor([token for tokens in chunks.values() for token in tokens])
         with torch.inference_mode():
-            hidden = self.model.forward(token_ids, batch, self.kv, self.attention)
+            hidden = self.model.forward(token_ids, batch, self.kv, self.kernels)
             logits = self.model.logits(hidden)
         for sequence, count in zip(sequences, counts, strict=True):
             sequence.length += count

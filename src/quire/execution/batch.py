@@ -45,19 +45,17 @@ def _lane_tables(
     tables: Sequence[BlockTable], sequence: Ints, positions: Ints, block_size: int
 ) -> LaneTables:
     """``tables`` [S] are of the sequences; ``sequence`` and ``positions`` [T] of the tokens."""
-    padded = _pad(tables)
-    slots = padded[sequence, positions // block_size] * block_size + positions % block_size
-    return LaneTables(torch.from_numpy(slots), torch.from_numpy(padded))
+    padded = _pad([table.block_ids for table in tables])
+    dropped = np.array([table.num_dropped for table in tables])
+    columns = positions // block_size - dropped[sequence]
+    slots = padded[sequence, columns] * block_size + positions % block_size
+    return LaneTables(torch.from_numpy(slots), torch.from_numpy(padded), torch.from_numpy(dropped))
 
 
-def _pad(tables: Sequence[BlockTable]) -> Ints:
-    """[S, widest] block ids by logical block; block 0 where a table has none."""
-    starts = np.array([table.num_dropped for table in tables])[:, None]
-    widths = np.array([len(table.block_ids) for table in tables])[:, None]
-    padded = np.zeros((len(tables), int((starts + widths).max())), np.int64)
-    flat = np.fromiter(
-        chain.from_iterable(table.block_ids for table in tables), np.int64, int(widths.sum())
-    )
-    columns = np.arange(padded.shape[1])
-    padded[(columns >= starts) & (columns < starts + widths)] = flat
+def _pad(rows: Sequence[Sequence[int]]) -> Ints:
+    """[S, widest], with zeros where a row has ended."""
+    widths = np.array([len(row) for row in rows])
+    padded = np.zeros((len(rows), int(widths.max())), np.int64)
+    flat = np.fromiter(chain.from_iterable(rows), np.int64, int(widths.sum()))
+    padded[np.arange(padded.shape[1]) < widths[:, None]] = flat
     return padded

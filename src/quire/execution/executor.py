@@ -10,7 +10,7 @@ from torch import Tensor
 from quire.execution.batch import build_batch
 from quire.execution.kv_cache import KVCache
 from quire.execution.sampler import SampleRow, beam_candidates, sample, token_logprobs
-from quire.kernels.ops import AttentionBackend
+from quire.kernels.ops import Kernels
 from quire.model import Model
 from quire.scheduling import Chunk, Step, StepResult, TokenLogprobs
 
@@ -21,10 +21,10 @@ _PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is s
 class ModelExecutor:
     """Executes steps with a model and the pool that holds its keys and values."""
 
-    def __init__(self, model: Model, kv_cache: KVCache, attention: AttentionBackend) -> None:
+    def __init__(self, model: Model, kv_cache: KVCache, kernels: Kernels) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._attention = attention
+        self._kernels = kernels
 
     @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
@@ -32,7 +32,7 @@ class ModelExecutor:
         if not step.chunks:
             return result
         token_ids, batch = build_batch(step.chunks, self._kv_cache.block_size)
-        hidden = self._model.forward(token_ids, batch, self._kv_cache.layers, self._attention)
+        hidden = self._model.forward(token_ids, batch, self._kv_cache.layers, self._kernels)
         rows = [
             (chunk, end - 1)
             for chunk, end in zip(step.chunks, batch.query_starts[1:], strict=True)

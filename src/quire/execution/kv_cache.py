@@ -12,7 +12,7 @@ import torch
 
 from quire.execution.lanes import Lane
 from quire.execution.swap_file import SwapFile
-from quire.kernels.ops import AttentionBackend, KVShape, LayerKV
+from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class KVCache:
         lanes: Sequence[Lane],
         block_size: int,
         dtype: torch.dtype,
-        attention: AttentionBackend,
+        kernels: Kernels,
         swap_path: str | None = None,
     ) -> None:
         self.block_size = block_size
@@ -46,7 +46,7 @@ class KVCache:
             for layer, shape in enumerate(shapes)
         ]
         self._lanes = [[self.layers[layer] for layer in lane.layers] for lane in lanes]
-        self._attention = attention
+        self._kernels = kernels
         self.swap_files = [
             SwapFile(swap_path, lane.num_host_blocks, layers)
             for lane, layers in zip(lanes, self._lanes, strict=True)
@@ -60,7 +60,7 @@ class KVCache:
             if kind is MoveKind.COPY:
                 pairs = [(move.source, move.target) for move in run]
                 for layer in self._lanes[lane]:
-                    self._attention.copy_blocks(layer, layer, pairs)
+                    self._kernels.copy_blocks(layer, layer, pairs)
             else:
                 failed += [move for move in run if not self._swap(move)]
         return failed

@@ -1,11 +1,11 @@
-"""Which backend computes attention."""
+"""Which kernels compute."""
 
 from __future__ import annotations
 
-from quire.kernels.ops import AttentionBackend
-from quire.kernels.reference import ReferenceAttention
+from quire.kernels.ops import Kernels
+from quire.kernels.reference import ReferenceKernels
 
 
-def attention_backend() -> AttentionBackend:
-    """The best backend there is here."""
-    return ReferenceAttention()
+def choose_kernels() -> Kernels:
+    """The best kernels there are here."""
+    return ReferenceKernels()

@@ -1,4 +1,4 @@
-"""The operations that paging is about, as types: what a backend is given and must do.
+"""The operations that paging is about, as types: what kernels are given and must do.
 
 Shapes use: S sequences in the batch, T new tokens over all of them, H query heads, Hkv key/value
 heads, D head size, B blocks in the pool, N tokens a block.
@@ -32,11 +32,15 @@ class LayerKV(NamedTuple):
 class LaneTables(NamedTuple):
     """Where the tokens of a step are kept in the layers of one lane, which share a window.
 
-    Blocks before the window may have been given back: their columns hold any id.
+    A sequence whose window has left blocks behind has none of them in its row: the first
+    ``num_sink_blocks`` columns are its first blocks, and column c beyond them is its block
+    ``c + num_dropped``.
     """
 
     slots: Tensor  # [T] int64, where each new key and value goes: block id x N + offset
-    block_tables: Tensor  # [S, widest table] int64, padded with block 0
+    block_tables: Tensor  # [S, widest row] int64, padded with block 0
+    num_dropped: Tensor  # [S] int64
+    num_sink_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,28 +59,83 @@ class AttentionBatch:
     block_size: int
 
 
+class Norm(NamedTuple):
+    """A normalisation over the last dimension.
+
+    x / sqrt(mean(x²) + eps) (RMSNorm; Zhang and Sennrich, 2019); ``centred``: of x - mean(x)
+    (LayerNorm). Times ``weight``, plus ``bias``, where there are any.
+    """
+
+    width: int
+    weight: Tensor | None
+    eps: float
+    bias: Tensor | None = None
+    centred: bool = False
+
+
+class Rotation(NamedTuple):
+    """The cosines and sines by which a step's queries and keys are turned, in all its layers.
+
+    Dimensions i and i + R of a head, for i < R, are a pair; those from 2 R on are left as they are.
+    ``sink_cos`` and ``sink_sin`` turn queries for the sight of attention sinks, whose distance
+    does not grow beyond sinks + window (StreamingLLM; Xiao et al., 2024, section 3.2).
+    """
+
+    cos: Tensor  # [T, R] float32
+    sin: Tensor
+    sink_cos: Tensor | None = None
+    sink_sin: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class AttentionSpec:
     """What distinguishes one attention layer from another, beyond its shapes."""
 
     scale: float
     window: int | None = None  # a token sees itself and the window - 1 tokens before it
+    sinks: int = 0  # and the first so many tokens of its sequence
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
+    query_norm: Norm | None = None  # of each head, before it is turned
+    key_norm: Norm | None = None
 
 
-class AttentionBackend(Protocol):
-    """Writes and reads keys and values through block tables."""
+class Kernels(Protocol):
+    """What a decoder computes beside its matrix products."""
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
         ...
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, kv: LayerKV, spec: AttentionSpec, plan: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: LayerKV,
+        spec: AttentionSpec,
+        plan: Any,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """Store the new keys and values, then attend over each sequence's whole context.
 
-        query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> [T, H, Dv], causal.
+        query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> [T, H, Dv], causal. Queries and
+        keys are first normalised as ``spec`` says and turned by ``rotation``. They may be views
+        of one fused projection, whose contents need not outlast the call.
+        """
+        ...
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """x [T, d] normalised, in its dtype."""
+        ...
+
+    def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        """Add ``delta`` to ``x`` in place; the sum normalised. Both are [T, d]."""
+        ...
+
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        """[T, F] -> activation(x); ``gated``: [T, 2 F] -> activation(first half) * second half.
+
+        The names are configs' own (``ACTIVATIONS``). x need not outlast the call.
         """
         ...
 
@@ -85,3 +144,7 @@ class AttentionBackend(Protocol):
     ) -> None:
         """Copy whole blocks, in the order given; source and target may be the same pool."""
         ...
+
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+"""Activations that every ``Kernels`` has, by the names that configs use."""

@@ -1,4 +1,4 @@
-"""Paged attention in plain torch: the judge that faster backends are tested against.
+"""Paged attention and what goes with it in plain torch: the judge of faster kernels.
 
 Everything is gathered through the block table, multiplied in float32 (float64 for float64 inputs)
 and never looked at beyond a sequence's context, so stale slots may hold anything, even NaN.
@@ -6,17 +6,35 @@ and never looked at beyond a sequence's context, so stale slots may hold anythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    LaneTables,
+    LayerKV,
+    Norm,
+    Rotation,
+)
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
 _SLICE_ELEMENTS = 1 << 23
+
+_gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": torch.relu,
+    "silu": F.silu,
+}
 
 
 @dataclass(frozen=True)
@@ -25,23 +43,27 @@ class _Prefill:
 
     rows: slice  # of the batch
     start: int  # position of the first new token
-    slots: Tensor  # [context] where positions 0, 1, ... are kept
+    first: int  # position of the first token that is kept, sinks aside
+    slots: Tensor  # [context - first] where the tokens from there on are kept
+    sink_slots: Tensor  # [sinks kept], and those of the first ones
 
 
 @dataclass(frozen=True)
 class _Decodes:
-    """The sequences with one new token each, shortest context first.
+    """The sequences with one new token each, those that keep least first.
 
     Columns are aligned at the right, where the new tokens are: a window is the last columns, and
-    so is all that a slice of shorter sequences needs. Columns before a sequence's beginning are
+    so is all that a slice of shorter sequences needs. Columns before what a sequence keeps are
     not ``visible``; they repeat the newest slot, which was just written, because a weight of zero
     does not silence a NaN.
     """
 
     rows: Tensor  # [R] of the batch
-    contexts: list[int]  # R lengths, ascending
-    slots: Tensor  # [R, longest context]
-    visible: Tensor  # [R, longest context] bool
+    positions: Tensor  # [R] of the new tokens
+    kept: list[int]  # R numbers of tokens, ascending
+    slots: Tensor  # [R, most kept]
+    visible: Tensor  # [R, most kept] bool
+    sink_slots: Tensor  # [R, sinks kept] of the first tokens
 
 
 @dataclass(frozen=True)
@@ -54,8 +76,8 @@ class ReferencePlan:
     block_size: int
 
 
-class ReferenceAttention:
-    """An ``AttentionBackend`` for any device that torch has."""
+class ReferenceKernels:
+    """``Kernels`` for any device that torch has."""
 
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
         """By lane, index arrays that its layers share; reads ``context_lens`` on the host."""
@@ -70,8 +92,20 @@ class ReferenceAttention:
         kv: LayerKV,
         spec: AttentionSpec,
         plan: Sequence[ReferencePlan],
+        rotation: Rotation | None = None,
     ) -> Tensor:
-        """See ``AttentionBackend.attend``; the result has the query's dtype."""
+        """See ``Kernels.attend``; the result has the query's dtype."""
+        if spec.query_norm is not None:
+            query = self.norm(query, spec.query_norm)
+        if spec.key_norm is not None:
+            key = self.norm(key, spec.key_norm)
+        sink_query = query
+        if rotation is not None:
+            if rotation.sink_cos is not None and rotation.sink_sin is not None:
+                sink_query = _turn(query, rotation.sink_cos, rotation.sink_sin)
+            query, key = (_turn(x, rotation.cos, rotation.sin) for x in (query, key))
+            if rotation.sink_cos is None:
+                sink_query = query
         own = plan[kv.lane]
         blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
         kv.keys[blocks, :, offsets] = key.to(kv.keys.dtype)
@@ -79,93 +113,183 @@ class ReferenceAttention:
 
         output = query.new_empty(*query.shape[:2], value.shape[2])
         for prefill in own.prefills:
-            output[prefill.rows] = _attend_prefill(query[prefill.rows], kv, spec, prefill)
+            rows = prefill.rows
+            output[rows] = _attend_prefill(query[rows], sink_query[rows], kv, spec, prefill)
         if own.decodes is not None:
-            rows = own.decodes.rows
-            output[rows] = _attend_decodes(query[rows], kv, spec, own.decodes)
+            index = own.decodes.rows
+            output[index] = _attend_decodes(query[index], sink_query[index], kv, spec, own.decodes)
         return output
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.norm``."""
+        if norm.centred:
+            return F.layer_norm(x, (norm.width,), norm.weight, norm.bias, norm.eps)
+        return F.rms_norm(x, (norm.width,), norm.weight, norm.eps)
+
+    def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.add_norm``."""
+        return self.norm(x.add_(delta), norm)
+
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        """See ``Kernels.activate``."""
+        function = _ACTIVATIONS[activation]
+        if not gated:
+            return function(x)
+        gate, up = x.chunk(2, dim=-1)
+        return function(gate) * up
 
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """See ``AttentionBackend.copy_blocks``. One by one: a block may be copied onwards."""
+        """See ``Kernels.copy_blocks``. One by one: a block may be copied onwards."""
         for origin, destination in pairs:
             target.keys[destination].copy_(source.keys[origin])
             target.values[destination].copy_(source.values[origin])
 
 
-def _slots_of(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Slots of ``positions`` [..., C] in sequences whose block ids are ``table`` [..., blocks]."""
-    return table.gather(-1, positions // block_size) * block_size + positions % block_size
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [T, heads, D] with the pairs of each head turned; cos and sin are [T, R]."""
+    half = cos.shape[1]
+    cos, sin = cos[:, None], sin[:, None]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
 
 
 def _plan_lane(batch: AttentionBatch, lane: LaneTables, contexts: list[int]) -> ReferencePlan:
+    size, dropped = batch.block_size, lane.num_dropped.tolist()
+    # The first token that is kept beside the sinks; with nothing dropped, simply the first.
+    firsts = [(lane.num_sink_blocks + gone) * size if gone else 0 for gone in dropped]
     prefills, singles = [], []
     bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
-    for seq, (first, last) in enumerate(bounds):
-        if last - first == 1:
+    for seq, (start, stop) in enumerate(bounds):
+        if stop - start == 1:
             singles.append(seq)
-        elif last > first:
-            positions = torch.arange(contexts[seq], device=lane.slots.device)
-            slots = _slots_of(lane.block_tables[seq], positions, batch.block_size)
-            start = contexts[seq] - (last - first)
-            prefills.append(_Prefill(slice(first, last), start, slots))
-    decodes = _plan_decodes(batch, lane, contexts, singles) if singles else None
-    return ReferencePlan(lane.slots, prefills, decodes, batch.block_size)
+        elif stop > start:
+            context = contexts[seq]
+            kept = torch.arange(firsts[seq], context, device=lane.slots.device)
+            sinks = torch.arange(
+                min(lane.num_sink_blocks * size, context), device=lane.slots.device
+            )
+            prefills.append(
+                _Prefill(
+                    slice(start, stop),
+                    context - (stop - start),
+                    firsts[seq],
+                    _slots(lane.block_tables[seq], kept - dropped[seq] * size, size),
+                    _slots(lane.block_tables[seq], sinks, size),
+                )
+            )
+    decodes = _plan_decodes(batch, lane, contexts, firsts, singles) if singles else None
+    return ReferencePlan(lane.slots, prefills, decodes, size)
 
 
 def _plan_decodes(
-    batch: AttentionBatch, lane: LaneTables, contexts: list[int], seqs: list[int]
+    batch: AttentionBatch,
+    lane: LaneTables,
+    contexts: list[int],
+    firsts: list[int],
+    seqs: list[int],
 ) -> _Decodes:
-    seqs = sorted(seqs, key=lambda seq: contexts[seq])
-    lengths = [contexts[seq] for seq in seqs]
-    device = lane.slots.device
-    newest = torch.tensor(lengths, device=device)[:, None] - 1
-    positions = newest - torch.arange(lengths[-1] - 1, -1, -1, device=device)
-    visible = positions >= 0
-    tables = lane.block_tables[torch.tensor(seqs, device=device)]
-    slots = _slots_of(tables, torch.where(visible, positions, newest), batch.block_size)
-    rows = torch.tensor([batch.query_starts[seq] for seq in seqs], device=device)
-    return _Decodes(rows, lengths, slots, visible)
+    seqs = sorted(seqs, key=lambda seq: contexts[seq] - firsts[seq])
+    kept = [contexts[seq] - firsts[seq] for seq in seqs]
+    device, size = lane.slots.device, batch.block_size
+    index = torch.tensor(seqs, device=device)
+    tables, dropped = lane.block_tables[index], lane.num_dropped[index, None]
+    newest = batch.context_lens[index, None] - 1
+    first = torch.tensor([firsts[seq] for seq in seqs], device=device)[:, None]
+    positions = newest - torch.arange(kept[-1] - 1, -1, -1, device=device)
+    visible = positions >= first
+    places = torch.where(visible, positions, newest) - dropped * size
+    sinks = torch.arange(lane.num_sink_blocks * size, device=device).expand(len(seqs), -1)
+    sinks = torch.where(sinks <= newest, sinks, newest - dropped * size)
+    return _Decodes(
+        rows=torch.tensor([batch.query_starts[seq] for seq in seqs], device=device),
+        positions=newest[:, 0],
+        kept=kept,
+        slots=_slots(tables, places, size),
+        visible=visible,
+        sink_slots=_slots(tables, sinks, size),
+    )
 
 
-def _attend_prefill(query: Tensor, kv: LayerKV, spec: AttentionSpec, prefill: _Prefill) -> Tensor:
+def _slots(table: Tensor, places: Tensor, block_size: int) -> Tensor:
+    """Slots of ``places`` [..., C], counted in the tokens of the blocks ``table`` [..., blocks]."""
+    return table.gather(-1, places // block_size) * block_size + places % block_size
+
+
+def _attend_prefill(
+    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, prefill: _Prefill
+) -> Tensor:
     """query [Q, H, D] -> [Q, H, Dv], a slice of queries at a time."""
     end = prefill.start + len(query)
-    oldest = _oldest_visible(prefill.start, spec)
-    keys, values = _gather(kv, prefill.slots[None, oldest:], query.dtype)
-    step = max(1, _SLICE_ELEMENTS // (query.shape[1] * (end - oldest)))
+    oldest = _oldest_in_window(prefill.start, spec)
+    sinks = _sinks_beyond_window(end - 1, spec)
+    slots = torch.cat((prefill.sink_slots[:sinks], prefill.slots[oldest - prefill.first :]))
+    keys, values = _gather(kv, slots[None], query.dtype)
+    step = max(1, _SLICE_ELEMENTS // (query.shape[1] * len(slots)))
     outputs = []
     # Masks are made per slice: for the whole chunk they would be as large as one head's scores.
     for first in range(prefill.start, end, step):
         last = min(first + step, end)
-        seen_from = _oldest_visible(first, spec)
+        seen_from = _oldest_in_window(first, spec)
         q = torch.arange(first, last, device=query.device)[:, None]
         k = torch.arange(seen_from, last, device=query.device)
         visible = k <= q if spec.window is None else (k <= q) & (k > q - spec.window)
-        seen = slice(seen_from - oldest, last - oldest)
-        part = query[None, first - prefill.start : last - prefill.start]
-        outputs.append(_attention(part, keys[:, :, seen], values[:, :, seen], visible[None], spec))
+        visible = torch.cat((_sinks_visible(q, sinks, spec), visible), dim=1)
+        columns = torch.cat((torch.arange(sinks), k - oldest + sinks))
+        part = slice(first - prefill.start, last - prefill.start)
+        outputs.append(
+            _attention(
+                query[None, part],
+                sink_query[None, part],
+                keys[:, :, columns],
+                values[:, :, columns],
+                visible[None],
+                spec,
+                sinks,
+            )
+        )
     return torch.cat(outputs, dim=1)[0]
 
 
-def _attend_decodes(query: Tensor, kv: LayerKV, spec: AttentionSpec, decodes: _Decodes) -> Tensor:
+def _attend_decodes(
+    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, decodes: _Decodes
+) -> Tensor:
     """query [R, H, D] -> [R, H, Dv], a slice of sequences at a time."""
     _, kv_heads, _, key_dim = kv.keys.shape
-    longest = min(decodes.contexts[-1], spec.window or decodes.contexts[-1])
-    step = max(1, _SLICE_ELEMENTS // (longest * kv_heads * (key_dim + kv.values.shape[3])))
+    longest = min(decodes.kept[-1], spec.window or decodes.kept[-1])
+    sinks = _sinks_beyond_window(int(decodes.positions.max()), spec)
+    width = (longest + sinks) * kv_heads * (key_dim + kv.values.shape[3])
+    step = max(1, _SLICE_ELEMENTS // width)
     outputs = []
     for first in range(0, len(query), step):
         part = slice(first, min(first + step, len(query)))
-        columns = slice(-min(decodes.contexts[part.stop - 1], longest), None)
-        keys, values = _gather(kv, decodes.slots[part, columns], query.dtype)
-        visible = decodes.visible[part, None, columns]
-        outputs.append(_attention(query[part, None], keys, values, visible, spec))
+        columns = slice(-min(decodes.kept[part.stop - 1], longest), None)
+        slots = torch.cat((decodes.sink_slots[part, :sinks], decodes.slots[part, columns]), dim=1)
+        keys, values = _gather(kv, slots, query.dtype)
+        seen = _sinks_visible(decodes.positions[part, None], sinks, spec)
+        visible = torch.cat((seen, decodes.visible[part, columns]), dim=1)[:, None]
+        outputs.append(
+            _attention(
+                query[part, None], sink_query[part, None], keys, values, visible, spec, sinks
+            )
+        )
     return torch.cat(outputs)[:, 0]
 
 
-def _oldest_visible(position: int, spec: AttentionSpec) -> int:
+def _oldest_in_window(position: int, spec: AttentionSpec) -> int:
     return 0 if spec.window is None else max(0, position - spec.window + 1)
+
+
+def _sinks_beyond_window(position: int, spec: AttentionSpec) -> int:
+    """Sinks that the token at ``position``, or one before it, sees although its window does not."""
+    return min(spec.sinks, _oldest_in_window(position, spec))
+
+
+def _sinks_visible(q: Tensor, sinks: int, spec: AttentionSpec) -> Tensor:
+    """q [Q, 1] -> [Q, sinks]: those that are not in the window, where they are seen anyway."""
+    return torch.arange(sinks, device=q.device) <= q - (spec.window or 0)
 
 
 def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -182,9 +306,15 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
 
 
 def _attention(
-    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, spec: AttentionSpec
+    query: Tensor,
+    sink_query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    spec: AttentionSpec,
+    sinks: int,
 ) -> Tensor:
-    """Softmax attention of padded sequences.
+    """Softmax attention of padded sequences; the first ``sinks`` columns meet ``sink_query``.
 
     query [R, Q, H, D], keys [R, Hkv, C, D], values [R, Hkv, C, Dv], visible [R, Q, C] bool
     -> [R, Q, H, Dv]. The H / Hkv query heads that share a key head make one product.
@@ -192,10 +322,14 @@ def _attention(
     rows, queries, heads, _ = query.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
-    grouped = (
-        query.to(keys.dtype).reshape(rows, queries, kv_heads, group, -1).permute(0, 2, 3, 1, 4)
-    )
-    scores = grouped.flatten(2, 3) @ keys.transpose(2, 3)  # [R, Hkv, group * Q, C]
+
+    def grouped(x: Tensor) -> Tensor:  # [R, Hkv, group * Q, D]
+        x = x.to(keys.dtype).reshape(rows, queries, kv_heads, group, -1)
+        return x.permute(0, 2, 3, 1, 4).flatten(2, 3)
+
+    scores = grouped(query) @ keys.transpose(2, 3)  # [R, Hkv, group * Q, C]
+    if sinks:
+        scores[..., :sinks] = grouped(sink_query) @ keys[:, :, :sinks].transpose(2, 3)
     scores *= spec.scale
     if spec.softcap is not None:
         scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)

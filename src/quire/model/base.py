@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
-from quire.kernels.ops import AttentionBackend, AttentionBatch, KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV
 
 
 class Model(Protocol):
@@ -34,7 +34,7 @@ class Model(Protocol):
         token_ids: Tensor,
         batch: AttentionBatch,
         kv: Sequence[LayerKV],
-        attention: AttentionBackend,
+        kernels: Kernels,
     ) -> Tensor:
         """token_ids [T] int64 -> hidden [T, d], after the final norm; writes ``kv``, by layer."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,13 +57,13 @@ class Fields:
             raise ModelError(f"{self.source}: {name} must be at least 1, but is {value}")
         return value
 
-    def choice(self, name: str, allowed: Mapping[str, _T], default: str | None = None) -> _T:
-        """What ``allowed`` holds for the field's value."""
+    def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
+        """One of the ``allowed`` names."""
         value = self.get(name, str, default)
         if value not in allowed:
             names = ", ".join(sorted(allowed))
             raise ModelError(f"{self.source}: {name} is {value!r}; supported: {names}")
-        return allowed[value]
+        return value
 
     def section(self, name: str) -> Fields:
         """A nested object; empty where it is absent or null."""
@@ -145,7 +145,7 @@ def _read_json(path: Path) -> Fields:
 def _stored_dtype(fields: Fields) -> torch.dtype | None:
     for name in ("dtype", "torch_dtype"):  # transformers 5, and before
         if name in fields:
-            return fields.choice(name, DTYPES)
+            return DTYPES[fields.choice(name, DTYPES)]
     return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from quire.kernels.ops import Kernels
 
 
 @dataclass(frozen=True)
@@ -21,51 +22,27 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
-
-@dataclass(frozen=True)
-class RMSNorm:
-    """x / sqrt(mean(x²) + eps) * weight over the last dimension (Zhang and Sennrich, 2019)."""
-
-    weight: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    @staticmethod
+    def joined(parts: Sequence[Linear]) -> Linear:
+        """One projection that gives what ``parts`` give, side by side."""
+        biases = [part.bias for part in parts if part.bias is not None]
+        assert len(biases) in (0, len(parts)), "all have a bias, or none"
+        weight = torch.cat([part.weight for part in parts])
+        return Linear(weight, torch.cat(biases) if biases else None)
 
 
 @dataclass(frozen=True)
-class LayerNorm:
-    """(x - mean) / sqrt(variance + eps) over the last dimension, then weight and bias if any."""
+class MLP:
+    """down(activation(up(x))).
 
-    width: int
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: float = 1e-5
+    ``gated``: ``up`` gives two halves, and it is down(activation(first) * second) (Shazeer, "GLU
+    variants improve Transformer", 2020).
+    """
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True)
-class GatedMLP:
-    """down(activation(gate(x)) * up(x)) (Shazeer, "GLU variants improve Transformer", 2020)."""
-
-    gate: Linear
     up: Linear
     down: Linear
-    activation: Callable[[Tensor], Tensor]
+    activation: str
+    gated: bool
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.gate(x)) * self.up(x))
-
-
-_gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
-
-# By the names that configs use.
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "relu": torch.relu,
-    "silu": F.silu,
-}
+    def __call__(self, x: Tensor, kernels: Kernels) -> Tensor:
+        return self.down(kernels.activate(self.up(x), self.activation, self.gated))

@@ -6,7 +6,7 @@ in code. Tensors are named as in ``transformers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +14,20 @@ import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.kernels.ops import AttentionBackend, AttentionBatch, AttentionSpec, KVShape, LayerKV
+from quire.kernels.ops import (
+    ACTIVATIONS,
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    KVShape,
+    LayerKV,
+    Norm,
+    Rotation,
+)
 from quire.model.base import checked_max_positions
 from quire.model.config import Fields, ModelConfig
-from quire.model.layers import ACTIVATIONS, GatedMLP, Linear, RMSNorm
-from quire.model.rope import RopeConfig, Rotation
+from quire.model.layers import MLP, Linear
+from quire.model.rope import RopeConfig
 from quire.model.weights import Weights, read_linear
 
 
@@ -57,7 +66,7 @@ class LlamaConfig:
     head_dim: int
     windows: tuple[int | None, ...]  # by layer
     norm_eps: float
-    activation: Callable[[Tensor], Tensor]
+    activation: str
     tied_embeddings: bool
     qkv_bias: bool
     output_bias: bool
@@ -135,32 +144,22 @@ def _windows(fields: Fields, traits: _Traits) -> tuple[int | None, ...]:
 class _Layer:
     """One decoder layer."""
 
-    attention_norm: RMSNorm
-    query: Linear
-    key: Linear
-    value: Linear
-    query_norm: RMSNorm | None
-    key_norm: RMSNorm | None
+    attention_norm: Norm
+    qkv: Linear  # queries, keys and values of all heads, side by side
     output: Linear
-    mlp_norm: RMSNorm
-    mlp: GatedMLP
-    head_dim: int
+    mlp_norm: Norm
+    mlp: MLP
+    heads: list[int]  # of queries, keys and values
     spec: AttentionSpec
 
-    def forward(
-        self, x: Tensor, rotation: Rotation, kv: LayerKV, attention: AttentionBackend, plan: object
+    def attend(
+        self, h: Tensor, rotation: Rotation, kv: LayerKV, kernels: Kernels, plan: object
     ) -> Tensor:
-        """x [T, hidden] -> [T, hidden]."""
-        h = self.attention_norm(x)
-        query, key, value = (
-            project(h).view(len(x), -1, self.head_dim)  # [T, heads, head_dim]
-            for project in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        attended = attention.attend(rotation(query), rotation(key), value, kv, self.spec, plan)
-        x = x + self.output(attended.flatten(1))
-        return x + self.mlp(self.mlp_norm(x))
+        """h [T, hidden], normalised -> [T, hidden], to be added."""
+        heads = self.qkv(h).view(len(h), sum(self.heads), -1)  # [T, heads, head_dim]
+        query, key, value = torch.split(heads, self.heads, dim=1)
+        attended = kernels.attend(query, key, value, kv, self.spec, plan, rotation)
+        return self.output(attended.flatten(1))
 
 
 class LlamaModel:
@@ -192,7 +191,7 @@ class LlamaModel:
         self._layers = [
             _read_layer(llama, weights, index, window) for index, window in enumerate(llama.windows)
         ]
-        self._norm = RMSNorm(weights.take("model.norm.weight", llama.hidden_size), llama.norm_eps)
+        self._norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
         # As in transformers 5, a head that is stored is used even where the config says tied.
         tied = llama.tied_embeddings and "lm_head.weight" not in weights
         self._head = Linear(self._embedding if tied else weights.take("lm_head.weight", *shape))
@@ -203,67 +202,77 @@ class LlamaModel:
         token_ids: Tensor,
         batch: AttentionBatch,
         kv: Sequence[LayerKV],
-        attention: AttentionBackend,
+        kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
-        plan = attention.plan(batch)
-        rotation = self._rope.rotation(batch, self.dtype)
+        plan = kernels.plan(batch)
+        rotation = self._rope.rotation(batch)
         x = torch.embedding(self._embedding, token_ids)
-        for layer, layer_kv in zip(self._layers, kv, strict=True):
-            x = layer.forward(x, rotation, layer_kv, attention, plan)
-        return self._norm(x)
+        h = kernels.norm(x, self._layers[0].attention_norm)
+        next_norms = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
+        for layer, layer_kv, next_norm in zip(self._layers, kv, next_norms, strict=True):
+            h = kernels.add_norm(
+                x, layer.attend(h, rotation, layer_kv, kernels, plan), layer.mlp_norm
+            )
+            h = kernels.add_norm(x, layer.mlp(h, kernels), next_norm)
+        return h
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
         return self._head(hidden).float()
 
 
+def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> Norm:
+    return Norm(width, weights.take(f"{name}.weight", width), config.norm_eps)
+
+
 def _read_layer(config: LlamaConfig, weights: Weights, index: int, window: int | None) -> _Layer:
     prefix = f"model.layers.{index}"
-    hidden, heads_dim = config.hidden_size, config.num_heads * config.head_dim
-    kv_dim = config.num_kv_heads * config.head_dim
+    hidden, head_dim = config.hidden_size, config.head_dim
+    heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
 
-    def norm(name: str, width: int) -> RMSNorm:
-        return RMSNorm(weights.take(f"{prefix}.{name}.weight", width), config.norm_eps)
+    def head_norm(name: str) -> Norm | None:
+        if not config.qk_norm:
+            return None
+        return _read_norm(config, weights, f"{prefix}.self_attn.{name}", head_dim)
 
-    def linear(name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-        return read_linear(weights, f"{prefix}.{name}", inputs, outputs, bias)
-
-    if config.fused:
-        query, key, value = _split(
-            linear("self_attn.qkv_proj", hidden, heads_dim + 2 * kv_dim, False),
-            [heads_dim, kv_dim, kv_dim],
-        )
-    else:
-        query = linear("self_attn.q_proj", hidden, heads_dim, config.qkv_bias)
-        key = linear("self_attn.k_proj", hidden, kv_dim, config.qkv_bias)
-        value = linear("self_attn.v_proj", hidden, kv_dim, config.qkv_bias)
     return _Layer(
-        attention_norm=norm("input_layernorm", hidden),
-        query=query,
-        key=key,
-        value=value,
-        query_norm=norm("self_attn.q_norm", config.head_dim) if config.qk_norm else None,
-        key_norm=norm("self_attn.k_norm", config.head_dim) if config.qk_norm else None,
-        output=linear("self_attn.o_proj", heads_dim, hidden, config.output_bias),
-        mlp_norm=norm("post_attention_layernorm", hidden),
-        mlp=_read_mlp(config, linear),
-        head_dim=config.head_dim,
-        spec=AttentionSpec(scale=config.head_dim**-0.5, window=window),
+        attention_norm=_read_norm(config, weights, f"{prefix}.input_layernorm", hidden),
+        qkv=_read_qkv(config, weights, f"{prefix}.self_attn", [head_dim * n for n in heads]),
+        output=read_linear(
+            weights, f"{prefix}.self_attn.o_proj", head_dim * heads[0], hidden, config.output_bias
+        ),
+        mlp_norm=_read_norm(config, weights, f"{prefix}.post_attention_layernorm", hidden),
+        mlp=_read_mlp(config, weights, f"{prefix}.mlp"),
+        heads=heads,
+        spec=AttentionSpec(
+            scale=head_dim**-0.5,
+            window=window,
+            query_norm=head_norm("q_norm"),
+            key_norm=head_norm("k_norm"),
+        ),
     )
 
 
-def _read_mlp(config: LlamaConfig, linear: Callable[[str, int, int, bool], Linear]) -> GatedMLP:
-    hidden, inner = config.hidden_size, config.intermediate_size
+def _read_qkv(config: LlamaConfig, weights: Weights, prefix: str, widths: list[int]) -> Linear:
+    hidden, bias = config.hidden_size, config.qkv_bias
     if config.fused:
-        gate, up = _split(linear("mlp.gate_up_proj", hidden, 2 * inner, False), [inner, inner])
+        return read_linear(weights, f"{prefix}.qkv_proj", hidden, sum(widths), bias)
+    parts = [
+        read_linear(weights, f"{prefix}.{name}", hidden, width, bias)
+        for name, width in zip(("q_proj", "k_proj", "v_proj"), widths, strict=True)
+    ]
+    return Linear.joined(parts)
+
+
+def _read_mlp(config: LlamaConfig, weights: Weights, prefix: str) -> MLP:
+    hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    if config.fused:
+        up = read_linear(weights, f"{prefix}.gate_up_proj", hidden, 2 * inner, bias)
     else:
-        gate = linear("mlp.gate_proj", hidden, inner, config.mlp_bias)
-        up = linear("mlp.up_proj", hidden, inner, config.mlp_bias)
-    down = linear("mlp.down_proj", inner, hidden, config.mlp_bias)
-    return GatedMLP(gate, up, down, config.activation)
-
-
-def _split(fused: Linear, outputs: list[int]) -> list[Linear]:
-    """Views of the rows of a fused projection, so that nothing is copied."""
-    return [Linear(weight) for weight in torch.split(fused.weight, outputs)]
+        parts = ("gate_proj", "up_proj")
+        up = Linear.joined(
+            [read_linear(weights, f"{prefix}.{name}", hidden, inner, bias) for name in parts]
+        )
+    down = read_linear(weights, f"{prefix}.down_proj", inner, hidden, bias)
+    return MLP(up, down, config.activation, gated=True)

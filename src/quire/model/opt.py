@@ -7,23 +7,32 @@ of before it, and its embeddings are narrower than its layers. Tensors are named
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.kernels.ops import AttentionBackend, AttentionBatch, AttentionSpec, KVShape, LayerKV
+from quire.kernels.ops import (
+    ACTIVATIONS,
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    KVShape,
+    LayerKV,
+    Norm,
+)
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
-from quire.model.layers import ACTIVATIONS, LayerNorm, Linear
+from quire.model.layers import MLP, Linear
 from quire.model.weights import Weights, read_linear
 
 ARCHITECTURES = ("OPTForCausalLM",)
 
 # Position p is row p + 2: the first rows stood for padding when OPT was trained.
 _POSITION_OFFSET = 2
+_NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class OPTConfig:
     num_layers: int
     num_heads: int
     max_position_embeddings: int
-    activation: Callable[[Tensor], Tensor]
+    activation: str
     norm_first: bool
     final_norm: bool
     affine_norms: bool
@@ -81,36 +90,28 @@ class OPTConfig:
 class _Layer:
     """One decoder layer."""
 
-    attention_norm: LayerNorm
-    query: Linear
-    key: Linear
-    value: Linear
+    attention_norm: Norm
+    qkv: Linear  # queries, keys and values of all heads, side by side
     output: Linear
-    mlp_norm: LayerNorm
-    up: Linear
-    down: Linear
-    activation: Callable[[Tensor], Tensor]
+    mlp_norm: Norm
+    mlp: MLP
     norm_first: bool
     num_heads: int
     spec: AttentionSpec
 
-    def forward(self, x: Tensor, kv: LayerKV, attention: AttentionBackend, plan: object) -> Tensor:
-        """x [T, hidden] -> [T, hidden]."""
+    def forward(self, x: Tensor, kv: LayerKV, kernels: Kernels, plan: object) -> Tensor:
+        """x [T, hidden], whose contents need not outlast the call -> [T, hidden]."""
         if self.norm_first:
-            x = x + self._attend(self.attention_norm(x), kv, attention, plan)
-            return x + self._mlp(self.mlp_norm(x))
-        x = self.attention_norm(x + self._attend(x, kv, attention, plan))
-        return self.mlp_norm(x + self._mlp(x))
+            h = kernels.norm(x, self.attention_norm)
+            h = kernels.add_norm(x, self._attend(h, kv, kernels, plan), self.mlp_norm)
+            return x.add_(self.mlp(h, kernels))
+        x = kernels.add_norm(x, self._attend(x, kv, kernels, plan), self.attention_norm)
+        return kernels.add_norm(x, self.mlp(x, kernels), self.mlp_norm)
 
-    def _attend(self, x: Tensor, kv: LayerKV, attention: AttentionBackend, plan: object) -> Tensor:
-        query, key, value = (
-            project(x).view(len(x), self.num_heads, -1)  # [T, heads, head_dim]
-            for project in (self.query, self.key, self.value)
-        )
-        return self.output(attention.attend(query, key, value, kv, self.spec, plan).flatten(1))
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))
+    def _attend(self, h: Tensor, kv: LayerKV, kernels: Kernels, plan: object) -> Tensor:
+        heads = self.qkv(h).view(len(h), 3 * self.num_heads, -1)  # [T, heads, head_dim]
+        query, key, value = heads.chunk(3, dim=1)
+        return self.output(kernels.attend(query, key, value, kv, self.spec, plan).flatten(1))
 
 
 class OPTModel:
@@ -163,18 +164,18 @@ class OPTModel:
         token_ids: Tensor,
         batch: AttentionBatch,
         kv: Sequence[LayerKV],
-        attention: AttentionBackend,
+        kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
-        plan = attention.plan(batch)
+        plan = kernels.plan(batch)
         x = torch.embedding(self._embedding, token_ids)
         if self._project_in is not None:
             x = self._project_in(x)
         x = x + torch.embedding(self._positions, batch.positions + _POSITION_OFFSET)
         for layer, layer_kv in zip(self._layers, kv, strict=True):
-            x = layer.forward(x, layer_kv, attention, plan)
+            x = layer.forward(x, layer_kv, kernels, plan)
         if self._norm is not None:
-            x = self._norm(x)
+            x = kernels.norm(x, self._norm)
         return x if self._project_out is None else self._project_out(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -188,26 +189,24 @@ def _read_layer(config: OPTConfig, weights: Weights, prefix: str) -> _Layer:
     def linear(name: str, inputs: int, outputs: int) -> Linear:
         return read_linear(weights, f"{prefix}.{name}", inputs, outputs, config.bias)
 
+    projections = [linear(f"self_attn.{name}_proj", hidden, hidden) for name in "qkv"]
     return _Layer(
         attention_norm=_read_norm(config, weights, f"{prefix}.self_attn_layer_norm"),
-        query=linear("self_attn.q_proj", hidden, hidden),
-        key=linear("self_attn.k_proj", hidden, hidden),
-        value=linear("self_attn.v_proj", hidden, hidden),
+        qkv=Linear.joined(projections),
         output=linear("self_attn.out_proj", hidden, hidden),
         mlp_norm=_read_norm(config, weights, f"{prefix}.final_layer_norm"),
-        up=linear("fc1", hidden, ffn),
-        down=linear("fc2", ffn, hidden),
-        activation=config.activation,
+        mlp=MLP(
+            linear("fc1", hidden, ffn), linear("fc2", ffn, hidden), config.activation, gated=False
+        ),
         norm_first=config.norm_first,
         num_heads=config.num_heads,
         spec=AttentionSpec(scale=(hidden // config.num_heads) ** -0.5),
     )
 
 
-def _read_norm(config: OPTConfig, weights: Weights, name: str) -> LayerNorm:
-    width = config.hidden_size
-    if not config.affine_norms:
-        return LayerNorm(width, None, None)
-    return LayerNorm(
-        width, weights.take(f"{name}.weight", width), weights.take(f"{name}.bias", width)
-    )
+def _read_norm(config: OPTConfig, weights: Weights, name: str) -> Norm:
+    width, weight, bias = config.hidden_size, None, None
+    if config.affine_norms:
+        weight = weights.take(f"{name}.weight", width)
+        bias = weights.take(f"{name}.bias", width)
+    return Norm(width, weight, _NORM_EPS, bias, centred=True)

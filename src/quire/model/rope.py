@@ -19,32 +19,11 @@ import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.kernels.ops import AttentionBatch
+from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """The cosines and sines of one step, [T, 1, rotated / 2], shared by all layers."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Turn the first dimensions of every head: x [T, heads, D] -> [T, heads, D]."""
-        half = self.cos.shape[-1]
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat(
-            (
-                first * self.cos - second * self.sin,
-                second * self.cos + first * self.sin,
-                rest,
-            ),
-            dim=-1,
-        )
 
 
 @dataclass(frozen=True)
@@ -59,8 +38,8 @@ class Rope:
     attention_factor: float  # scales cosines and sines
     stable_length: int | None  # frequencies change in longer sequences; None: they never do
 
-    def rotation(self, batch: AttentionBatch, dtype: torch.dtype) -> Rotation:
-        """The rotation of each new token, computed in float32 and rounded to ``dtype``."""
+    def rotation(self, batch: AttentionBatch) -> Rotation:
+        """The rotation of each new token."""
         positions = batch.positions
         if isinstance(self.frequencies, Tensor):
             frequencies = self.frequencies.to(positions.device)
@@ -69,8 +48,7 @@ class Rope:
             prompts = batch.prompt_lens.repeat_interleave(bounds.diff())
             frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
         angles = positions[:, None].float() * frequencies
-        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
-        return Rotation(cos.to(dtype)[:, None], sin.to(dtype)[:, None])
+        return Rotation(angles.cos() * self.attention_factor, angles.sin() * self.attention_factor)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.kernels.dispatch import attention_backend
+from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
 from quire.model.base import Model
 
@@ -43,12 +43,12 @@ def check_against(model: Model, texts: Tensor, expected: Tensor) -> None:
         )
         for shape in model.kv_shapes
     ]
-    attention = attention_backend()
+    kernels = choose_kernels()
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])
         wanted = torch.cat([rows[part] for rows, part in zip(expected, new, strict=True)])
-        got = model.logits(model.forward(token_ids, _batch(new), kv, attention))
+        got = model.logits(model.forward(token_ids, _batch(new), kv, kernels))
         centred = wanted - wanted.mean(dim=1, keepdim=True)
         error = float((got - wanted).norm() / centred.norm())
         if not error <= _TOLERANCE[model.dtype]:  # nor is NaN
@@ -72,6 +72,6 @@ def _batch(new: Sequence[slice]) -> AttentionBatch:
         query_starts=tuple(counts.cumsum(0).tolist()),
         context_lens=torch.tensor([part.stop for part in new]),
         prompt_lens=torch.full((len(new),), _LENGTH),
-        lanes=(LaneTables(torch.cat(slots), tables),),
+        lanes=(LaneTables(torch.cat(slots), tables, torch.zeros(len(tables), dtype=torch.long)),),
         block_size=_BLOCK_SIZE,
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from quire.errors import ModelError
-from quire.kernels.ops import AttentionBackend, AttentionBatch, AttentionSpec, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
 from quire.model.selfcheck import check_against, sample_texts
@@ -87,10 +87,10 @@ class TransformersModel:
         token_ids: Tensor,
         batch: AttentionBatch,
         kv: Sequence[LayerKV],
-        attention: AttentionBackend,
+        kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
-        step = _Step(kv, attention, attention.plan(batch), self._specs)
+        step = _Step(kv, kernels, kernels.plan(batch), self._specs)
         output = self._decoder(
             input_ids=token_ids[None],
             position_ids=batch.positions[None],
@@ -111,7 +111,7 @@ class _Step:
     """One step on its way through the layers."""
 
     kv: Sequence[LayerKV]
-    attention: AttentionBackend
+    kernels: Kernels
     plan: Any
     specs: Sequence[AttentionSpec]
     layer: int = 0  # the next to call attention
@@ -133,7 +133,7 @@ def _paged_attention(
     arguments were judged by the probe; what they ask for is in the layer's AttentionSpec.
     """
     layer, quire_step.layer = quire_step.layer, quire_step.layer + 1
-    output = quire_step.attention.attend(
+    output = quire_step.kernels.attend(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),

@@ -86,7 +86,7 @@ def probe_attention(
     scale = key_dim**-0.5 if scaling is None else float(scaling)
     window = _window(attention_mask, quire_probe)
     quire_probe.shapes.append(KVShape(kv_heads, key_dim, value_dim))
-    quire_probe.specs.append(AttentionSpec(scale, window, softcap))
+    quire_probe.specs.append(AttentionSpec(scale, window, softcap=softcap))
     return value.new_zeros(1, tokens, query.shape[1], value_dim), None
 
 

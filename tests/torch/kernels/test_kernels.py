@@ -1,9 +1,9 @@
-"""ReferenceAttention equals softmax attention in float64 over contiguous keys and values."""
+"""ReferenceKernels equal softmax attention in float64 over contiguous keys and values."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 from quire.kernels import reference
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
-from quire.kernels.reference import ReferenceAttention
+from quire.kernels.ops import (
+    ACTIVATIONS,
+    AttentionBatch,
+    AttentionSpec,
+    LaneTables,
+    LayerKV,
+    Norm,
+    Rotation,
+)
+from quire.kernels.reference import ReferenceKernels
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
 RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
@@ -44,8 +52,13 @@ def make_case(
     dims: tuple[int, int] = (16, 16),
     block_size: int = 4,
     ragged: tuple[tuple[int, int], ...] = RAGGED,
+    sinks: int = 0,
+    window: int | None = None,
 ) -> Case:
-    """Random tensors; block ids in random order; every slot not yet written holds NaN."""
+    """Random tensors; block ids in random order; every slot not yet written holds NaN.
+
+    Blocks between the sinks and the ``window`` of the first new token are not in the tables.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -59,7 +72,8 @@ def make_case(
         torch.full((len(ids), kv_heads, block_size, dim), torch.nan, dtype=dtype) for dim in dims
     ]
     starts, positions, slots, tables = [0], [], [], []
-    keys, values = [], []
+    keys, values, dropped = [], [], []
+    sink_blocks = -(-sinks // block_size)
     for (context, new), count in zip(ragged, counts, strict=True):
         table = [ids.pop() for _ in range(count)]
         keys.append(normal(context, kv_heads, dims[0]))
@@ -72,40 +86,55 @@ def make_case(
         positions.append(where[context - new :])
         slots.append((blocks * block_size + offsets)[context - new :])
         starts.append(starts[-1] + new)
-        tables.append(table + [0] * (max(counts) - count))
+        behind = 0 if window is None else max(0, context - new - window + 1) // block_size
+        dropped.append(max(0, behind - sink_blocks))
+        gone = blocks.unique_consecutive()[sink_blocks : sink_blocks + dropped[-1]]
+        for pool in pools:
+            pool[gone] = torch.nan
+        del table[sink_blocks : sink_blocks + dropped[-1]]
+        tables.append(table + [0] * (max(counts) - len(table)))
     contexts = torch.tensor([context for context, _ in ragged])
     batch = AttentionBatch(
         positions=torch.cat(positions),
         query_starts=tuple(starts),
         context_lens=contexts,
         prompt_lens=contexts,
-        lanes=(LaneTables(torch.cat(slots), torch.tensor(tables)),),
+        lanes=(
+            LaneTables(torch.cat(slots), torch.tensor(tables), torch.tensor(dropped), sink_blocks),
+        ),
         block_size=block_size,
     )
     return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
 
 
-def attend(case: Case, spec: AttentionSpec) -> Tensor:
-    backend = ReferenceAttention()
+def attend(case: Case, spec: AttentionSpec, rotation: Rotation | None = None) -> Tensor:
+    kernels = ReferenceKernels()
     kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone())
-    plan = backend.plan(case.batch)
-    return backend.attend(case.query, case.new(case.keys), case.new(case.values), kv, spec, plan)
+    plan = kernels.plan(case.batch)
+    return kernels.attend(
+        case.query, case.new(case.keys), case.new(case.values), kv, spec, plan, rotation
+    )
 
 
-def plain(case: Case, spec: AttentionSpec) -> Tensor:
+def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> Tensor:
     """The definition, one sequence at a time, in float64."""
     outputs = []
     heads = case.query.shape[1]
+    sink_query = case.query if sink_query is None else sink_query
     bounds = zip(case.batch.query_starts, case.batch.query_starts[1:], strict=False)
     for (first, last), keys, values in zip(bounds, case.keys, case.values, strict=True):
         k = torch.arange(len(keys))
         q = k[len(keys) - (last - first) :, None]
         hidden = k > q
-        if spec.window is not None:
-            hidden |= k <= q - spec.window
+        beyond = torch.zeros_like(hidden) if spec.window is None else k <= q - spec.window
+        hidden |= beyond & (k >= spec.sinks)
         group = heads // keys.shape[1]
         keys, values = (x.double().repeat_interleave(group, dim=1) for x in (keys, values))
-        scores = torch.einsum("qhd,khd->hqk", case.query[first:last].double(), keys) * spec.scale
+        near, far = (
+            torch.einsum("qhd,khd->hqk", query[first:last].double(), keys) * spec.scale
+            for query in (case.query, sink_query)
+        )
+        scores = torch.where(beyond, far, near)
         if spec.softcap is not None:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
         weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
@@ -130,7 +159,7 @@ def test_mixed_batch(
 ) -> None:
     case = make_case(dtype, heads, dims, block_size)
     for window, softcap in product((None, 1, 7, 64), (None, 3.0)):
-        assert_equal_to_plain(case, AttentionSpec(dims[0] ** -0.5, window, softcap))
+        assert_equal_to_plain(case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap))
 
 
 @pytest.mark.parametrize("ragged", [((7, 1),), ((7, 7),), ((6, 1), (9, 1)), ((6, 3), (9, 4))])
@@ -147,11 +176,11 @@ def test_slices_make_no_difference(elements: int, monkeypatch: pytest.MonkeyPatc
 
 def test_new_keys_and_values_are_written_and_nothing_else() -> None:
     case = make_case()
-    backend = ReferenceAttention()
+    kernels = ReferenceKernels()
     before = case.kv.keys.clone()
     keys, values = case.new(case.keys), case.new(case.values)
-    plan = backend.plan(case.batch)
-    backend.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
+    plan = kernels.plan(case.batch)
+    kernels.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
     size = case.batch.block_size
     blocks, offsets = case.batch.lanes[0].slots // size, case.batch.lanes[0].slots % size
     assert torch.equal(case.kv.keys[blocks, :, offsets], keys)
@@ -162,28 +191,90 @@ def test_new_keys_and_values_are_written_and_nothing_else() -> None:
 
 def test_a_plan_serves_layers_with_different_windows() -> None:
     case = make_case()
-    backend = ReferenceAttention()
-    plan = backend.plan(case.batch)
+    kernels = ReferenceKernels()
+    plan = kernels.plan(case.batch)
     for window in (None, 5):
         spec = AttentionSpec(0.25, window)
-        found = backend.attend(
+        found = kernels.attend(
             case.query, case.new(case.keys), case.new(case.values), case.kv, spec, plan
         )
         assert (found.double() - plain(case, spec)).abs().max() < 1e-5
 
 
-def test_blocks_before_the_window_are_not_read() -> None:
-    """A sliding window gives its old blocks back; their place in the table may hold any id."""
-    ragged = ((30, 1), (30, 3))
-    case = make_case(ragged=ragged)
-    tables = case.batch.lanes[0].block_tables
-    tables[:, :5] = tables.max() + 1  # all NaN
-    assert_equal_to_plain(case, AttentionSpec(0.25, window=8))
+@pytest.mark.parametrize("sinks", [0, 1, 4, 6])
+@pytest.mark.parametrize("window", [1, 4, 8, 40])
+def test_blocks_between_sinks_and_window_are_not_there(sinks: int, window: int) -> None:
+    """They may have been given back; only what is still seen is in the tables."""
+    ragged = ((30, 1), (3, 1), (30, 3), (50, 20), (9, 9), (57, 1), (6, 2))
+    case = make_case(ragged=ragged, sinks=sinks, window=window)
+    assert_equal_to_plain(case, AttentionSpec(0.25, window, sinks))
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """x [T, heads, D] as complex numbers, multiplied by e^(i angle); angles are [T, R]."""
+    half = angles.shape[1]
+    pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double())
+    pairs = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), dim=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("rotated", [4, 8])
+def test_heads_are_normalised_and_turned(dtype: torch.dtype, rotated: int) -> None:
+    """The sinks beyond the window meet a query of another rotation."""
+    case = make_case(dtype, sinks=3, window=6)
+    generator = torch.Generator().manual_seed(1)
+    near, far = torch.randn(2, len(case.query), rotated, generator=generator, dtype=torch.float64)
+    weight = torch.rand(16, generator=generator, dtype=torch.float64).to(dtype)
+    norms = Norm(16, weight, 1e-6), Norm(16, weight + 1, 1e-6)
+    rotation = Rotation(near.cos(), near.sin(), far.cos(), far.sin())
+    new_keys = case.new(case.keys)
+    found = attend(case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
+
+    def normalised(x: Tensor, norm: Norm) -> Tensor:
+        x = x.double()
+        return x * (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+
+    query = normalised(case.query, norms[0])
+    written = turned(normalised(new_keys, norms[1]), near)
+    counts = case.batch.query_starts
+    for i, keys in enumerate(case.keys):
+        own = written[counts[i] : counts[i + 1]]
+        case.keys[i] = torch.cat((keys[: len(keys) - len(own)].double(), own))
+    exact = replace(case, query=turned(query, near))
+    expected = plain(exact, AttentionSpec(0.25, 6, 3), turned(query, far))
+    assert (found.double() - expected).abs().max() < TOLERANCE[dtype] * 10
+
+
+def test_norms_and_activations() -> None:
+    kernels = ReferenceKernels()
+    x, delta, weight, bias = torch.randn(4, 5, 24, dtype=torch.float64).unbind()
+    total = x + delta
+    centred = total - total.mean(dim=1, keepdim=True)
+    scale = (centred.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
+    norm = Norm(24, weight[0], 1e-3, bias[0], centred=True)
+    assert torch.allclose(kernels.norm(total, norm), centred * scale * weight[0] + bias[0])
+    scale = (total.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
+    assert torch.allclose(
+        kernels.add_norm(x, delta, Norm(24, weight[0], 1e-3)), total * scale * weight[0]
+    )
+    assert torch.equal(x, total)
+    gate, up = x[:, :12], x[:, 12:]
+    silu = gate / (1 + (-gate).exp())
+    assert torch.allclose(kernels.activate(x.clone(), "silu", gated=True), silu * up)
+    for name in ACTIVATIONS:
+        plain_gate = kernels.activate(gate.clone(), name, gated=False)
+        assert torch.allclose(kernels.activate(x.clone(), name, gated=True), plain_gate * up)
+    relu = kernels.activate(x.clone(), "relu", gated=False)
+    assert torch.equal(relu, x.clamp(min=0))
+    gelu = kernels.activate(gate.clone(), "gelu", gated=False)
+    assert torch.allclose(gelu, gate * (1 + (gate / 2**0.5).erf()) / 2)
+    assert (kernels.activate(gate.clone(), "gelu_new", gated=False) - gelu).abs().max() < 1e-2
 
 
 def test_copies_follow_their_order() -> None:
     pool = LayerKV(torch.arange(4.0).view(4, 1, 1, 1), torch.arange(4.0).view(4, 1, 1, 1) + 10)
-    ReferenceAttention().copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
+    ReferenceKernels().copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
     assert pool.keys.flatten().tolist() == [3, 0, 0, 3]
     assert pool.values.flatten().tolist() == [13, 10, 10, 13]
 
@@ -191,6 +282,6 @@ def test_copies_follow_their_order() -> None:
 def test_copies_between_pools() -> None:
     source = LayerKV(torch.ones(2, 1, 1, 1), torch.full((2, 1, 1, 1), 2.0))
     target = LayerKV(torch.zeros(3, 1, 1, 1), torch.zeros(3, 1, 1, 1))
-    ReferenceAttention().copy_blocks(source, target, [(1, 2)])
+    ReferenceKernels().copy_blocks(source, target, [(1, 2)])
     assert target.keys.flatten().tolist() == [0, 0, 1]
     assert target.values.flatten().tolist() == [0, 0, 2]
