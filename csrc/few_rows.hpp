@@ -226,7 +226,7 @@ struct FewRows {
         for (int j = 0; j < end; j += W) store(s + j, tanh(load(s + j)) * (a.softcap * log2e));
       }
       int64_t token = work.position + r / context.group;
-      int first = now.first_seen(a, token), last = now.end_seen(token);
+      int first = now.first_seen(a, token), last = now.end_seen(a, token);
       for (int j = 0; j < first; j++) s[j] = -__builtin_inff();
       for (int j = last; j < end; j++) s[j] = -__builtin_inff();
       F m = load(s);

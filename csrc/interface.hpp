@@ -63,8 +63,9 @@ struct Schedule {
   bool store_first;
 };
 
-// The columns that some tokens of a sequence see together, the last of them at ``last``. Column c is
-// position c if c < sinks, otherwise position c - sinks + start.
+// The columns that some neighbouring tokens of a sequence see, the first and last of them at given
+// positions: the sinks that are beyond a window, then the positions from ``start`` on. A key may be
+// in both, for different tokens.
 struct Columns {
   int64_t sinks, start, count;
 };
@@ -72,8 +73,9 @@ struct Columns {
 static inline __attribute__((always_inline)) Columns columns_seen(int64_t first, int64_t last,
                                                                   int64_t window, int64_t sinks) {
   if (!window) return {0, 0, last + 1};
-  int64_t shown = sinks < last + 1 ? sinks : last + 1;
-  int64_t start = first - window + 1 > shown ? first - window + 1 : shown;
+  int64_t start = first - window + 1 > 0 ? first - window + 1 : 0;
+  int64_t beyond = last - window + 1 > 0 ? last - window + 1 : 0;
+  int64_t shown = sinks < beyond ? sinks : beyond;
   return {shown, start, shown + last + 1 - start};
 }
 

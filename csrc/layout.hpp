@@ -129,13 +129,14 @@ struct Chunk {
 
   // The first and the end of the columns that a token at ``token`` sees.
   int first_seen(const Attend& a, int64_t token) const {
-    if (sinks || !a.window || token - a.window + 1 <= position) return 0;
-    return token - a.window + 1 - position < n ? token - a.window + 1 - position : n;
+    return sinks || !a.window ? 0 : within(token - a.window + 1 - position);
   }
-  int end_seen(int64_t token) const {
-    if (token < position) return 0;
-    return token - position + 1 < n ? token - position + 1 : n;
+  int end_seen(const Attend& a, int64_t token) const {
+    return within((sinks ? token - a.window : token) + 1 - position);
   }
+
+ private:
+  int within(int64_t i) const { return i < 0 ? 0 : i < n ? i : n; }
 };
 
 // Where a query row's result goes: to the output, or to the parts that will be merged.

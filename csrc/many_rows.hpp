@@ -246,17 +246,17 @@ struct ManyRows {
         }
       }
     }
-    int32_t oldest = token[0][0], newest = token[Vectors - 1][W - 1];
-    bool windowed = a.window && !now.sinks;
-    if (now.position + now.n - 1 <= oldest && !(windowed && now.position <= newest - a.window)) {
-      return;
-    }
+    int32_t window = a.window, behind = now.sinks ? window : 0;
+    int64_t oldest = token[0][0] - behind, newest = token[Vectors - 1][W - 1];
+    bool windowed = window && !now.sinks;
+    bool whole = now.position + now.n - 1 <= oldest;
+    if (whole && !(windowed && now.position <= newest - window)) return;
     for (int j = 0; j < now.n; j++) {
       int32_t position = now.position + j;
       for (int v = 0; v < Vectors; v++) {
         F& s = scores[j * tile_vectors + v];
-        I seen = token[v] >= position;
-        if (windowed) seen &= token[v] - int32_t(a.window) < position;
+        I seen = token[v] - behind >= position;
+        if (windowed) seen &= token[v] - window < position;
         s = select(seen, s, splat(-__builtin_inff()));
       }
     }

@@ -110,7 +110,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
     capacity = _plan_capacity(config, model)
-    kernels = choose_kernels()
+    kernels = choose_kernels(model.dtype)
     kv_cache = KVCache(
         model.kv_shapes,
         capacity.lanes,

@@ -50,7 +50,7 @@ def test_every_token_stands_where_its_table_says(
 
 def test_moves_are_carried_out_in_order() -> None:
     shapes = (KVShape(2, 4, 3), KVShape(1, 2, 2))
-    cache = KVCache(shapes, [Lane((0, 1), 4)], 8, torch.bfloat16, choose_kernels())
+    cache = KVCache(shapes, [Lane((0, 1), 4)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
     for layer in cache.layers:
         for block in range(4):
             layer.keys[block], layer.values[block] = block, -block
@@ -63,7 +63,7 @@ def test_moves_are_carried_out_in_order() -> None:
 
 def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
     shapes = (KVShape(2, 4, 3),)
-    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.bfloat16, choose_kernels())
+    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
     (layer,) = cache.layers
     assert layer.keys.shape == (5, 2, 8, 4) and layer.values.shape == (5, 2, 8, 3)
     assert layer.keys.dtype == torch.bfloat16
