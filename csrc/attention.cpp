@@ -125,6 +125,7 @@ void norm_rows(const NormRows&);
 void activate(const Activate&);
 void argmax(const Argmax&);
 
+extern const Build build;
 const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,
                             attend,         norm_rows, activate,  argmax};
 

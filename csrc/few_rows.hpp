@@ -67,8 +67,10 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
       }
     }
     if (i < dim) {
+#pragma GCC unroll 16
       for (int j = 0; j < columns; j++) {
         typename Products::Key key = Products::key(keys.keys[j0 + j] + i, dim - i);
+#pragma GCC unroll 4
         for (int g = 0; g < Rows; g++) {
           sum[g * columns + j] = Products::add(sum[g * columns + j], queries + g * width + i, key);
         }
@@ -76,6 +78,7 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
     }
     float found[W];
     store(found, sums(sum));
+#pragma GCC unroll 4
     for (int g = 0; g < Rows; g++) {
       __builtin_memcpy(scores + g * chunk + j0, found + g * columns, columns * sizeof(float));
     }
