@@ -87,8 +87,8 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
 
 // out[g] = out[g] * fade[g] + sum of weights[g][j] * value j, for ``Vectors`` vectors of dimensions.
 template <int Rows, int Vectors, bool Whole, class KV>
-static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const float* weights,
-                   const float* fade, float* out, int64_t width) {
+static void gather(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, int64_t left,
+                   const float* weights, const float* fade, float* out, int64_t width) {
   F sum[Rows][Vectors];
 #pragma GCC unroll 4
   for (int g = 0; g < Rows; g++) {
@@ -97,6 +97,10 @@ static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const floa
   }
   for (int j = 0; j < values.n; j++) {
     F value[Vectors];
+    if (next) {
+#pragma GCC unroll 4
+      for (unsigned v = 0; v < Vectors * W * sizeof(KV); v += 64) __builtin_prefetch((const char*)(next->values[j] + at) + v);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) {
       const KV* from = values.values[j] + at + v * W;
@@ -117,15 +121,15 @@ static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const floa
 }
 
 template <int Rows, class KV>
-static void gather_all(const Chunk<KV>& values, int64_t dim, const float* weights,
+static void gather_all(const Chunk<KV>& values, const Chunk<KV>* next, int64_t dim, const float* weights,
                        const float* fade, float* out, int64_t width) {
   constexpr int most = W == 16 ? 4 : 2;  // as many sums as registers allow
   int64_t at = 0;
   for (; at + most * W <= dim; at += most * W) {
-    gather<Rows, most, true>(values, at, 0, weights, fade, out, width);
+    gather<Rows, most, true>(values, next, at, 0, weights, fade, out, width);
   }
-  for (; at + W <= dim; at += W) gather<Rows, 1, true>(values, at, 0, weights, fade, out, width);
-  if (at < dim) gather<Rows, 1, false>(values, at, dim - at, weights, fade, out, width);
+  for (; at + W <= dim; at += W) gather<Rows, 1, true>(values, next, at, 0, weights, fade, out, width);
+  if (at < dim) gather<Rows, 1, false>(values, next, at, dim - at, weights, fade, out, width);
 }
 
 template <class KV, class Products>
@@ -195,16 +199,16 @@ struct FewRows {
         default: score<Products, 4>(now, next, a.key_dim, q, context.key_width, s);
       }
     }
-    for (int j = 0; j < next.n; j++) fetch_row(next.values[j], a.value_dim);
     weigh(work, rows, now);
     for (int r = 0; r < rows; r += 4) {
       const float* w = scores + r * chunk;
       float* s = sums + r * context.value_width;
+      const Chunk<KV>* ahead = r || !next.n ? nullptr : &next;
       switch (rows - r) {
-        case 1: gather_all<1>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        case 2: gather_all<2>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        case 3: gather_all<3>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        default: gather_all<4>(now, a.value_dim, w, fade + r, s, context.value_width);
+        case 1: gather_all<1>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        case 2: gather_all<2>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        case 3: gather_all<3>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        default: gather_all<4>(now, ahead, a.value_dim, w, fade + r, s, context.value_width);
       }
     }
   }
