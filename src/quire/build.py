@@ -120,7 +120,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         model.kv_shapes,
         capacity.lanes,
         config.block_size,
-        model.dtype,
+        _kv_dtype(config, model),
         kernels,
         config.swap_path,
     )
@@ -184,7 +184,7 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=bytes_per_token(model.kv_shapes, model.dtype),
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, _kv_dtype(config, model)),
         block_size=config.block_size,
         lanes=lanes,
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
@@ -203,8 +203,9 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
         None if window is None else Window(window, config.max_num_batched_tokens)
         for window in groups
     ]
+    kv_dtype = _kv_dtype(config, model)
     block_bytes = [
-        bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
+        bytes_per_token([model.kv_shapes[layer] for layer in layers], kv_dtype) * size
         for layers in groups.values()
     ]
     length = math.ceil(model.max_positions / size)
@@ -225,6 +226,13 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
         host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
     lanes = map(Lane, groups.values(), blocks, host_blocks, seen)
     return tuple(lanes), block_bytes
+
+
+def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    return dtype
 
 
 def _longest_that_fits(
