@@ -111,7 +111,7 @@ void attend(const Attend& a) {
   }
 }
 
-// The largest of any type's.
+// Of floats, the widest type that anything is kept in.
 int64_t scratch_bytes(const Attend& a) {
   Dealer dealer{nullptr};
   FewRows<float, WideProducts<float>>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);

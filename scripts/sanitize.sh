@@ -9,8 +9,8 @@ python=$(realpath --no-symlinks "$1")
 cd "$(dirname "$0")/.."
 environment=build/sanitize
 "$python" -m venv --clear "$environment"
-own=$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-"$python" -c 'import sys; print(*sys.path[1:], sep="\n")' > "$own/packages.pth"
+packages='import sysconfig; print(sysconfig.get_path("purelib"))'
+"$python" -c "$packages" > "$("$environment/bin/python" -c "$packages")/packages.pth"
 "$environment/bin/pip" install --quiet --no-deps --ignore-installed \
     --config-settings cmake.define.QUIRE_SANITIZE=address,undefined .
 # Python itself is not instrumented, so the runtimes must be loaded first; nor does it free all.

@@ -169,7 +169,7 @@ class CPUKernels:
         if known is None:
             known = self._norms[id(norm)] = (norm, _native_norm(norm))
         rows, width = x.shape
-        out = x.new_empty((rows, width))
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
         data, stride = x.data_ptr(), x.stride(0)
         self._native.norm(
             known[1],
