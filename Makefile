@@ -4,8 +4,9 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test clean
+.PHONY: serve test sanitize clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -16,15 +17,23 @@ test: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(ARGS)
 
-clean:
-	rm -rf $(VENV)
+# The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
+sanitize: $(VENV)/installed-dev
+	scripts/sanitize.sh $(BIN)/python
 
-$(VENV)/installed: pyproject.toml
+clean:
+	rm -rf $(VENV) build
+
+$(VENV)/torch:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0
+	touch $@
+
+# Compiles the kernels in csrc/ as well; without a C++ compiler it installs without them.
+$(VENV)/installed: $(VENV)/torch $(BUILD_INPUTS)
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: $(VENV)/torch $(BUILD_INPUTS)
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from quire.config import EngineConfig
-from quire.engine import Engine, Intake, load_tokenizer
+from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
@@ -36,6 +37,7 @@ from quire.scheduling import (
     SchedulingPolicy,
 )
 from quire.threads import usable_cores
+from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -120,12 +122,12 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
     capacity = _plan_capacity(config, model)
-    kernels = choose_kernels()
+    kernels = choose_kernels(model.dtype)
     kv_cache = KVCache(
         model.kv_shapes,
         capacity.lanes,
         config.block_size,
-        model.dtype,
+        _kv_dtype(config, model),
         kernels,
         config.swap_path,
     )
@@ -163,6 +165,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, model),
+        recorder=_recorder(config),
     )
     return engine, capacity
 
@@ -181,6 +184,13 @@ def _load_model(config: EngineConfig, directory: Path) -> Model:
     # The length of its texts is then no matter of the model's.
     streaming = Streaming(config.window, config.attention_sinks)
     return load_model(directory, config.dtype, streaming=streaming)
+
+
+def _recorder(config: EngineConfig) -> RequestRecorder | None:
+    if config.record_trace is None:
+        return None
+    size = config.block_size
+    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
@@ -216,7 +226,7 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=bytes_per_token(model.kv_shapes, model.dtype),
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, _kv_dtype(config, model)),
         block_size=config.block_size,
         lanes=lanes,
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
@@ -237,8 +247,9 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
         else Window(window, config.max_num_batched_tokens, config.attention_sinks)
         for window in groups
     ]
+    kv_dtype = _kv_dtype(config, model)
     block_bytes = [
-        bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
+        bytes_per_token([model.kv_shapes[layer] for layer in layers], kv_dtype) * size
         for layers in groups.values()
     ]
     lengths = [blocks_of(_longest(config, model), size, window) for window in seen]
@@ -266,6 +277,13 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
 def _longest(config: EngineConfig, model: Model) -> int | None:
     """The longest sequence to serve, whatever the pool allows; None: there is no longest."""
     return model.max_positions if config.window is None else config.max_model_len
+
+
+def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    return dtype
 
 
 def _longest_that_fits(

@@ -58,7 +58,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     print(capacity.describe(), flush=True)
     names = arguments.served_model_name or [capacity.model_name]
     app = create_app(engine, model_names=names, api_key=arguments.api_key)
-    serve(app, arguments.host, arguments.port)
+    try:
+        serve(app, arguments.host, arguments.port)
+    finally:
+        engine.close()
     return 0
 
 
@@ -84,6 +87,18 @@ def _generate(arguments: argparse.Namespace) -> int:
             f"{metrics.num_preemptions} preemptions]",
             file=sys.stderr,
         )
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from quire.calibration import calibrate, describe
+
+    path = Path(arguments.out)
+    calibration = calibrate(_config(arguments), lambda text: print(text, file=sys.stderr))
+    calibration.write(path)
+    print(describe(calibration, path))
     return 0
 
 
@@ -220,6 +235,15 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure how fast a model is served")
     _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))
+
+    # Imported with their flags: neither these rooms nor their flags load anything heavy.
+    _planning_commands(commands)
+
+    text = "measure how long steps take on this machine, for simulate and plan"
+    calibrate = _command(commands, "calibrate", _calibrate, text)
+    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
+    _add_engine_flags(calibrate)
     return parser
 
 
@@ -256,6 +280,18 @@ def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None
     _add_flag(group, "api_key", "str", None, "key that the server asks for")
     _add_flag(group, "max_concurrency", "int", None, "most requests at once (default: no limit)")
     _add_engine_flags(parser)
+
+
+def _planning_commands(commands: Any) -> None:
+    from quire.commands.plan import add_plan, plan
+    from quire.commands.simulate import add_simulate, simulate
+
+    add_simulate(
+        _command(commands, "simulate", simulate, "serve a workload on a virtual clock, no model")
+    )
+    add_plan(
+        _command(commands, "plan", plan, "how many users fit, how fast, and what would change it")
+    )
 
 
 def _command(

@@ -37,7 +37,12 @@ class EngineConfig:
         "generation_config.json says; none, as OpenAI's API does",
     )
     dtype: str = _setting(
-        "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
+        "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
+    )
+    kv_cache_dtype: str = _setting(
+        "auto",
+        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 with a "
+        "scale for each key and value",
     )
     max_model_len: int | None = _setting(
         None,
@@ -92,6 +97,11 @@ class EngineConfig:
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
         "included)",
+    )
+    record_trace: str | None = _setting(
+        None,
+        "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
+        "of blocks, no text",
     )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
@@ -167,6 +177,7 @@ _COUNTS = (
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
 }

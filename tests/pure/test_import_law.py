@@ -25,13 +25,15 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
+    "simulation": {"metrics", "workload", "memory", "scheduling"},
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
-    "engine": {"metrics", "memory", "scheduling"},
+    "engine": {"metrics", "workload", "memory", "scheduling"},
     "server": {"metrics", "scheduling", "engine", "version"},
     "build": {
         "config",
         "threads",
+        "workload",
         "memory",
         "scheduling",
         "kernels",
@@ -39,11 +41,15 @@ MAY_IMPORT = {
         "execution",
         "engine",
     },
+    "calibration": {"build", "config", "memory", "scheduling", "model", "engine", "simulation"},
     "llm": {"build", "config", "engine", "scheduling"},
     "bench": {"metrics", "workload", "llm", "version"},
 }
-COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
-TORCH_FREE = ["errors", "config", "metrics", "workload", "memory", "scheduling", "engine", "server"]
+COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
+TORCH_FREE = [
+    "errors", "config", "metrics", "workload", "memory", "scheduling", "simulation", "engine",
+    "server",
+]  # fmt: skip
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -72,7 +72,7 @@ class PagedHarness:
             )
             for s in model.kv_shapes
         ]
-        self.kernels = choose_kernels()
+        self.kernels = choose_kernels(model.dtype)
         self.sequences: dict[int, _Sequence] = {}
         self._free = list(range(num_blocks))
         random.Random(0).shuffle(self._free)

@@ -5,6 +5,7 @@ from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.intake import Intake, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.recorder import RequestRecorder
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 
@@ -19,6 +20,7 @@ __all__ = [
     "Message",
     "Prompt",
     "RequestOutput",
+    "RequestRecorder",
     "StreamingSession",
     "Tokenizer",
     "load_tokenizer",

@@ -12,6 +12,7 @@ from functools import partial
 from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
+from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
 from quire.errors import RequestError
@@ -46,15 +47,17 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         session_timeout: float | None = None,
         why_no_sessions: str | None = None,
+        recorder: RequestRecorder | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.intake = intake
         self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
-        self._executor = executor
+        self.executor = executor
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
+        self._recorder = recorder
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
 
     def add_request(
@@ -89,11 +92,20 @@ class Engine:
         self._requests[request_id] = RequestProgress(
             prepared, group.memory, self.intake.tokenizer, self._block_bytes
         )
+        if self._recorder is not None:
+            self._recorder.begin(prepared.request)
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks at once; False if it is not running."""
-        self._requests.pop(request_id, None)
+        progress = self._requests.pop(request_id, None)
+        if progress is not None:
+            self._record(progress)
         return self.scheduler.abort(request_id)
+
+    def close(self) -> None:
+        """End the recording, if there is one."""
+        if self._recorder is not None:
+            self._recorder.close()
 
     @property
     def has_work(self) -> bool:
@@ -110,7 +122,7 @@ class Engine:
         self._note(step)
         usage = self.scheduler.allocator.usage()
         try:
-            result = self._executor.execute(step)
+            result = self.executor.execute(step)
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             self.scheduler.spoil(step.moves)
@@ -127,9 +139,14 @@ class Engine:
                 self.scheduler.finish(progress.seq_id)  # a stop string
             if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
+                self._record(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
+
+    def _record(self, progress: RequestProgress) -> None:
+        if self._recorder is not None:
+            self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
         for decision in step.decisions:
@@ -157,6 +174,7 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 del self._requests[chunk.request.request_id]
+                self._record(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
                 deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
         return deltas

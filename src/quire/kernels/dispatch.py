@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+
+import torch
+
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
 
+logger = logging.getLogger(__name__)
 
-def choose_kernels() -> Kernels:
-    """The best kernels there are here."""
-    return ReferenceKernels()
+
+def choose_kernels(dtype: torch.dtype) -> Kernels:
+    """The best kernels there are here for a model in main memory that computes in ``dtype``."""
+    try:
+        from quire.kernels import cpu
+    except ImportError as error:
+        logger.warning(
+            "this installation has no C++ kernels (was there a compiler when it was installed?): "
+            "computing in plain PyTorch, which is much slower; %s",
+            error,
+        )
+        return ReferenceKernels()
+    if dtype not in cpu.DTYPES:
+        logger.warning("the C++ kernels have no %s: computing in plain PyTorch", dtype)
+        return ReferenceKernels()
+    kernels = cpu.CPUKernels()
+    if kernels.instruction_set == "portable":
+        logger.warning("this processor has no AVX2: its kernels are the portable ones, slower")
+    return kernels

@@ -27,6 +27,14 @@ class LayerKV(NamedTuple):
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]
     lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
+    key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
+    value_scales: Tensor | None = None
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Its tensors, whose first dimension is the blocks."""
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [part for part in every if part is not None]
 
 
 class LaneTables(NamedTuple):

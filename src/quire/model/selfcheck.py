@@ -43,7 +43,7 @@ def check_against(model: Model, texts: Tensor, expected: Tensor) -> None:
         )
         for shape in model.kv_shapes
     ]
-    kernels = choose_kernels()
+    kernels = choose_kernels(model.dtype)
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])

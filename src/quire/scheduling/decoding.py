@@ -44,7 +44,8 @@ class LiveGroups:
 
     def add(self, request: Request, rank: float) -> SequenceGroup:
         seq_id = next(self._seq_ids)
-        trunk = Sequence(seq_id, 0, request.prompt_token_ids, _root_hash(request.cache_salt))
+        root = _root_hash(request.cache_salt)
+        trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
         group = SequenceGroup(request, trunk, beams, (rank, seq_id))
         self._groups[request.request_id] = group
@@ -66,6 +67,10 @@ class LiveGroups:
         self._branches[sequence.seq_id] = (group, sequence)
         self._sessions[request.request_id] = session
         return group
+
+    @property
+    def has_fork_moves(self) -> bool:
+        return bool(self._fork_moves)
 
     def take_fork_moves(self) -> list[BlockMove]:
         """Copies that forks since the last call ask for: none where blocks are shared."""

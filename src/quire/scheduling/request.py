@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from quire.memory import BlockHash
 from quire.scheduling.sampling_params import SamplingParams
 
 
@@ -22,6 +24,9 @@ class Request:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     priority: int = 0  # under the priority policy: the lower, the sooner
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
+    block_hashes: Sequence[BlockHash] = ()
+    """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
+    blocks are equal is replayed with them. They may reach into the output of branch 0."""
 
     @property
     def longest(self) -> int:

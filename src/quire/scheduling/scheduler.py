@@ -24,6 +24,7 @@ from quire.scheduling.request import Request
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
+from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Chunk, Progress, Step, StepResult
 
 PRIORITY_SECONDS = 10.0
@@ -69,6 +70,7 @@ class Scheduler:
         self.waiting: list[SequenceGroup] = []
         self.running: list[SequenceGroup] = []  # both in line
         self.stats = SchedulerStats()
+        self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
         self.sessions = Sessions(allocator, self._live, max_num_sessions, attention_sinks)
@@ -100,6 +102,7 @@ class Scheduler:
         if group is None:
             return False
         self._note(inputs.Aborted(request_id, spoiled))
+        self._blocked = None
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
         self._leave(group)
@@ -110,6 +113,7 @@ class Scheduler:
         self._note(inputs.Finished(seq_id))
         known = self._live.branch(seq_id)
         if known is not None:
+            self._blocked = None
             self._live.end(*known)
             if not known[0].branches:
                 self._leave(known[0])
@@ -171,6 +175,7 @@ class Scheduler:
         self._note(inputs.Scheduled(now))
         self.allocator.advance(now)
         self.allocator.settle()
+        self._blocked = None
         step = Step(self._live.take_fork_moves(), [], [])
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
@@ -205,6 +210,7 @@ class Scheduler:
             if searched is not None:
                 progress += self._live.search(searched, candidates)
         if any(one.finish_reason is not None for one in progress):
+            self._blocked = None
             self.running = [group for group in self.running if group.branches]
         return progress
 
@@ -217,11 +223,27 @@ class Scheduler:
     def _spoil(self, moves: Seq[BlockMove]) -> None:
         if not moves:
             return
+        self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, moves):
             if group in self.running:
                 self.running.remove(group)
                 insort(self.waiting, group, key=_place)
+
+    def steady(self) -> SteadyDecoding | None:
+        """Steps that only decode, to be taken together, if the next step is one of them."""
+        if self.waiting and self.waiting[0] is not self._blocked:
+            return None
+        if self._live.has_fork_moves or self.sessions:
+            return None
+        waits = self.stats.decisions if self.waiting else None
+        return SteadyDecoding.begin(
+            self.running,
+            self.allocator,
+            self.max_num_batched_tokens,
+            self.enable_prefix_caching,
+            waits,
+        )
 
     # -- growing -------------------------------------------------------------------------------
 
@@ -334,8 +356,7 @@ class Scheduler:
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
                 shortage = Shortage(why, group.width, spare, "a larger max_num_seqs")
-                step.decisions.append(shortage.decision(group))
-                return
+                return self._wait(group, shortage, step)
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
                 return
@@ -360,10 +381,14 @@ class Scheduler:
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
             # While others run, what idle ones hold is not taken unless it will do.
             if not idle or (self.running and shortage.needed - shortage.free > held):
-                step.decisions.append(shortage.decision(group))
+                self._wait(group, shortage, step)
                 return False
             self._preempt(idle[0], group, shortage._replace(why="could not be let in"), step)
         return True
+
+    def _wait(self, group: SequenceGroup, shortage: Shortage, step: Step) -> None:
+        step.decisions.append(shortage.decision(group))
+        self._blocked = group
 
     def _refuse_impossible(self, request: Request, known: int) -> None:
         """``known``: tokens before its output, in the history of a session or in its prompt."""

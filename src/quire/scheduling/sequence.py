@@ -19,6 +19,7 @@ class Sequence:
         "block_hashes",
         "fork_at",
         "fork_from",
+        "given_hashes",
         "index",
         "num_computed",
         "num_prompt_tokens",
@@ -28,7 +29,12 @@ class Sequence:
     )
 
     def __init__(
-        self, seq_id: int, index: int, prompt_token_ids: Seq[int], root_hash: BlockHash = b""
+        self,
+        seq_id: int,
+        index: int,
+        prompt_token_ids: Seq[int],
+        root_hash: BlockHash = b"",
+        given_hashes: Seq[BlockHash] = (),
     ) -> None:
         self.seq_id = seq_id
         self.index = index  # which of the request's outputs this is
@@ -36,6 +42,7 @@ class Sequence:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_computed = 0
         self.root_hash = root_hash  # parent of the first block's
+        self.given_hashes = given_hashes  # of the first blocks, where they are known beforehand
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
         # A dormant branch has no block table: it waits for a sibling to have computed the
         # tokens both share, and forks from it then.
@@ -54,6 +61,8 @@ class Sequence:
     def hash_blocks(self, block_size: int) -> None:
         """Extend ``block_hashes`` to all the full blocks there are."""
         hashes = self.block_hashes
+        if len(hashes) < len(self.given_hashes):
+            hashes += self.given_hashes[len(hashes) : len(self.token_ids) // block_size]
         start = len(hashes) * block_size
         if len(self.token_ids) - start >= block_size:
             parent = hashes[-1] if hashes else self.root_hash

@@ -1,0 +1,132 @@
+// Paged attention for one instruction set: store the new keys and values, attend, merge the parts.
+//
+// PagedAttention (Kwon et al., 2023, section 4.3) fuses the write of new keys into blocks and the
+// reading of blocks through the table with attention itself. A long context is divided into parts
+// that are merged by their maxima and sums, as in Flash-Decoding (Dao et al., 2023).
+#include <omp.h>
+
+#include "builds.hpp"
+#include "few_rows.hpp"
+#include "many_rows.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
+int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
+
+struct Counters {
+  int64_t stores = 0, tasks = 0;
+
+  static int64_t next(int64_t& counter) {
+    return __atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED);
+  }
+};
+
+// Add up the parts of a group in order: out = sum of 2^(m_i - m) * sums_i / sum of 2^(m_i - m) * l_i.
+void merge(const Attend& a, const Item& item, int h, float* values) {
+  const Group& group = a.schedule.groups[item.group];
+  int heads = a.num_heads / a.num_kv_heads;
+  int64_t row_size = a.value_dim + 2;
+  for (int64_t row = 0; row < (item.last_token - item.first_token) * heads; row++) {
+    auto part = [&](int p) {
+      int64_t place = int64_t(group.first_part + p) * a.num_kv_heads + h;
+      return a.parts + (place * a.schedule.part_rows + row) * row_size;
+    };
+    float most = nothing_seen, total = 0;
+    for (int p = 0; p < group.parts; p++) most = part(p)[0] > most ? part(p)[0] : most;
+    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, F{});
+    for (int p = 0; p < group.parts; p++) {
+      const float* from = part(p);
+      F factor = exp2(splat(from[0] - most));
+      total += factor[0] * from[1];
+      int64_t i = 0;
+      for (; i + W <= a.value_dim; i += W) {
+        store(values + i, load(values + i) + factor * load(from + 2 + i));
+      }
+      for (; i < a.value_dim; i++) values[i] += factor[0] * from[2 + i];
+    }
+    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) / total);
+    int64_t head = int64_t(h) * heads + row % heads;
+    int64_t at = ((item.first_token + row / heads) * a.num_heads + head) * a.value_dim;
+    narrow(a.dtype, values, a.out, at, a.value_dim);
+  }
+}
+
+template <class KV, class Products, class Units>
+void work(const Attend& a, Counters& counters, int thread) {
+  Dealer dealer{a.scratch + thread * a.scratch_bytes};
+  int64_t few = tile_from(a.dtype, a.kv_dtype) - 1;
+  FewRows<KV, Products> few_rows(a, few, dealer);
+  ManyRows<KV, Units> many_rows(a, dealer);
+  if (a.schedule.store_first) {
+    for (;;) {
+      int64_t token = Counters::next(counters.stores);
+      if (token >= a.num_tokens) break;
+      for (int h = 0; h < a.num_kv_heads; h++) few_rows.context.store_token(token, h);
+    }
+#pragma omp barrier
+  }
+  for (;;) {
+    int64_t task = Counters::next(counters.tasks);
+    if (task >= a.schedule.num_items * a.num_kv_heads) break;
+    const Item& item = a.schedule.items[task / a.num_kv_heads];
+    Work work(a, item, task % a.num_kv_heads);
+    if (!a.schedule.store_first && item.last_column == work.columns.count) {
+      few_rows.context.store_token(item.first_token, work.h);
+    }
+    if (work.tokens() * few_rows.context.group <= few) {
+      few_rows.run(work);
+    } else {
+      many_rows.run(work);
+    }
+    if (item.group < 0) continue;
+    int32_t* left = a.counters + int64_t(item.group) * a.num_kv_heads + work.h;
+    if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
+    *left = a.schedule.groups[item.group].parts;
+    merge(a, item, work.h, few_rows.context.head);
+  }
+}
+
+template <class KV, class Products, class Units>
+void run(const Attend& a) {
+  Counters counters;
+  if (a.threads == 1) return work<KV, Products, Units>(a, counters, 0);
+#pragma omp parallel num_threads(a.threads)
+  work<KV, Products, Units>(a, counters, omp_get_thread_num());
+}
+
+void attend(const Attend& a) {
+#if defined(__AVX512BF16__)
+  if (a.dtype == DType::bfloat16) {
+    if (a.kv_dtype == DType::bfloat16) return run<bf16, PairProducts, PairUnit>(a);
+    if (a.kv_dtype == DType::int8) return run<int8_t, WideProducts<int8_t>, PairUnit>(a);
+  }
+#endif
+  switch (a.kv_dtype) {
+    case DType::float32: return run<float, WideProducts<float>, FloatUnit>(a);
+    case DType::bfloat16: return run<bf16, WideProducts<bf16>, FloatUnit>(a);
+    case DType::float16: return run<f16, WideProducts<f16>, FloatUnit>(a);
+    case DType::int8: return run<int8_t, WideProducts<int8_t>, FloatUnit>(a);
+  }
+}
+
+// Of floats, the widest type that anything is kept in.
+int64_t scratch_bytes(const Attend& a) {
+  Dealer dealer{nullptr};
+  FewRows<float, WideProducts<float>>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);
+  ManyRows<float, FloatUnit>(a, dealer);
+  return round_up(dealer.used, 4096);
+}
+
+}  // namespace
+
+void norm_rows(const NormRows&);
+void activate(const Activate&);
+void argmax(const Argmax&);
+
+extern const Build build;
+const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,
+                            attend,         norm_rows, activate,  argmax};
+
+}  // namespace quire::QUIRE_ISA

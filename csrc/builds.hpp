@@ -1,0 +1,26 @@
+// The instruction sets that this module was built for, best first.
+#pragma once
+
+#include "interface.hpp"
+
+namespace quire {
+
+namespace portable {
+extern const Build build;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Build build;
+}
+namespace avx512 {
+extern const Build build;
+}
+namespace avx512_bf16 {
+extern const Build build;
+}
+#endif
+
+// A null-terminated list of those that this processor and its operating system can run.
+const Build* const* usable_builds();
+
+}  // namespace quire

@@ -1,0 +1,194 @@
+// Norms, activations and argmax for one instruction set. One pass over memory each.
+#include <omp.h>
+
+#include "heads.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// Rows to the threads, in equal runs; a single thread opens no parallel region.
+template <class Body>
+void for_rows(int64_t rows, int threads, const Body& body) {
+  if (threads == 1) return body(0, rows);
+#pragma omp parallel num_threads(threads)
+  {
+    int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+    body(rows * i / n, rows * (i + 1) / n);
+  }
+}
+
+QUIRE_INLINE float as_float(const float* p) { return *p; }
+QUIRE_INLINE float as_float(const bf16* p) { return load_some(p, 1)[0]; }
+QUIRE_INLINE float as_float(const f16* p) { return load_some(p, 1)[0]; }
+
+// Apply ``each(at, count)`` to whole vectors, then to what is left.
+template <class Each>
+QUIRE_INLINE void for_vectors(int64_t n, const Each& each) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) each(i, W);
+  if (i < n) each(i, n - i);
+}
+template <class T>
+QUIRE_INLINE F load_n(const T* p, int n) { return n == W ? load(p) : load_some(p, n); }
+template <class T>
+QUIRE_INLINE void store_n(T* p, F v, int n) { n == W ? store(p, v) : store_some(p, v, n); }
+
+QUIRE_INLINE F load_as(DType dtype, const void* p, int64_t i, int n) {
+  if (dtype == DType::float32) return load_n((const float*)p + i, n);
+  if (dtype == DType::bfloat16) return load_n((const bf16*)p + i, n);
+  return load_n((const f16*)p + i, n);
+}
+
+template <class T>
+void norm_row(const NormRows& a, int64_t row) {
+  const T* x = (const T*)a.x + row * a.x_stride;
+  const T* read_from = x;
+  F sum{}, squares{};
+  if (a.sum) {
+    const T* delta = (const T*)a.delta + row * a.delta_stride;
+    T* out = (T*)a.sum + row * a.x_stride;
+    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+      store_n(out + i, load_n(x + i, n) + load_n(delta + i, n), n);
+      F v = load_n(out + i, n);  // as rounded
+      sum += v;
+      squares += v * v;
+    });
+    read_from = out;
+  } else {
+    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+      F v = load_n(x + i, n);
+      sum += v;
+      squares += v * v;
+    });
+  }
+  float mean = 0, variance = lanes_sum(squares);
+  if (a.norm.centred) {
+    // A second pass: the difference of sums would lose the variance of rows far from 0.
+    mean = lanes_sum(sum) / a.width;
+    squares = F{};
+    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+      F v = load_n(read_from + i, n) - mean;
+      for (int lane = n; lane < W; lane++) v[lane] = 0;  // the zeros that filled the vector
+      squares += v * v;
+    });
+    variance = lanes_sum(squares);
+  }
+  float factor = 1.0f / __builtin_sqrtf(variance / a.width + a.norm.eps);
+  T* out = (T*)a.out + row * a.width;
+  for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+    F v = (load_n(read_from + i, n) - mean) * factor;
+    if (a.norm.weight) v *= load_as(a.norm.dtype, a.norm.weight, i, n);
+    if (a.norm.bias) v += load_as(a.norm.dtype, a.norm.bias, i, n);
+    store_n(out + i, v, n);
+  });
+}
+
+QUIRE_INLINE F apply(Activation activation, F x) {
+  switch (activation) {
+    case Activation::silu: return x / (1.0f + exp(-x));
+    case Activation::relu: return x < 0.0f ? F{} : x;
+    case Activation::gelu: return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
+    case Activation::gelu_tanh: {
+      F inner = 0.79788456080286536f * (x + 0.044715f * x * x * x);
+      return 0.5f * x * (1.0f + tanh(inner));
+    }
+  }
+  return x;
+}
+
+template <class T, Activation activation>
+void activate_rows(const Activate& a) {
+  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      const T* x = (const T*)a.x + row * a.x_stride;
+      T* out = (T*)a.out + row * a.width;
+      for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+        F v = apply(activation, load_n(x + i, n));
+        if (a.gated) v *= load_n(x + a.width + i, n);
+        store_n(out + i, v, n);
+      });
+    }
+  });
+}
+
+template <class T>
+void activate_as(const Activate& a) {
+  switch (a.activation) {
+    case Activation::silu: return activate_rows<T, Activation::silu>(a);
+    case Activation::gelu: return activate_rows<T, Activation::gelu>(a);
+    case Activation::gelu_tanh: return activate_rows<T, Activation::gelu_tanh>(a);
+    case Activation::relu: return activate_rows<T, Activation::relu>(a);
+  }
+}
+
+// The first of the largest; a NaN counts as larger than all, as in torch.
+template <class T>
+int64_t argmax_row(const T* x, int64_t n) {
+  constexpr int64_t run = 64 * W;
+  float best = -__builtin_inff();
+  int64_t found = 0;
+  for (int64_t start = 0; start < n; start += run) {
+    int64_t end = start + run < n ? start + run : n;
+    F most = splat(best);
+    I strange{};
+    int64_t i = start;
+    for (; i + W <= end; i += W) {
+      F v = load(x + i);
+      strange |= v != v;
+      most = maximum(v, most);
+    }
+    bool look = i < end;
+    for (int lane = 0; lane < W; lane++) look |= strange[lane] || most[lane] > best;
+    if (!look) continue;
+    for (i = start; i < end; i++) {
+      float v = as_float(x + i);
+      if (v != v) return i;
+      if (v > best) {
+        best = v;
+        found = i;
+      }
+    }
+  }
+  return found;
+}
+
+template <class T>
+void argmax_rows(const Argmax& a) {
+  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      a.out[row] = argmax_row((const T*)a.x + row * a.x_stride, a.width);
+    }
+  });
+}
+
+}  // namespace
+
+void norm_rows(const NormRows& a) {
+  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      switch (a.dtype) {
+        case DType::float32: norm_row<float>(a, row); break;
+        case DType::bfloat16: norm_row<bf16>(a, row); break;
+        default: norm_row<f16>(a, row);
+      }
+    }
+  });
+}
+
+void activate(const Activate& a) {
+  switch (a.dtype) {
+    case DType::float32: return activate_as<float>(a);
+    case DType::bfloat16: return activate_as<bf16>(a);
+    default: return activate_as<f16>(a);
+  }
+}
+
+void argmax(const Argmax& a) {
+  switch (a.dtype) {
+    case DType::float32: return argmax_rows<float>(a);
+    case DType::bfloat16: return argmax_rows<bf16>(a);
+    default: return argmax_rows<f16>(a);
+  }
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,166 @@
+// What the module passes to the code of one instruction set: plain values and pointers.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
+enum class DType : int { float32 = 0, bfloat16 = 1, float16 = 2, int8 = 3 };
+
+// Rows of heads in a tensor [T, heads, D] whose last two dimensions are contiguous.
+struct Rows {
+  const void* data;
+  int64_t stride;  // elements from one token to the next
+};
+
+struct Norm {
+  const void* weight;  // null: none
+  const void* bias;
+  DType dtype;  // of weight and bias
+  float eps;
+  bool centred;
+  bool used;
+};
+
+struct Rotation {
+  const float* cos;  // [T, half]; null: none
+  const float* sin;
+  const float* sink_cos;  // null: as cos
+  const float* sink_sin;
+  int half;
+};
+
+// One piece of attention work, for every KV head: some tokens of a sequence over some of the
+// columns that they see. Columns are numbered through: first the sinks, then the window.
+struct Item {
+  int32_t sequence;
+  int32_t first_token, last_token;  // rows of the batch
+  int32_t first_column, last_column;
+  int32_t group;  // of the parts whose results must be merged; -1: this is the only one
+  int32_t part;   // place among all parts of all groups
+};
+
+struct Group {
+  int32_t first_part, parts;
+};
+
+// How a step's attention is divided, for all layers with one window.
+struct Schedule {
+  int64_t num_items;
+  const Item* items;  // costliest first
+  int64_t num_groups;
+  const Group* groups;
+  int64_t num_parts;
+  int64_t part_rows;  // most query rows (tokens x group) of a part
+  // New keys must all be stored before any are read; otherwise each item stores its own.
+  bool store_first;
+};
+
+// The columns that some neighbouring tokens of a sequence see, the first and last of them at given
+// positions: the sinks that are beyond a window, then the positions from ``start`` on. A key may be
+// in both, for different tokens.
+struct Columns {
+  int64_t sinks, start, count;
+};
+
+static inline __attribute__((always_inline)) Columns columns_seen(int64_t first, int64_t last,
+                                                                  int64_t window, int64_t sinks) {
+  if (!window) return {0, 0, last + 1};
+  int64_t start = first - window + 1 > 0 ? first - window + 1 : 0;
+  int64_t beyond = last - window + 1 > 0 ? last - window + 1 : 0;
+  int64_t shown = sinks < beyond ? sinks : beyond;
+  return {shown, start, shown + last + 1 - start};
+}
+
+struct Tables {
+  const int64_t* slots;         // [T]
+  const int64_t* block_tables;  // [S, width]
+  int64_t width;
+  const int64_t* num_dropped;  // [S]
+  int64_t num_sink_blocks;
+};
+
+struct Attend {
+  // the batch
+  int64_t num_tokens;
+  const int64_t* query_starts;  // [S + 1]
+  const int64_t* context_lens;  // [S]
+  Tables tables;
+  int64_t block_size;
+  Schedule schedule;
+  // the layer
+  int num_heads, num_kv_heads, key_dim, value_dim;
+  float scale, softcap;  // softcap 0: none
+  int64_t window, sinks; // window 0: none
+  Norm query_norm, key_norm;
+  Rotation rotation;
+  // the tensors
+  DType dtype, kv_dtype;
+  Rows query, key, value;
+  void* out;  // [T, H, Dv], contiguous
+  void* keys;
+  void* values;
+  float* key_scales;  // [B, Hkv, N]; only with int8
+  float* value_scales;
+  // memory and threads
+  char* scratch;  // threads x scratch_bytes(attend)
+  int64_t scratch_bytes;
+  float* parts;       // [num_parts, Hkv, part_rows, value_dim + 2]
+  int32_t* counters;  // [num_groups, Hkv], each the number of parts to come
+  int threads;
+};
+
+struct NormRows {
+  const void* x;
+  void* sum;  // null: norm of x; otherwise x + delta is stored here first
+  const void* delta;
+  void* out;
+  int64_t rows, width;
+  int64_t x_stride, delta_stride;
+  DType dtype;
+  Norm norm;
+  int threads;
+};
+
+enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
+
+struct Activate {
+  const void* x;
+  void* out;
+  int64_t rows, width;  // of out
+  int64_t x_stride;
+  DType dtype;
+  Activation activation;
+  bool gated;
+  int threads;
+};
+
+struct Argmax {
+  const void* x;  // [rows, width]
+  int64_t* out;
+  int64_t rows, width, x_stride;
+  DType dtype;
+  int threads;
+};
+
+// The code of one instruction set.
+struct Build {
+  const char* name;
+  // Query rows from which a tile of them is multiplied at once; the rows of such a tile.
+  int (*tile_from)(DType query, DType kv);
+  int tile_rows;
+  int64_t (*scratch_bytes)(const Attend&);
+  void (*attend)(const Attend&);
+  void (*norm)(const NormRows&);
+  void (*activate)(const Activate&);
+  void (*argmax)(const Argmax&);
+};
+
+}  // namespace quire

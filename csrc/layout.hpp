@@ -1,0 +1,162 @@
+// Where attention finds things: a sequence's keys and values in the pool, a thread's scratch.
+#pragma once
+
+#include "heads.hpp"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int chunk = 64;  // columns between two updates of the running softmax
+constexpr float nothing_seen = -1e30f;  // a maximum below every score, yet finite
+
+// Memory is dealt in pieces of whole cache lines; without a base it is only counted.
+struct Dealer {
+  char* base;
+  int64_t used = 0;
+
+  template <class T>
+  T* take(int64_t n) {
+    T* piece = base ? (T*)(base + used) : nullptr;
+    used += round_up(n * sizeof(T), 64);
+    return piece;
+  }
+};
+
+// What every piece of work of one call shares.
+template <class KV>
+struct Context {
+  const Attend& a;
+  WideNorm query_norm, key_norm;
+  int group;                // query heads of a KV head
+  float query_scale;        // folded into the queries: scores come as powers of two
+  float* head;              // one head, or a row of output
+  int64_t key_width, value_width;  // in whole vectors
+
+  Context(const Attend& a, Dealer& dealer)
+      : a(a), group(a.num_heads / a.num_kv_heads),
+        key_width(round_up(a.key_dim, 2 * W)), value_width(round_up(a.value_dim, 2 * W)) {
+    query_scale = a.softcap > 0 ? a.scale / a.softcap : a.scale * log2e;
+    head = dealer.take<float>(key_width > value_width ? key_width : value_width);
+    float* weights[4];
+    for (auto& weight : weights) weight = dealer.take<float>(key_width);
+    if (!dealer.base) return;
+    query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
+    key_norm = widen(a.key_norm, a.key_dim, weights[2], weights[3]);
+  }
+
+  // A query head of a token, ready for products, in ``head``; zeros beyond it.
+  void read_query(int64_t token, int h, bool for_sinks) const {
+    store(head + key_width - W, F{});
+    store(head + key_width - 2 * W, F{});
+    widen(a.dtype, a.query.data, token * a.query.stride + int64_t(h) * a.key_dim, head, a.key_dim);
+    if (query_norm.used) normalise(query_norm, head, a.key_dim);
+    const Rotation& r = a.rotation;
+    if (r.cos) {
+      rotate(head, (for_sinks ? r.sink_cos : r.cos) + token * r.half,
+             (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
+    }
+    for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * query_scale);
+  }
+
+  // Put a token's new key and value of one head into the pool.
+  void store_token(int64_t token, int h) const {
+    int64_t slot = a.tables.slots[token], n = a.block_size;
+    int64_t row = (slot / n * a.num_kv_heads + h) * n + slot % n;
+    widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
+    if (key_norm.used) normalise(key_norm, head, a.key_dim);
+    const Rotation& r = a.rotation;
+    if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
+    float scale = store_row(head, (KV*)a.keys + row * a.key_dim, a.key_dim);
+    if (a.key_scales) a.key_scales[row] = scale;
+    widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
+          a.value_dim);
+    scale = store_row(head, (KV*)a.values + row * a.value_dim, a.value_dim);
+    if (a.value_scales) a.value_scales[row] = scale;
+  }
+};
+
+// Some tokens of a sequence, one KV head, and the columns to be seen.
+struct Work {
+  const Item& item;
+  int h;  // KV head
+  int64_t position;  // of the first token
+  Columns columns;
+  const int64_t* table;
+  int64_t dropped;
+
+  Work(const Attend& a, const Item& item, int h) : item(item), h(h) {
+    int64_t s = item.sequence, ahead = a.query_starts[s + 1] - item.first_token;
+    position = a.context_lens[s] - ahead;
+    columns = columns_seen(position, position + item.last_token - item.first_token - 1, a.window,
+                           a.sinks);
+    table = a.tables.block_tables + s * a.tables.width;
+    dropped = a.tables.num_dropped[s];
+  }
+
+  int64_t tokens() const { return item.last_token - item.first_token; }
+};
+
+// Up to ``chunk`` neighbouring columns and where their rows are in the pool.
+template <class KV>
+struct Chunk {
+  int n = 0;
+  bool sinks;        // of the sinks, otherwise of the window
+  int64_t position;  // of the first; the others follow
+  int64_t rows[chunk];
+  // Filled up with the last row, so that whole vectors of them can be read.
+  const KV* keys[chunk];
+  const KV* values[chunk];
+
+  // The chunk that begins at ``column``; n = 0 if there is none.
+  void find(const Attend& a, const Work& work, int64_t column) {
+    const Columns& c = work.columns;
+    sinks = column < c.sinks;
+    int64_t end = sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column;
+    n = end - column < chunk ? (end > column ? end - column : 0) : chunk;
+    if (!n) return;
+    position = sinks ? column : column - c.sinks + c.start;
+    int64_t size = a.block_size, block = position / size, offset = position % size;
+    for (int i = 0; i < n; block++, offset = 0) {
+      int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
+      int64_t row = (work.table[place] * a.num_kv_heads + work.h) * size + offset;
+      for (; i < n && offset < size; offset++) rows[i++] = row++;
+    }
+    for (int i = n; i < chunk; i++) rows[i] = rows[n - 1];
+    for (int i = 0; i < chunk; i++) {
+      keys[i] = (const KV*)a.keys + rows[i] * a.key_dim;
+      values[i] = (const KV*)a.values + rows[i] * a.value_dim;
+    }
+  }
+
+  // The first and the end of the columns that a token at ``token`` sees.
+  int first_seen(const Attend& a, int64_t token) const {
+    return sinks || !a.window ? 0 : within(token - a.window + 1 - position);
+  }
+  int end_seen(const Attend& a, int64_t token) const {
+    return within((sinks ? token - a.window : token) + 1 - position);
+  }
+
+ private:
+  int within(int64_t i) const { return i < 0 ? 0 : i < n ? i : n; }
+};
+
+// Where a query row's result goes: to the output, or to the parts that will be merged.
+template <class KV>
+QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int64_t row, float most,
+                             float sum, float* values) {
+  const Attend& a = context.a;
+  if (work.item.group >= 0) {
+    int64_t part = int64_t(work.item.part) * a.num_kv_heads + work.h;
+    float* out = a.parts + (part * a.schedule.part_rows + row) * (a.value_dim + 2);
+    out[0] = most;
+    out[1] = sum;
+    __builtin_memcpy(out + 2, values, a.value_dim * sizeof(float));
+    return;
+  }
+  float factor = 1.0f / sum;
+  for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) * factor);
+  int64_t token = work.item.first_token + row / context.group;
+  int64_t head = int64_t(work.h) * context.group + row % context.group;
+  narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,61 @@
+// How a step's attention is divided into pieces that threads take as they become free.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "interface.hpp"
+
+namespace quire {
+
+
+// The pieces for all layers with one window; owns what a Schedule points to.
+struct Division {
+  // What it was made for.
+  int lane;
+  int64_t window, sinks;
+  int num_heads, num_kv_heads;
+  int tile_from;
+
+  std::vector<Item> items;
+  std::vector<Group> groups;
+  std::vector<int32_t> counters;
+  int64_t num_parts = 0, part_rows = 0;
+  int64_t cost = 0;  // pairs of a query row and a column, over all KV heads
+  bool store_first = false;
+};
+
+// A step's batch. The arrays behind pointers belong to the caller.
+class Plan {
+ public:
+  Plan(std::vector<int64_t> query_starts, const int64_t* context_lens, int64_t block_size,
+       int threads);
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  void add_lane(const Tables& tables);
+
+  // The division for a kind of layer, made when it is first asked for.
+  Division& division(const Division& wanted, int tile_rows);
+
+  int64_t num_tokens() const { return query_starts_.back(); }
+  int64_t block_size() const { return block_size_; }
+  int threads() const { return threads_; }
+  const int64_t* query_starts() const { return query_starts_.data(); }
+  const int64_t* context_lens() const { return context_lens_; }
+  const Tables& lane(int number) const { return lanes_.at(number); }
+
+ private:
+  void divide(Division& division, int tile_rows) const;
+  bool reads_what_others_store(const Tables& tables) const;
+
+  std::vector<int64_t> query_starts_;
+  const int64_t* context_lens_;
+  int64_t block_size_;
+  int threads_;
+  std::vector<Tables> lanes_;
+  std::vector<std::unique_ptr<Division>> divisions_;
+};
+
+}  // namespace quire

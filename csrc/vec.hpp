@@ -1,0 +1,239 @@
+// Vectors of floats as wide as the instruction set that this file is compiled for.
+//
+// Everything here and in the files that include it lives in a namespace named after the
+// instruction set, and uses nothing of the standard library that would leave a function shared
+// between differently compiled files: the linker could keep the copy that this machine cannot run.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#include "interface.hpp"
+
+#define QUIRE_INLINE static inline __attribute__((always_inline))
+
+namespace quire::QUIRE_ISA {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;  // floats in a vector
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+#if defined(__AVX512BF16__)
+constexpr bool has_bf16_products = true;
+#else
+constexpr bool has_bf16_products = false;
+#endif
+
+typedef float F __attribute__((vector_size(W * 4)));
+typedef int32_t I __attribute__((vector_size(W * 4)));
+typedef uint32_t U __attribute__((vector_size(W * 4)));
+typedef uint16_t U16 __attribute__((vector_size(W * 2)));
+typedef int8_t I8 __attribute__((vector_size(W)));
+
+QUIRE_INLINE F splat(float x) { return x - F{}; }
+QUIRE_INLINE I splat(int32_t x) { return x - I{}; }
+QUIRE_INLINE U splat(uint32_t x) { return x - U{}; }
+
+template <class V>
+QUIRE_INLINE V read(const void* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V>
+QUIRE_INLINE void write(void* p, V v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+QUIRE_INLINE F select(I mask, F yes, F no) { return mask ? yes : no; }
+// NaN in ``a`` is kept: a model's NaN must reach its own output, and no other.
+QUIRE_INLINE F maximum(F a, F b) { return a < b ? b : a; }
+QUIRE_INLINE F minimum(F a, F b) { return a > b ? b : a; }
+
+// --- numbers in memory: float, bf16, f16, int8_t ---------------------------------------------
+
+QUIRE_INLINE F load(const float* p) { return read<F>(p); }
+
+// GCC widens and narrows whole vectors in several steps where there is one instruction.
+#if defined(__AVX512F__)
+QUIRE_INLINE U widen_16(const void* p) { return (U)_mm512_cvtepu16_epi32(read<__m256i>(p)); }
+QUIRE_INLINE I widen_8(const void* p) { return (I)_mm512_cvtepi8_epi32(read<__m128i>(p)); }
+QUIRE_INLINE void narrow_16(void* p, U v) { write(p, _mm512_cvtepi32_epi16((__m512i)v)); }
+QUIRE_INLINE void narrow_8(void* p, I v) { write(p, _mm512_cvtepi32_epi8((__m512i)v)); }
+#else
+#if defined(__AVX2__)
+QUIRE_INLINE U widen_16(const void* p) { return (U)_mm256_cvtepu16_epi32(read<__m128i>(p)); }
+QUIRE_INLINE I widen_8(const void* p) { return (I)_mm256_cvtepi8_epi32(_mm_loadu_si64(p)); }
+#else
+QUIRE_INLINE U widen_16(const void* p) { return __builtin_convertvector(read<U16>(p), U); }
+QUIRE_INLINE I widen_8(const void* p) { return __builtin_convertvector(read<I8>(p), I); }
+#endif
+QUIRE_INLINE void narrow_16(void* p, U v) { write(p, __builtin_convertvector(v, U16)); }
+QUIRE_INLINE void narrow_8(void* p, I v) { write(p, __builtin_convertvector(v, I8)); }
+#endif
+
+QUIRE_INLINE F load(const bf16* p) { return (F)(widen_16(p) << 16); }
+QUIRE_INLINE F load(const int8_t* p) { return __builtin_convertvector(widen_8(p), F); }
+
+#if defined(__AVX512F__)
+QUIRE_INLINE F load(const f16* p) { return (F)_mm512_cvtph_ps(read<__m256i>(p)); }
+QUIRE_INLINE void store(f16* p, F v) { write(p, _mm512_cvtps_ph((__m512)v, 0)); }
+#elif defined(__F16C__)
+QUIRE_INLINE F load(const f16* p) { return (F)_mm256_cvtph_ps(read<__m128i>(p)); }
+QUIRE_INLINE void store(f16* p, F v) { write(p, _mm256_cvtps_ph((__m256)v, 0)); }
+#else
+QUIRE_INLINE F load(const f16* p) {
+  // Shifted into place, a half's exponent is 112 short; a product restores it, subnormals too.
+  U h = widen_16(p);
+  U sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
+  U finite = (U)((F)rest * splat(0x1p112f));
+  U special = rest | 0x7f800000u;  // infinities and NaN
+  return (F)((((h & 0x7c00u) == 0x7c00u) ? special : finite) | sign);
+}
+QUIRE_INLINE void store(f16* p, F v) {
+  U bits = (U)v, sign = bits & 0x80000000u, rest = bits ^ sign;
+  // Normal halves: round to nearest even, then move the exponent. Below, the addition of 0.5
+  // aligns the last place with a half's smallest step and rounds.
+  U normal = (rest + 0xfffu + ((rest >> 13) & 1u)) - 0x38000000u;
+  U small = (U)((F)rest + splat(0.5f)) - 0x3f000000u;
+  U half = (rest < 0x38800000u) ? small : (normal >> 13);
+  half = (rest >= 0x477ff000u) ? splat(0x7c00u) : half;
+  half = (rest > 0x7f800000u) ? splat(0x7e00u) : half;
+  narrow_16(p, half | (sign >> 16));
+}
+#endif
+
+QUIRE_INLINE void store(float* p, F v) { write(p, v); }
+
+QUIRE_INLINE U bf16_bits(F v) {  // round to nearest even; in the upper halves
+  U bits = (U)v;
+  U rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return ((v == v) ? rounded : splat(0x7fc00000u)) & 0xffff0000u;
+}
+#if defined(__AVX512BF16__)
+QUIRE_INLINE void store(bf16* p, F v) { write(p, (__m256i)_mm512_cvtneps_pbh((__m512)v)); }
+#else
+QUIRE_INLINE void store(bf16* p, F v) { narrow_16(p, bf16_bits(v) >> 16); }
+#endif
+QUIRE_INLINE void store(int8_t* p, F v) {  // of whole numbers from -127 to 127
+  narrow_8(p, __builtin_convertvector(v, I));
+}
+
+// The first n < W numbers, and zeros.
+template <class T>
+QUIRE_INLINE F load_some(const T* p, int n) {
+  T buffer[W];
+  __builtin_memset(buffer, 0, sizeof buffer);
+  __builtin_memcpy(buffer, p, n * sizeof(T));
+  return load(buffer);
+}
+template <class T>
+QUIRE_INLINE void store_some(T* p, F v, int n) {
+  T buffer[W];
+  store(buffer, v);
+  __builtin_memcpy(p, buffer, n * sizeof(T));
+}
+
+// --- sums and maxima over lanes --------------------------------------------------------------
+
+QUIRE_INLINE float lanes_sum(F v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float sum = 0;
+  for (int i = 0; i < W; i++) sum += v[i];
+  return sum;
+#endif
+}
+QUIRE_INLINE float lanes_max(F v) {
+  float most = v[0];
+  for (int i = 1; i < W; i++) most = v[i] > most || v[i] != v[i] ? v[i] : most;
+  return most;
+}
+
+// One halving of the tree below: x and y hold groups of 2 H lanes to be added up; the result
+// holds twice as many groups of H lanes, x's and y's in turn.
+template <int H>
+QUIRE_INLINE F fold(F x, F y) {
+  I low, high;
+  for (int i = 0; i < W; i++) {
+    int source = (i / (2 * H)) * 2 * H + i % H + ((i / H) % 2 ? W : 0);
+    low[i] = source;
+    high[i] = source + H;
+  }
+#if defined(__clang__)
+  F a, b;
+  for (int i = 0; i < W; i++) {
+    a[i] = low[i] < W ? x[low[i]] : y[low[i] - W];
+    b[i] = high[i] < W ? x[high[i]] : y[high[i] - W];
+  }
+  return a + b;
+#else
+  return __builtin_shuffle(x, y, low) + __builtin_shuffle(x, y, high);
+#endif
+}
+
+template <int H>
+QUIRE_INLINE void fold_all(F* rows) {
+#pragma GCC unroll 16
+  for (int i = 0; i < H; i++) rows[i] = fold<H>(rows[i], rows[i + H]);
+  if constexpr (H > 1) fold_all<H / 2>(rows);
+}
+
+// Lane i of the result is the sum over the lanes of rows[i]; rows are overwritten.
+QUIRE_INLINE F sums(F (&rows)[W]) {
+  fold_all<W / 2>(rows);
+  return rows[0];
+}
+
+// --- functions -------------------------------------------------------------------------------
+
+constexpr float log2e = 1.44269504088896340736f;
+
+// 2^x within 2 units in the last place; 0 below -126, NaN for NaN.
+QUIRE_INLINE F exp2(F x) {
+  x = x < -127.0f ? splat(-127.0f) : x;
+  x = x > 127.99999f ? splat(127.99999f) : x;
+  F shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are x rounded
+  F f = x - (shifted - 12582912.0f);
+  // Taylor in f * ln 2, |f| <= 1/2; the first term left out is below 2e-8.
+  F p = splat(1.52527338e-5f);
+  p = p * f + 1.54035304e-4f;
+  p = p * f + 1.33335581e-3f;
+  p = p * f + 9.61812911e-3f;
+  p = p * f + 5.55041087e-2f;
+  p = p * f + 2.40226507e-1f;
+  p = p * f + 6.93147181e-1f;
+  p = p * f + 1.0f;
+  F power = (F)(((I)shifted - 0x4b400000 + 127) << 23);
+  return p * power;
+}
+
+QUIRE_INLINE F exp(F x) { return exp2(x * log2e); }
+
+QUIRE_INLINE F tanh(F x) {
+  F e = exp(minimum(x * 2.0f, splat(40.0f)));
+  return 1.0f - 2.0f / (e + 1.0f);
+}
+
+// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 1.5e-7.
+QUIRE_INLINE F erf(F x) {
+  F a = maximum(x, -x);
+  F t = 1.0f / (1.0f + 0.3275911f * a);
+  F p = splat(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  F y = 1.0f - p * t * exp(-a * a);
+  return x < 0.0f ? -y : y;
+}
+
+}  // namespace quire::QUIRE_ISA

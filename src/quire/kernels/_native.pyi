@@ -1,0 +1,98 @@
+"""The C++ module (csrc/module.cpp): addresses and numbers in, no tensors."""
+
+from collections.abc import Sequence
+
+def usable() -> list[str]: ...
+def copy_blocks(
+    source: int, target: int, block_bytes: int, pairs: Sequence[tuple[int, int]], threads: int, /
+) -> None: ...
+
+class Norm:
+    @staticmethod
+    def make(weight: int, bias: int, dtype: int, eps: float, centred: bool, /) -> Norm: ...
+
+class Rotation:
+    def __init__(self, cos: int, sin: int, sink_cos: int, sink_sin: int, half: int, /) -> None: ...
+
+class Layer:
+    def __init__(
+        self,
+        lane: int,
+        keys: int,
+        values: int,
+        key_scales: int,
+        value_scales: int,
+        kv_dtype: int,
+        dtype: int,
+        num_heads: int,
+        num_kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        scale: float,
+        softcap: float,
+        window: int,
+        sinks: int,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        /,
+    ) -> None: ...
+
+class Plan:
+    def __init__(
+        self, query_starts: Sequence[int], context_lens: int, block_size: int, threads: int, /
+    ) -> None: ...
+    def add_lane(
+        self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
+    ) -> None: ...
+
+class Kernels:
+    def __init__(self, instruction_set: str, /) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def attend(
+        self,
+        plan: Plan,
+        layer: Layer,
+        query: int,
+        query_stride: int,
+        key: int,
+        key_stride: int,
+        value: int,
+        value_stride: int,
+        out: int,
+        rotation: Rotation | None,
+        /,
+    ) -> None: ...
+    def norm(
+        self,
+        norm: Norm,
+        x: int,
+        x_stride: int,
+        delta: int,
+        delta_stride: int,
+        sum: int,
+        out: int,
+        rows: int,
+        width: int,
+        dtype: int,
+        threads: int,
+        /,
+    ) -> None: ...
+    def activate(
+        self,
+        x: int,
+        x_stride: int,
+        out: int,
+        rows: int,
+        width: int,
+        dtype: int,
+        activation: int,
+        gated: bool,
+        threads: int,
+        /,
+    ) -> None: ...
+    def argmax(
+        self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
+    ) -> None: ...

@@ -1,0 +1,237 @@
+"""``Kernels`` in C++ (csrc/), for the vector instructions that the processor has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# First, so that the module below finds torch's OpenMP loaded and shares its threads.
+import torch
+from torch import Tensor
+
+from quire.kernels import _native
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV, Norm, Rotation
+
+_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of activations. The cache may be int8 as well."""
+
+# Activation in C++.
+_ACTIVATIONS: Mapping[str, int] = {
+    "silu": 0,
+    "gelu": 1,
+    "gelu_new": 2,
+    "gelu_pytorch_tanh": 2,
+    "relu": 3,
+}
+_NO_LIMIT = 2**30  # a window or a number of sinks beyond every context
+
+
+def instruction_sets() -> list[str]:
+    """Those that this machine has and the kernels were built for, best first."""
+    return _native.usable()
+
+
+class CPUPlan:
+    """A step's batch as C++ sees it; keeps the tensors alive that it points to."""
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        self.threads = torch.get_num_threads()
+        self._tensors = [batch.context_lens]
+        self.native = _native.Plan(
+            batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
+        )
+        for lane in batch.lanes:
+            slots, tables, dropped = (t.contiguous() for t in lane[:3])
+            self._tensors += (slots, tables, dropped)
+            self.native.add_lane(
+                slots.data_ptr(),
+                tables.data_ptr(),
+                tables.shape[1],
+                dropped.data_ptr(),
+                lane.num_sink_blocks,
+            )
+        self._rotation: Rotation | None = None
+        self._native_rotation: _native.Rotation | None = None
+
+    def rotation(self, rotation: Rotation | None) -> _native.Rotation | None:
+        """What all layers share, so made once."""
+        if rotation is not self._rotation:
+            self._rotation = rotation
+            self._native_rotation = None if rotation is None else _native_rotation(rotation)
+        return self._native_rotation
+
+
+class _Layer(NamedTuple):
+    """What a layer was shown to be, and how C++ sees it."""
+
+    kv: LayerKV
+    spec: AttentionSpec
+    dtype: torch.dtype
+    native: _native.Layer
+
+
+class CPUKernels:
+    """``Kernels`` for tensors in main memory, of the types ``DTYPES``.
+
+    ``instruction_set`` is one of ``instruction_sets()``; by default the best of them. Layers and
+    norms are remembered for as long as the kernels live. For one thread at a time.
+    """
+
+    def __init__(self, instruction_set: str = "") -> None:
+        """ValueError if the machine lacks the instruction set."""
+        self._native = _native.Kernels(instruction_set)
+        self._layers: dict[int, _Layer] = {}
+        self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+
+    @property
+    def instruction_set(self) -> str:
+        """The one in use."""
+        return self._native.name
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory held for intermediate results."""
+        return self._native.workspace_bytes
+
+    def plan(self, batch: AttentionBatch) -> CPUPlan:
+        """See ``Kernels.plan``."""
+        return CPUPlan(batch)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: LayerKV,
+        spec: AttentionSpec,
+        plan: CPUPlan,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """See ``Kernels.attend``."""
+        layer = self._layers.get(id(kv))
+        if layer is None or layer.spec is not spec or layer.kv is not kv:
+            layer = self._add_layer(query, kv, spec)
+        query, key, value = _rows(query), _rows(key), _rows(value)
+        tokens, heads, _ = query.shape
+        out = query.new_empty((tokens, heads, value.shape[2]))
+        self._native.attend(
+            plan.native,
+            layer.native,
+            query.data_ptr(),
+            query.stride(0),
+            key.data_ptr(),
+            key.stride(0),
+            value.data_ptr(),
+            value.stride(0),
+            out.data_ptr(),
+            plan.rotation(rotation),
+        )
+        return out
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.norm``."""
+        return self._norm(x, None, norm)
+
+    def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.add_norm``."""
+        return self._norm(x, delta, norm)
+
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        """See ``Kernels.activate``."""
+        rows, width = x.shape
+        width = width // 2 if gated else width
+        out = x.new_empty((rows, width))
+        self._native.activate(
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            rows,
+            width,
+            _CODES[x.dtype],
+            _ACTIVATIONS[activation],
+            gated,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def copy_blocks(
+        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """See ``Kernels.copy_blocks``."""
+        threads = torch.get_num_threads()
+        for part, other in zip(source.parts, target.parts, strict=True):
+            size = part[0].numel() * part.element_size()
+            _native.copy_blocks(part.data_ptr(), other.data_ptr(), size, pairs, threads)
+
+    def _norm(self, x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
+        known = self._norms.get(id(norm))
+        if known is None:
+            known = self._norms[id(norm)] = (norm, _native_norm(norm))
+        rows, width = x.shape
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        data, stride = x.data_ptr(), x.stride(0)
+        self._native.norm(
+            known[1],
+            data,
+            stride,
+            0 if delta is None else delta.data_ptr(),
+            0 if delta is None else delta.stride(0),
+            0 if delta is None else data,
+            out.data_ptr(),
+            rows,
+            width,
+            _CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+        return out
+
+    def _add_layer(self, query: Tensor, kv: LayerKV, spec: AttentionSpec) -> _Layer:
+        _, kv_heads, _, key_dim = kv.keys.shape
+        native = _native.Layer(
+            kv.lane,
+            kv.keys.data_ptr(),
+            kv.values.data_ptr(),
+            _address(kv.key_scales),
+            _address(kv.value_scales),
+            _CODES[kv.keys.dtype],
+            _CODES[query.dtype],
+            query.shape[1],
+            kv_heads,
+            key_dim,
+            kv.values.shape[3],
+            spec.scale,
+            spec.softcap or 0.0,
+            min(spec.window or 0, _NO_LIMIT),
+            min(spec.sinks, _NO_LIMIT),
+            None if spec.query_norm is None else _native_norm(spec.query_norm),
+            None if spec.key_norm is None else _native_norm(spec.key_norm),
+        )
+        layer = self._layers[id(kv)] = _Layer(kv, spec, query.dtype, native)
+        return layer
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x [T, heads, D] with contiguous tokens."""
+    _, heads, dim = x.stride()
+    return x if dim == 1 and heads == x.shape[2] else x.contiguous()
+
+
+def _native_norm(norm: Norm) -> _native.Norm:
+    parameters = [part for part in (norm.weight, norm.bias) if part is not None]
+    return _native.Norm.make(
+        _address(norm.weight),
+        _address(norm.bias),
+        _CODES[parameters[0].dtype] if parameters else 0,
+        norm.eps,
+        norm.centred,
+    )
+
+
+def _native_rotation(rotation: Rotation) -> _native.Rotation:
+    cos, sin, sink_cos, sink_sin = map(_address, rotation)
+    return _native.Rotation(cos, sin, sink_cos, sink_sin, rotation.cos.shape[1])
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

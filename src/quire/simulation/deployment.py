@@ -1,0 +1,108 @@
+"""A model on a machine: what is left for the KV pool, and how it is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.errors import ConfigError
+from quire.simulation.cost_model import CostModel
+from quire.simulation.machines import GB, MACHINES, Machine
+from quire.simulation.models import ModelShape
+from quire.simulation.roofline import Roofline
+from quire.simulation.settings import Settings
+
+MEMORY_SHARE = 0.9
+"""Share of a machine's memory that is used at all; vLLM's gpu_memory_utilization."""
+
+ACTIVATION_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model on ``tensor_parallel`` machines.
+
+    pool_bytes: size of the KV pool; None: what weights and activations leave of the memory.
+    costs: calibrated seconds of steps; None: the roofline's.
+    """
+
+    model: ModelShape
+    machine: Machine
+    tensor_parallel: int = 1
+    pool_bytes: int | None = None
+    swap_bytes: int = 0
+    costs: CostModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel < 1 or self.model.num_heads % self.tensor_parallel:
+            raise ConfigError(
+                f"tensor_parallel_size must divide the model's {self.model.num_heads} heads, "
+                f"got {self.tensor_parallel}"
+            )
+
+    @property
+    def activation_bytes(self) -> int:
+        """Of a step of 2,048 tokens: some vectors of each, and the logits of a batch in float32."""
+        model = self.model
+        vectors = 4 * model.hidden_size + 2 * model.intermediate_size
+        return 2 * ACTIVATION_TOKENS * vectors + 4 * 256 * model.vocab_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV pool, over all machines.
+
+        Raises:
+            ConfigError: the weights leave nothing; with what would fit.
+        """
+        if self.pool_bytes is not None:
+            return self.pool_bytes
+        total = int(self.machine.memory * MEMORY_SHARE) * self.tensor_parallel
+        left = total - self.model.weight_bytes - self.activation_bytes * self.tensor_parallel
+        if left < self.model.kv_bytes_per_token * 16:
+            raise ConfigError(self._does_not_fit(total))
+        return left
+
+    @property
+    def slots(self) -> int:
+        """Tokens that the pool holds."""
+        return self.kv_bytes // self.model.kv_bytes_per_token
+
+    def cost_model(self, block_size: int) -> CostModel:
+        return self.costs or Roofline(self.model, self.machine, self.tensor_parallel, block_size)
+
+    def settings(self, **changes: object) -> Settings:
+        """Settings for this pool; ``changes`` are fields of Settings."""
+        size = changes.get("block_size", 16)
+        assert isinstance(size, int)
+        if size < 1:
+            raise ConfigError(f"block_size must be at least 1, got {size}")
+        block = size * self.model.kv_bytes_per_token
+        facts = {
+            "num_blocks": self.kv_bytes // block,
+            "max_model_len": self.model.max_positions,
+            "num_host_blocks": self.swap_bytes // block,
+        }
+        if facts["num_blocks"] < 1:
+            raise ConfigError(
+                f"a block of {size} tokens is {block:,} bytes, and the KV pool is "
+                f"{self.kv_bytes:,}: make block_size smaller"
+            )
+        return Settings(**{**facts, **changes})  # type: ignore[arg-type]
+
+    def _does_not_fit(self, total: int) -> str:
+        model, machine = self.model, self.machine
+        text = (
+            f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
+            f"{model.weight_bytes / GB:.1f} GB in {model.dtype}, and {total / GB:.1f} GB can be "
+            "used"
+        )
+        fits = [f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16) if self._fits(machine, n)][:1]
+        fits += [other.name for other in MACHINES.values() if self._fits(other, 1)]
+        return f"{text}; what would fit: {', '.join(fits) or 'none of the known machines'}"
+
+    def _fits(self, machine: Machine, parallel: int) -> bool:
+        try:
+            other = replace(self, machine=machine, tensor_parallel=parallel)
+        except ConfigError:
+            return False
+        needed = self.model.weight_bytes + other.activation_bytes * parallel
+        return machine.memory * MEMORY_SHARE * parallel > 1.05 * needed

@@ -1,0 +1,104 @@
+"""A request under way in a simulation, as the scheduler gets it and as its story unfolds."""
+
+from __future__ import annotations
+
+from quire.metrics import RequestMetrics
+from quire.scheduling import Request, SamplingParams, SequenceGroup, Verdict
+from quire.simulation.result import Preempted, RequestRecord
+from quire.workload import TraceRequest, block_names
+
+END = 2**32 - 1  # no prompt has it
+"""The token that ends a text before its limit."""
+
+
+class LiveRequest:
+    """What is kept of a request while it waits or runs."""
+
+    __slots__ = (
+        "_preemptions",
+        "admitted",
+        "first_token_time",
+        "group",
+        "last_times",
+        "num_output_tokens",
+        "output_tokens",
+        "request",
+        "to_end",
+        "trace",
+    )
+
+    def __init__(self, trace: TraceRequest, request: Request, group: SequenceGroup) -> None:
+        self.trace = trace
+        self.output_tokens = trace.output_tokens
+        self.request = request
+        self.group = group
+        self.admitted: float | None = None
+        self.first_token_time: float | None = None
+        self.last_times: dict[int, float] = {}  # of each output's last token
+        self.num_output_tokens = 0
+        self.to_end = request.params.num_outputs if trace.beam_search else trace.n
+        self._preemptions: list[Preempted] = []
+
+    def decided(self, what: Verdict, now: float) -> None:
+        """The scheduler has let it run, or taken its blocks."""
+        if what in (Verdict.ADMIT, Verdict.RESUME):
+            if self.admitted is None:
+                self.admitted = now
+            if self._preemptions:
+                self._preemptions[-1] = self._preemptions[-1]._replace(until=now)
+        elif what.preempts:
+            self._preemptions.append(Preempted(what.value, now, None))
+
+    def record(self, finished: float) -> RequestRecord:
+        memory = self.group.memory
+        metrics = RequestMetrics(
+            arrival_time=self.trace.arrival,
+            first_token_time=self.first_token_time,
+            finished_time=finished,
+            num_prompt_tokens=self.trace.prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            cached_tokens=memory.cached_tokens,
+            peak_blocks=memory.peak_blocks,
+            block_seconds=memory.block_seconds,
+            shared_blocks=memory.shared_blocks,
+            copied_blocks=memory.copied_blocks,
+            num_swaps=memory.num_swaps,
+            num_recomputes=memory.num_recomputes,
+        )
+        return RequestRecord(
+            self.request.request_id, metrics, self.admitted, tuple(self._preemptions)
+        )
+
+
+class RequestMaker:
+    """Makes the scheduler's requests of a workload's. Memory sees lengths and names of blocks."""
+
+    def __init__(self, block_size: int, names_blocks: bool) -> None:
+        self._block_size = block_size
+        self._names_blocks = names_blocks
+        self._params: dict[tuple[int, bool], SamplingParams] = {}
+
+    def make(self, number: int, trace: TraceRequest) -> Request:
+        """RequestError where SamplingParams cannot say what the trace asks for."""
+        kind = (trace.n, trace.beam_search)
+        if kind not in self._params:
+            self._params[kind] = SamplingParams(n=trace.n, use_beam_search=trace.beam_search)
+        limit = trace.output_tokens
+        if trace.max_tokens is not None and not trace.beam_search:
+            limit = trace.max_tokens
+        request_id, hashes = str(number), []
+        if self._names_blocks:
+            # A beam's tokens are only known once it has been chosen, so they are hashed.
+            known = trace.prompt_tokens + (0 if trace.beam_search else trace.output_tokens)
+            hashes = block_names(trace.content, known, self._block_size, f"own {number}")
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=(0,) * trace.prompt_tokens,
+            params=self._params[kind],
+            max_tokens=limit,
+            seed=0,
+            arrival=trace.arrival,
+            eos_token_ids=frozenset([END]) if limit > trace.output_tokens else frozenset(),
+            cache_salt=request_id,  # for what has no name: it is like nothing else
+            block_hashes=hashes,
+        )

@@ -1,0 +1,203 @@
+"""Models by their shapes: what a token's keys and values take, and what computing one costs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.errors import ModelError
+
+BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
+"""Bytes of a number, by dtype."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder's shape. All that memory and time depend on is derived from it."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_positions: int
+    gated_mlp: bool = True  # three matrices (SwiGLU) rather than two
+    tied_embeddings: bool = False
+    learned_positions: bool = False
+    biases: bool = False
+    dtype: str = "float16"  # of weights, and of the KV cache if kv_dtype is None
+    kv_dtype: str | None = None
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of all layers."""
+        size = BYTES[self.kv_dtype or self.dtype]
+        return 2 * self.num_layers * self.num_kv_heads * self.head_size * size
+
+    @property
+    def layer_params(self) -> int:
+        """Parameters of one layer's matrices, norms and biases."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
+        attention = hidden * (queries + 2 * keys) + queries * hidden
+        mlp = (3 if self.gated_mlp else 2) * hidden * inner
+        norms = 2 * hidden
+        if self.biases:  # and layer norms have biases then
+            norms *= 2
+            attention += queries + 2 * keys + hidden
+            mlp += inner + hidden
+        return attention + mlp + norms
+
+    @property
+    def num_params(self) -> int:
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
+        positions = self.max_positions * self.hidden_size if self.learned_positions else 0
+        return self.num_layers * self.layer_params + embeddings + positions
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_params * BYTES[self.dtype]
+
+    @property
+    def flops_per_token(self) -> int:
+        """Of the layers' matrices: a multiplication and an addition for each parameter."""
+        return 2 * self.num_layers * self.layer_params
+
+    @property
+    def flops_per_sample(self) -> int:
+        """Of the LM head."""
+        return 2 * self.vocab_size * self.hidden_size
+
+    @property
+    def flops_per_pair(self) -> int:
+        """Of attention, for a token and one that it sees: query times key, weight times value."""
+        return 4 * self.num_layers * self.num_heads * self.head_size
+
+
+def _opt(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
+    return ModelShape(
+        name, layers, hidden, heads, heads, hidden // heads, 4 * hidden, 50272, 2048,
+        gated_mlp=False, tied_embeddings=True, learned_positions=True, biases=True,
+    )  # fmt: skip
+
+
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, inner: int, vocab: int,
+    positions: int, dtype: str = "float16", tied: bool = False,
+) -> ModelShape:  # fmt: skip
+    return ModelShape(
+        name, layers, hidden, heads, kv_heads, hidden // heads, inner, vocab, positions,
+        tied_embeddings=tied, dtype=dtype,
+    )  # fmt: skip
+
+
+MODELS: Mapping[str, ModelShape] = {
+    shape.name: shape
+    for shape in (
+        _opt("opt-125m", 12, 768, 12),
+        _opt("opt-13b", 40, 5120, 40),
+        _opt("opt-66b", 64, 9216, 72),
+        _opt("opt-175b", 96, 12288, 96),
+        ModelShape(
+            "gpt-32x32x128", 32, 4096, 32, 32, 128, 16384, 50257, 4096,
+            gated_mlp=False, tied_embeddings=True, learned_positions=True, biases=True,
+        ),
+        _llama("llama-7b", 32, 4096, 32, 32, 11008, 32000, 2048),
+        _llama("llama-13b", 40, 5120, 40, 40, 13824, 32000, 2048),
+        _llama("llama-2-7b", 32, 4096, 32, 32, 11008, 32000, 4096),
+        _llama("llama-2-13b", 40, 5120, 40, 40, 13824, 32000, 4096),
+        _llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 8192, "bfloat16"),
+        _llama("llama-3-70b", 80, 8192, 64, 8, 28672, 128256, 8192, "bfloat16"),
+        _llama("qwen2.5-0.5b", 24, 896, 14, 2, 4864, 151936, 32768, "bfloat16", tied=True),
+        _llama("qwen2.5-1.5b", 28, 1536, 12, 2, 8960, 151936, 32768, "bfloat16", tied=True),
+        _llama("qwen2.5-3b", 36, 2048, 16, 2, 11008, 151936, 32768, "bfloat16", tied=True),
+        _llama("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, 32768, "bfloat16"),
+        _llama("qwen2.5-14b", 48, 5120, 40, 8, 13824, 152064, 32768, "bfloat16"),
+        _llama("qwen2.5-32b", 64, 5120, 40, 8, 27648, 152064, 32768, "bfloat16"),
+        _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, 32768, "bfloat16"),
+    )
+}  # fmt: skip
+
+
+def find_model(name: str) -> ModelShape:
+    """A model of the catalogue, or the one that a directory or a config.json describes.
+
+    Raises:
+        ModelError: there is neither, or the config lacks what a shape needs.
+    """
+    if name.lower() in MODELS:
+        return MODELS[name.lower()]
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if path.is_file():
+        return read_shape(path)
+    close = difflib.get_close_matches(name.lower(), MODELS, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise ModelError(
+        f"model {name!r} is neither in the catalogue nor a config.json; {hint}"
+        f"known: {', '.join(MODELS)}"
+    )
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape that a Hugging Face ``config.json`` describes; no weights are needed."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    values = {**values, **(values.get("text_config") or {})}
+    if values.get("num_local_experts") or values.get("num_experts"):
+        raise ModelError(f"{path}: mixtures of experts are not simulated")
+    config = _Config(values, path)
+    hidden = config.size("hidden_size", "n_embd", "d_model")
+    heads = config.size("num_attention_heads", "n_head")
+    kind = str(values.get("model_type", ""))
+    plain = kind in ("opt", "gpt2", "gpt_neox", "gpt_neo", "gptj", "bloom", "falcon", "phi")
+    inner = config.size("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
+    dtype = str(values.get("dtype") or values.get("torch_dtype") or "float16")
+    if dtype not in BYTES:
+        raise ModelError(f"{path}: dtype is {dtype!r}; known: {', '.join(BYTES)}")
+    return ModelShape(
+        name=path.resolve().parent.name if path.name == "config.json" else path.stem,
+        num_layers=config.size("num_hidden_layers", "n_layer"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=config.size("num_key_value_heads", default=heads),
+        head_size=config.size("head_dim", default=hidden // heads),
+        intermediate_size=inner,
+        vocab_size=config.size("vocab_size"),
+        max_positions=config.size("max_position_embeddings", "n_positions", default=2048),
+        gated_mlp=not plain,
+        tied_embeddings=bool(values.get("tie_word_embeddings", plain)),
+        learned_positions=kind in ("opt", "gpt2", "gpt_neo"),
+        biases=plain,
+        dtype=dtype,
+    )
+
+
+class _Config:
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self._values = values
+        self._path = path
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """The field, under the first of these names that is there."""
+        for name in names:
+            value = self._values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ModelError(f"{self._path}: {name} must be a number above 0, got {value!r}")
+            return value
+        if default is None:
+            raise ModelError(f"{self._path}: {names[0]} is missing")
+        return default

@@ -1,0 +1,240 @@
+"""The engine's loop on a virtual clock: the real scheduler and allocator, no model.
+
+Orca's iteration-level scheduling makes a step the unit of time: arrivals during a step wait for
+its end, as they do in ``Engine.step``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from quire.errors import RequestError
+from quire.metrics import Goals
+from quire.scheduling import Decision, Progress, Step, Verdict
+from quire.scheduling.sequence import Sequence
+from quire.scheduling.steady import SteadyDecoding
+from quire.simulation.arrivals import Arrivals, OpenLoop
+from quire.simulation.cost_model import CostModel
+from quire.simulation.live import LiveRequest, RequestMaker
+from quire.simulation.recorder import Recorder, map_blocks
+from quire.simulation.result import RequestRecord, SimulationResult
+from quire.simulation.sampling import SimulatedModel
+from quire.simulation.settings import Settings
+from quire.simulation.work import decoding, work_of
+from quire.workload import TraceRequest
+
+
+class Simulator:
+    """One run of a workload.
+
+    skip_ahead: take steps that only decode together. The result is the same to the last bit.
+    goals: what the result counts requests against.
+    keep_records, keep_decisions: how many of each the result holds; None is all.
+    map_at: seconds at which to note who owns which block.
+    on_record: called with every request that has ended or was refused.
+    on_step: called with the time and every step that the scheduler made; steps that were taken
+        together are not among them.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        cost_model: CostModel,
+        *,
+        skip_ahead: bool = True,
+        goals: Goals | None = None,
+        keep_records: int | None = 0,
+        keep_decisions: int | None = 0,
+        map_at: float | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_step: Callable[[float, Step], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._cost_model = cost_model
+        self._skip_ahead = skip_ahead
+        self._map_at = map_at
+        self._on_step = on_step
+        self._scheduler = settings.scheduler(cost_model.recovery_costs(settings.block_size))
+        self._model = SimulatedModel(settings.seed)
+        self._maker = RequestMaker(settings.block_size, settings.names_blocks)
+        self._recorder = Recorder(goals or Goals(), keep_records, keep_decisions, on_record)
+        self._live: dict[str, LiveRequest] = {}
+        # Requests that have arrived, and that the scheduler need not know of yet.
+        self._line: deque[TraceRequest] = deque()
+        self._arrivals: Arrivals = OpenLoop(())
+        self._num_arrived = 0
+
+    def run(self, workload: Iterable[TraceRequest]) -> SimulationResult:
+        """Serve requests that come in order of arrival."""
+        return self.serve(OpenLoop(workload))
+
+    def serve(self, arrivals: Arrivals) -> SimulationResult:
+        """Serve all that come, to the end. A simulator serves once."""
+        self._arrivals = arrivals
+        now = begin = arrivals.next_time or 0.0
+        while True:
+            self._arrive(now)
+            if not self._scheduler.has_work:
+                if arrivals.next_time is None:
+                    break
+                now = max(now, arrivals.next_time)
+                continue
+            steady = self._scheduler.steady() if self._skip_ahead else None
+            after = None if steady is None else self._decode(steady, now)
+            now = self._step(now) if after is None else after
+        return self._recorder.result(self.settings, self._scheduler.stats, begin, now)
+
+    # -- arrivals ------------------------------------------------------------------------------
+
+    def _arrive(self, now: float) -> None:
+        """Take in who has come. The scheduler gets as many as one step could admit.
+
+        Whoever is further back in line cannot matter to it yet, and would only take memory.
+        """
+        arrivals = self._arrivals
+        while (time := arrivals.next_time) is not None and time <= now:
+            self._line.append(arrivals.take())
+        while self._line and len(self._scheduler.waiting) <= self.settings.max_num_seqs:
+            self._add(self._line.popleft())
+
+    def _add(self, trace: TraceRequest) -> None:
+        number = self._num_arrived
+        self._num_arrived += 1
+        try:
+            self._check_length(trace)
+            request = self._maker.make(number, trace)
+            group = self._scheduler.add(request)
+        except RequestError as error:
+            self._recorder.refuse(str(number), trace.arrival, str(error))
+            self._arrivals.ended(trace.arrival)
+        else:
+            self._live[request.request_id] = LiveRequest(trace, request, group)
+
+    def _check_length(self, trace: TraceRequest) -> None:
+        length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
+        if length > self.settings.max_model_len:
+            raise RequestError(
+                f"{length} tokens of prompt and output are more than max_model_len, "
+                f"{self.settings.max_model_len}",
+                "prompt",
+            )
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def _step(self, now: float) -> float:
+        """One step of the scheduler; when it ends."""
+        scheduler = self._scheduler
+        step = scheduler.schedule(now)
+        if self._on_step is not None:
+            self._on_step(now, step)
+        self._decide(now, step.decisions)
+        end = now + self._cost_model.seconds(work_of(step))
+        usage = scheduler.allocator.usage()
+        if self._map_at is not None and end > self._map_at:
+            self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
+            self._map_at = None
+        running = scheduler.num_running_seqs
+        self._recorder.step(now, end, usage, running, self._num_waiting)
+        results = self._model.results(step, self._live)
+        self._progress(scheduler.update(step, results, end), end)
+        return end
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._scheduler.waiting) + len(self._line)
+
+    def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if decision.what is not Verdict.WAIT:
+                self._live[decision.request_id].decided(decision.what, now)
+            self._recorder.decide(now, decision)
+
+    def _progress(
+        self, progress: Iterable[Progress], now: float, gaps: dict[float, int] | None = None
+    ) -> None:
+        """Take in new tokens. ``gaps``: times between tokens of this step that are known already,
+        and how often each occurred."""
+        gaps = {} if gaps is None else gaps
+        for one in progress:
+            request_id = one.request.request_id
+            live = self._live[request_id]
+            live.num_output_tokens += 1
+            last = live.last_times.get(one.branch)
+            live.last_times[one.branch] = now
+            if last is None:
+                if live.first_token_time is None:
+                    live.first_token_time = now
+            elif not live.trace.beam_search:  # a beam's tokens all come in the end
+                gaps[now - last] = gaps.get(now - last, 0) + 1
+            if one.finish_reason is not None:
+                live.to_end -= 1
+                if not live.to_end:
+                    del self._live[request_id]
+                    self._recorder.finish(live, now)
+                    self._arrivals.ended(now)
+        self._recorder.gaps(gaps)
+
+    # -- steps that only decode ----------------------------------------------------------------
+
+    def _decode(self, steady: SteadyDecoding, now: float) -> float | None:
+        """Such steps until something else happens; when they end. None: there was not one."""
+        rows = [
+            (self._live[group.request.request_id], branch) for _, group, branch in steady.members
+        ]
+        left = [live.output_tokens - branch.num_output_tokens for live, branch in rows]
+        limit = min(left)
+        count, context = len(rows), steady.num_context_tokens
+        seconds, recorder, waiting = self._cost_model.seconds, self._recorder, self._num_waiting
+        map_at = math.inf if self._map_at is None else self._map_at
+        time = self._arrivals.next_time
+        arrival = math.inf if time is None else time
+        start = end = now
+        while steady.num_steps < limit and end < arrival:
+            stop = end + seconds(decoding(count, context))
+            if stop > map_at or not steady.step(end):
+                break
+            start, end = end, stop
+            context += count
+            recorder.step(start, end, steady.usage(), count, waiting)
+            if steady.num_steps < limit:  # else _close does it, with the tokens that end
+                first = steady.num_steps == 1
+                recorder.gaps(_gaps(rows, end) if first else {end - start: count})
+        if not steady.num_steps:
+            return None
+        ending = [number == steady.num_steps for number in left]
+        self._close(steady, rows, ending, start, end)
+        return end
+
+    def _close(
+        self,
+        steady: SteadyDecoding,
+        rows: list[tuple[LiveRequest, Sequence]],
+        ends: list[bool],
+        start: float,
+        end: float,
+    ) -> None:
+        """Bring all up to date; the last step, from ``start`` to ``end``, may have ended some."""
+        steps = steady.num_steps
+        going_on = [row for row, over in zip(rows, ends, strict=True) if not over]
+        ending = [row for row, over in zip(rows, ends, strict=True) if over]
+        chunks = steady.close(frozenset(branch.seq_id for _, branch in ending))
+        gaps = _gaps(going_on, end) if steps == 1 else {end - start: len(going_on)}
+        for live, branch in going_on:
+            live.num_output_tokens += steps
+            live.last_times[branch.index] = end
+        if not ending:
+            return
+        for live, branch in ending:
+            live.num_output_tokens += steps - 1
+            if steps > 1:
+                live.last_times[branch.index] = start
+        last = Step([], chunks, [])
+        results = self._model.results(last, self._live)
+        self._progress(self._scheduler.update(last, results, end), end, gaps)
+
+
+def _gaps(rows: Iterable[tuple[LiveRequest, Sequence]], now: float) -> dict[float, int]:
+    """Times since the last token of each of these branches, and how often each occurs."""
+    return Counter(now - live.last_times[branch.index] for live, branch in rows)

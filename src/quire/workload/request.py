@@ -1,0 +1,88 @@
+"""One request of a workload: when, how long, and what it shares with others. No text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+MOST_TOKENS = 2**24
+"""A prompt or an output that is longer is taken for an error in the data."""
+
+
+class Segment(NamedTuple):
+    """A piece of content: equal names after equal beginnings mean equal tokens."""
+
+    name: int | str
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """One request of a trace. Its tokens are known by number only.
+
+    content: what the prompt, and perhaps the output after it, begins with, where the trace tells.
+        What it does not cover is like nothing else.
+    """
+
+    arrival: float  # seconds after the trace's first request
+    prompt_tokens: int
+    output_tokens: int  # of each output
+    n: int = 1  # outputs; with beam_search, beams too
+    beam_search: bool = False
+    max_tokens: int | None = None  # limit that was asked for; None: output_tokens
+    content: tuple[Segment, ...] = ()
+
+    def clipped(self, max_model_len: int) -> TraceRequest:
+        """The request as a model of this length can serve it: one token in and one out at least.
+
+        The prompt is cut first to leave room for the output, the output to half of the length.
+        """
+        output = max(1, min(self.output_tokens, max_model_len // 2))
+        prompt = max(1, min(self.prompt_tokens, max_model_len - output))
+        if (prompt, output) == (self.prompt_tokens, self.output_tokens) and not self.max_tokens:
+            return self
+        limit = self.max_tokens and max(output, min(self.max_tokens, max_model_len - prompt))
+        known = prompt if prompt < self.prompt_tokens else prompt + output
+        return replace(
+            self,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            max_tokens=limit,
+            content=_cut(self.content, known),
+        )
+
+
+def block_names(
+    content: Sequence[Segment], num_tokens: int, block_size: int, own_name: str
+) -> list[bytes]:
+    """Names of the full blocks of ``num_tokens`` tokens that begin with ``content``.
+
+    Two blocks have one name exactly if they hold the same tokens after the same tokens. What the
+    content does not cover is a last segment called ``own_name``.
+    """
+    content = _cut(content, num_tokens)
+    covered = sum(segment.num_tokens for segment in content)
+    names: list[bytes] = []
+    path, start, end = b"", 0, block_size
+    for name, length in (*content, Segment(own_name, num_tokens - covered)):
+        place = blake2b(path + repr(name).encode(), digest_size=12).digest()
+        stop = start + length
+        if end <= stop:
+            ends = range(end, stop + 1, block_size)
+            names += [place + (one - start).to_bytes(4, "big") for one in ends]
+            end = ends[-1] + block_size
+        path, start = place + length.to_bytes(4, "big"), stop
+    return names
+
+
+def _cut(content: Sequence[Segment], num_tokens: int) -> tuple[Segment, ...]:
+    """The first ``num_tokens`` tokens of the content."""
+    kept = []
+    for segment in content:
+        if num_tokens <= 0:
+            break
+        kept.append(Segment(segment.name, min(segment.num_tokens, num_tokens)))
+        num_tokens -= segment.num_tokens
+    return tuple(kept)

@@ -1,0 +1,119 @@
+"""Rows of trace files, one at a time, with errors that name file and line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.errors import ConfigError
+from quire.workload.request import MOST_TOKENS
+
+
+class Row:
+    """One row and where it stands, asked for its fields by name."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path, line: int) -> None:
+        self.values = values
+        self._path = path
+        self._line = line
+
+    def error(self, text: str) -> ConfigError:
+        return ConfigError(f"{self._path}, line {self._line}: {text}")
+
+    def get(self, name: str) -> Any:
+        value = self.values.get(name)
+        if value is None:
+            raise self.error(f"{name} is missing")
+        return value
+
+    def tokens(self, name: str, least: int = 0) -> int:
+        """A number of tokens."""
+        value = self.get(name)
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise self.error(f"{name} must be a whole number of tokens, got {value!r}")
+        if not least <= number <= MOST_TOKENS:
+            raise self.error(f"{name} must be from {least} to {MOST_TOKENS:,} tokens, got {number}")
+        return number
+
+    def seconds(self, name: str) -> float:
+        value = self.get(name)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
+            raise self.error(f"{name} must be a time of at least 0, got {value!r}")
+        return number
+
+    def only(self, known: Iterable[str]) -> None:
+        """Refuse a row with a column that would be passed over."""
+        unknown = sorted(set(map(str, self.values)) - set(known))
+        if unknown:
+            raise self.error(f"unknown column {unknown[0]!r}; known: {', '.join(sorted(known))}")
+
+
+def csv_rows(path: Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[Row]:
+    """The rows of a CSV file with these columns, its header being line 1."""
+    wanted, known = list(columns), {*columns, *optional}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header = Row(dict.fromkeys(reader.fieldnames or ()), path, 1)
+            missing = [name for name in wanted if name not in header.values]
+            if missing:
+                raise header.error(f"column {missing[0]!r} is missing; wanted: {', '.join(wanted)}")
+            header.only(known)
+            for values in reader:
+                row = Row(values, path, reader.line_num)
+                if None in values or None in values.values():
+                    raise row.error(f"the row must have {len(header.values)} columns")
+                yield row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def json_rows(path: Path) -> Iterator[Row]:
+    """The objects of a file with one JSON object a line; empty lines are passed over."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    row = Row({}, path, number)
+                    try:
+                        row.values = json.loads(line)
+                    except ValueError as error:
+                        raise row.error(f"not JSON: {error}") from None
+                    if not isinstance(row.values, dict):
+                        raise row.error("not a JSON object")
+                    yield row
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+class Clock:
+    """Turns a trace's times into seconds after its first request, and sees that none goes back."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._last = 0.0
+
+    def arrival(self, row: Row, seconds: float) -> float:
+        if self._first is None:
+            self._first = self._last = seconds
+        if seconds < self._last:
+            raise row.error(
+                f"times must not go back: {seconds - self._first:.6f} s after "
+                f"{self._last - self._first:.6f} s"
+            )
+        self._last = seconds
+        return seconds - self._first

@@ -1,0 +1,102 @@
+"""Steps that only decode are taken together: the result must be the same to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.scheduling import RecoveryCosts, Step
+from quire.simulation.result import SimulationResult
+from quire.simulation.settings import Settings
+from quire.simulation.simulator import Simulator
+from quire.simulation.work import Work
+from quire.workload import Segment, TraceRequest
+
+
+class UnevenCosts:
+    """Times that no two steps share, so that a step in the wrong place shows."""
+
+    def seconds(self, work: Work) -> float:
+        return (
+            0.003 + 7e-4 * work.prefill_tokens + 1.1e-4 * work.decode_seqs
+            + 1.3e-6 * work.decode_context + 1e-3 * (work.copied_blocks + work.swapped_blocks)
+        )  # fmt: skip
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        return RecoveryCosts(swap_per_block=5e-4, recompute_per_token=3e-4)
+
+
+def run(
+    setup: Settings, workload: list[TraceRequest], skip_ahead: bool, map_at: float | None
+) -> tuple[SimulationResult, dict[float, Any]]:
+    """The result, and what each step that the scheduler made did, by its time."""
+    steps: dict[float, Any] = {}
+
+    def note(now: float, step: Step) -> None:
+        chunks = [
+            (c.seq_id, len(c.token_ids), c.start, c.table, c.num_samples) for c in step.chunks
+        ]
+        steps[now] = (step.moves, chunks, step.decisions)
+
+    simulator = Simulator(
+        setup, UnevenCosts(), skip_ahead=skip_ahead, keep_records=None, keep_decisions=None,
+        map_at=map_at, on_step=note,
+    )  # fmt: skip
+    return simulator.run(workload), steps
+
+
+def test_some_steps_are_skipped() -> None:
+    setup = Settings(num_blocks=100, max_model_len=200)
+    workload = [TraceRequest(0.0, 10, 100), TraceRequest(0.1, 10, 80)]
+    ahead, few = run(setup, workload, True, None)
+    result, all_steps = run(setup, workload, False, None)
+    assert ahead == result
+    assert len(few) < 10 < len(all_steps) == result.num_steps
+
+
+segments = st.builds(Segment, st.integers(0, 3), st.integers(1, 20))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[TraceRequest]:
+    arrival, requests = 0.0, []
+    for _ in range(draw(st.integers(1, 12))):
+        arrival += draw(st.sampled_from([0.0, 0.001, 0.01, 0.2]))
+        output = draw(st.integers(1, 50))
+        limit = draw(st.sampled_from([None, None, output, output + 7]))
+        content = tuple(draw(st.lists(segments, max_size=4)))
+        prompt = draw(st.integers(1, 40))
+        kind = draw(st.sampled_from([(1, False), (1, False), (1, False), (3, False), (2, True)]))
+        requests.append(TraceRequest(arrival, prompt, output, *kind, limit, content))
+    return requests
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> Settings:
+    size = draw(st.sampled_from([1, 2, 4, 16]))
+    host = draw(st.sampled_from([0, 40]))
+    modes = ["recompute", "auto", "swap"] if host else ["recompute"]
+    return Settings(
+        num_blocks=draw(st.sampled_from([100, 200, 400])) // size,
+        max_model_len=100,
+        block_size=size,
+        max_num_seqs=draw(st.sampled_from([1, 4, 8])),
+        max_num_batched_tokens=draw(st.sampled_from([3, 8, 32])),
+        kv_allocator=draw(st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"])),
+        enable_prefix_caching=draw(st.booleans()),
+        preemption_mode=draw(st.sampled_from(modes)),
+        num_host_blocks=host,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
+def test_skipping_ahead_changes_nothing(
+    setup: Settings, workload: list[TraceRequest], map_at: float | None
+) -> None:
+    ahead, few = run(setup, workload, True, map_at)
+    result, all_steps = run(setup, workload, False, map_at)
+    assert {time: all_steps.get(time) for time in few} == few
+    assert ahead == result
