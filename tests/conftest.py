@@ -2,7 +2,7 @@
 
 import os
 
-from quire.threads import wait_passively
+from quire.threads import wait_briefly
 
-wait_passively()
+wait_briefly()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

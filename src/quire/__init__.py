@@ -19,9 +19,9 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.memory or `quire --help` must not load torch.
     if name == "LLM":
-        from quire.threads import wait_passively
+        from quire.threads import wait_briefly
 
-        wait_passively()  # before torch is loaded
+        wait_briefly()  # before torch is loaded
         from quire.llm import LLM
 
         return LLM

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from quire.config import EngineConfig
 from quire.engine import Engine, Intake, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
@@ -33,6 +35,7 @@ from quire.scheduling import (
     Scheduler,
     SchedulingPolicy,
 )
+from quire.threads import usable_cores
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -104,6 +107,8 @@ class Capacity:
 
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
+    # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
+    torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
     model = load_model(directory, config.dtype, config.max_model_len)
     template = _read_template(config.chat_template)

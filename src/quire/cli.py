@@ -12,7 +12,7 @@ from typing import Any
 from quire.config import EngineConfig
 from quire.errors import QuireError
 from quire.scheduling.sampling_params import SamplingParams
-from quire.threads import wait_passively
+from quire.threads import wait_briefly
 from quire.version import __version__
 
 _SAMPLING_HELP = {
@@ -34,7 +34,7 @@ _SAMPLING_HELP = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     arguments = _parser().parse_args(argv)
-    wait_passively()
+    wait_briefly()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:

@@ -70,10 +70,15 @@ class EngineConfig:
     swap_path: str | None = _setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
     )
+    threads: int | None = _setting(
+        None,
+        "threads that compute (default: the cores that this process may use, its cgroup's quota "
+        "included)",
+    )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is None:
                 continue
@@ -111,6 +116,7 @@ class EngineConfig:
         return cls(**options)
 
 
+_COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),

@@ -1,15 +1,79 @@
-"""How the threads of matrix products wait for each other."""
+"""How many threads compute, and how they wait for each other."""
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import Path
+
+_SPINS = "1000"  # some ten microseconds: longer than the work between two barriers takes to start
 
 
-def wait_passively() -> None:
-    """Let idle threads sleep, unless the user has decided otherwise.
+def wait_briefly() -> None:
+    """Let idle threads spin for microseconds, then sleep, unless the user has decided otherwise.
 
-    OpenMP's threads spin while they wait. On cores that another process is using as well, each
+    By itself OpenMP spins for milliseconds. On cores that another process is using as well, each
     barrier then lasts until the system takes the core away from the spinning thread, and a step
-    takes a hundred times as long. OpenMP reads this variable once, when torch loads it.
+    takes a hundred times as long. Never to spin costs a wake-up at each of a step's hundreds of
+    barriers. OpenMP reads these variables once, when torch loads it; other runtimes than GNU's
+    know only the first.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+
+
+def usable_cores(system: Path = Path("/sys"), process: Path = Path("/proc/self")) -> int:
+    """Cores that this process may use: of its affinity, and no more than its cgroups' quota.
+
+    Two hardware threads of one core count once, since they share what computes products.
+    """
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(_cpus()))
+    cores = {_siblings(system, cpu) for cpu in cpus}
+    return max(1, math.floor(min(len(cores), _quota(system, process))))
+
+
+def _cpus() -> int:
+    return os.cpu_count() or 1
+
+
+def _siblings(system: Path, cpu: int) -> str:
+    """What names the core of a CPU; the CPU itself where the system does not tell."""
+    path = system / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    try:
+        return path.read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _quota(system: Path, process: Path) -> float:
+    """CPUs that the cgroup of this process and those above it grant."""
+    root = system / "fs/cgroup"
+    try:
+        entries = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return math.inf
+    granted = math.inf
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "cpu" if controllers else root
+        group = base / path.lstrip("/")
+        for directory in (group, *group.parents):
+            granted = min(granted, _granted(directory))
+            if directory == base:
+                break
+    return granted
+
+
+def _granted(directory: Path) -> float:
+    """Of one cgroup, version 2 or 1; infinite where it sets no limit."""
+    try:
+        if (directory / "cpu.max").exists():
+            quota, period = (directory / "cpu.max").read_text().split()
+        else:
+            quota = (directory / "cpu.cfs_quota_us").read_text().strip()
+            period = (directory / "cpu.cfs_period_us").read_text()
+    except (OSError, ValueError):
+        return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)

@@ -27,7 +27,7 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
     ("name", "value"),
     [("block_size", 0), ("block_size", 1.5), ("max_num_seqs", 0), ("max_num_batched_tokens", -1),
      ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"),
-     ("max_num_seqs", True)],
+     ("max_num_seqs", True), ("threads", 0)],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name if name != "kv_cache_memory_bytes" else "bytes"):

@@ -29,7 +29,16 @@ MAY_IMPORT = {
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "memory", "scheduling"},
     "server": {"metrics", "scheduling", "engine", "version"},
-    "build": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
+    "build": {
+        "config",
+        "threads",
+        "memory",
+        "scheduling",
+        "kernels",
+        "model",
+        "execution",
+        "engine",
+    },
     "llm": {"build", "config", "engine", "scheduling"},
 }
 COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
