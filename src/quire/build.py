@@ -110,7 +110,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
-    model = load_model(directory, config.dtype, config.max_model_len)
+    model = load_model(directory, config.dtype, config.max_model_len, config.quantization)
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)

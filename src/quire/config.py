@@ -39,6 +39,11 @@ class EngineConfig:
     dtype: str = _setting(
         "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
     )
+    quantization: str | None = _setting(
+        None,
+        "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
+        "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
+    )
     max_model_len: int | None = _setting(
         None, "longest prompt plus output, in tokens (default: what model and KV pool allow)"
     )
@@ -84,6 +89,11 @@ class EngineConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+        if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
+            raise ConfigError(
+                f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
+                f"got {self.quantization!r}"
+            )
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -117,6 +127,7 @@ class EngineConfig:
 
 
 _COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
+_QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),

@@ -8,12 +8,15 @@ from pathlib import Path
 import torch
 
 from quire.errors import ConfigError, ModelError
+from quire.kernels.dispatch import choose_products
 from quire.model import llama, opt
 from quire.model.base import Model
 from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.linear import LinearReader, Quantization
+from quire.model.linear.checkpoints import read_checkpoint
 from quire.model.weights import Weights
 
-_Builder = Callable[[ModelConfig, Weights, int | None], Model]
+_Builder = Callable[[ModelConfig, Weights, LinearReader, int | None], Model]
 
 # Architectures with code of their own; any other decoder runs through transformers.
 NATIVE: Mapping[str, _Builder] = {
@@ -74,16 +77,22 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     raise ModelError(f"cannot load {name}: {reason}")
 
 
-def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None = None) -> Model:
+def load_model(
+    directory: Path,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    quantization: str | None = None,
+) -> Model:
     """Load the model in ``directory``.
 
     Args:
         directory: holds config.json and safetensors files.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
+        quantization: how to round the weights, a value of ``Quantization``; None leaves them.
 
     Raises:
-        ConfigError: ``dtype`` is unknown.
+        ConfigError: ``dtype`` is unknown, or ``quantization`` cannot be had.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     if dtype != "auto" and dtype not in DTYPES:
@@ -91,11 +100,30 @@ def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None =
     config = read_config(directory)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
     build = NATIVE.get(config.architecture)
+    stored = "quantization_config" in config.fields
     if build is None:
+        if stored or quantization is not None:
+            raise ModelError(
+                f"quantization is for architectures with code of their own: {', '.join(NATIVE)}; "
+                f"this is {config.architecture}"
+            )
         from quire.model.transformers_model import TransformersModel
 
         return TransformersModel.load(config, directory, wanted, max_model_len)
-    weights = Weights(directory, wanted)
-    model = build(config, weights, max_model_len)
+    products = choose_products()
+    if products is None and (stored or quantization is not None):
+        raise ModelError("quantised weights need the C++ kernels, which this installation lacks")
+    if stored and quantization is not None:
+        raise ConfigError(
+            f"quantization is {quantization!r}, but the weights in {directory} are quantised "
+            "already; leave the option out"
+        )
+    weights = Weights(directory, wanted, copies=products is not None)
+    checkpoint = None
+    if stored:
+        checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
+    rounding = None if quantization is None else Quantization(quantization)
+    linears = LinearReader(weights, products, rounding, checkpoint)
+    model = build(config, weights, linears, max_model_len)
     weights.finish()
     return model

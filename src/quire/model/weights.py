@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.model.layers import Linear
 
 INDEX = "model.safetensors.index.json"
 
@@ -24,10 +23,12 @@ _COMPUTED = ("rotary_emb.inv_freq",)
 
 
 class Weights:
-    """The checkpoint in a directory: each tensor is taken once, with the shape it must have."""
+    """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def __init__(self, directory: Path, dtype: torch.dtype | None, copies: bool = False) -> None:
         """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
+
+        ``copies``: what is taken is no view, so that the files can be closed.
 
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
@@ -39,17 +40,39 @@ class Weights:
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.bytes_taken = 0
+        self._copies = copies
         self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor called ``name``.
+        """The tensor called ``name``, for the model to keep.
 
         Raises:
-            ModelError: there is none, it has another shape, or it cannot be read.
+            ModelError: there is none, it has another shape or no floats, or it cannot be read.
         """
+        tensor = self.read(name, *shape)
+        self.bytes_taken += tensor.nbytes
+        return tensor.clone() if self._copies else tensor
+
+    def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """As ``take``, but to make something else of; ``dtype`` None is the model's."""
+        tensor = self._read(name, *shape)
+        if not tensor.is_floating_point():
+            path, _ = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
+        return tensor.to(dtype or self.dtype)
+
+    def read_codes(self, name: str, *shape: int) -> Tensor:
+        """As ``read``, of int32."""
+        tensor = self._read(name, *shape)
+        if tensor.dtype != torch.int32:
+            path, _ = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
+        return tensor
+
+    def _read(self, name: str, *shape: int) -> Tensor:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
         path, handle = self._files[name]
@@ -60,11 +83,7 @@ class Weights:
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-        if not tensor.is_floating_point():
-            raise ModelError(f"{path}: {name} holds {tensor.dtype}; quantised weights are refused")
         self._taken.add(name)
-        tensor = tensor.to(self.dtype)
-        self.bytes_taken += tensor.nbytes
         return tensor
 
     def finish(self) -> None:
@@ -87,12 +106,6 @@ class Weights:
             if dtype.is_floating_point:
                 return dtype
         return torch.float32
-
-
-def read_linear(weights: Weights, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-    """The projection whose tensors are called ``name.weight`` and, with ``bias``, ``name.bias``."""
-    weight = weights.take(f"{name}.weight", outputs, inputs)
-    return Linear(weight, weights.take(f"{name}.bias", outputs) if bias else None)
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
