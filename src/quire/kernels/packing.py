@@ -71,10 +71,10 @@ def pack_codes(codes: Tensor, form: Format) -> Tensor:
 
 def _to_panels(lanes: Tensor, outputs: int, fill: int) -> Tensor:
     """lanes [out, lines] int32 -> [panels, lines, 16]."""
-    panels = num_panels(outputs)
-    packed = lanes.new_empty((panels, lanes.shape[1], PANEL))
+    panels, lines = num_panels(outputs), lanes.shape[1]
+    packed = lanes.new_empty((panels, lines, PANEL))
     whole = outputs // PANEL
-    packed[:whole] = lanes[: whole * PANEL].view(whole, PANEL, -1).transpose(1, 2)
+    packed[:whole] = lanes[: whole * PANEL].view(whole, PANEL, lines).transpose(1, 2)
     if whole < panels:
         packed[whole:] = fill
         rest = lanes[whole * PANEL :].T
