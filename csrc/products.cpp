@@ -177,11 +177,11 @@ QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last
 // R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on.
 template <Arithmetic how, Format format, int R, int P>
 __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t row, int64_t panel,
-                                    const char* ahead) {
+                                    const char* ahead, int64_t ahead_bytes) {
   const Packed& w = p.weight;
   int64_t panel_bytes = w.lines * line_bytes;
   Tile t{w.weights + panel * panel_bytes, panel_bytes, rows.data + row * rows.row_bytes,
-         rows.row_bytes, ahead};
+         rows.row_bytes, ahead, ahead_bytes};
   F out[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
     I acc[R][P] = {};
@@ -226,13 +226,15 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
   int64_t panel_bytes = p.weight.lines * line_bytes;
   for (int64_t i = 0; i < count; i++) {
     int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
-    // The first tiles wait for their panels' weights, unless others have fetched them.
+    // The first tiles would wait for weights, unless those before them have fetched them: a single
+    // tile all of the next panels, several a panel each.
     int64_t next = panel + P / V + i;
     bool fetch = i < P / V && next < p.weight.panels;
     const char* ahead = p.weight.weights + (fetch ? next : panel) * panel_bytes;
+    int64_t ahead_bytes = fetch && count == 1 && next + P / V <= p.weight.panels ? panel_bytes : 0;
     auto of_height = [&](auto constant) {
       constexpr int height = decltype(constant)::value;
-      if constexpr (height <= R) tile<how, format, height, P>(p, rows, row, panel, ahead);
+      if constexpr (height <= R) tile<how, format, height, P>(p, rows, row, panel, ahead, ahead_bytes);
     };
     switch (height) {
       case 1: of_height(Constant<1>{}); break;

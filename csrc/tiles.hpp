@@ -61,10 +61,18 @@ struct Tile {
   int64_t panel_bytes;
   const char* x;  // the first row
   int64_t row_bytes;
-  const char* ahead;  // a panel to be fetched meanwhile
+  const char* ahead;  // panels to be fetched meanwhile, and how far one is from the next
+  int64_t ahead_bytes;
 
   __attribute__((always_inline)) U lanes(int64_t line, int vector) const {
     return read<U>(lines + vector / V * panel_bytes + line * line_bytes + vector % V * (W * 4));
+  }
+
+  template <int P>
+  __attribute__((always_inline)) void fetch(int64_t line) const {
+#pragma GCC unroll 16
+    for (int panel = 0; panel < P / V; panel++)
+      __builtin_prefetch(ahead + panel * ahead_bytes + line * line_bytes, 0, 2);
   }
 };
 
@@ -74,7 +82,7 @@ QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64
   constexpr int n = inputs_per_line(format);
   for (int64_t l = first; l < last; l++) {
     const char* x = t.x + l * n * 4;
-    __builtin_prefetch(t.ahead + l * line_bytes, 0, 2);
+    t.fetch<P>(l);
 #pragma GCC unroll 8
     for (int j = 0; j < n; j++) {
       F w[P];
@@ -97,7 +105,7 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
   constexpr int n = inputs_per_line(format) / 2;
   for (int64_t l = first; l < last; l++) {
     const char* x = t.x + l * n * 4;
-    __builtin_prefetch(t.ahead + l * line_bytes, 0, 2);
+    t.fetch<P>(l);
     U lanes[P];
 #pragma GCC unroll 16
     for (int p = 0; p < P; p++) lanes[p] = t.lanes(l, p);
@@ -135,7 +143,7 @@ template <int R, int P>
 QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
   for (int64_t l = 0; l < lines; l++) {
     const char* x = t.x + l * 4;
-    __builtin_prefetch(t.ahead + l * line_bytes, 0, 2);
+    t.fetch<P>(l);
     U w[P];
 #pragma GCC unroll 16
     for (int p = 0; p < P; p++) w[p] = t.lanes(l, p);
