@@ -1,7 +1,8 @@
 """GPTQ and AWQ checkpoints of a float model, packed by the formats' public descriptions.
 
 GPTQ (AutoGPTQ, "gptq"): qweight [in / 8, out], eight inputs in an int32; qzeros [groups,
-out / 8], eight outputs in an int32, each zero less 1 ("gptq_v2": as it is); scales [groups, out]; g_idx [in].
+out / 8], eight outputs in an int32, each zero less 1 (as it is in "gptq_v2"); scales [groups,
+out]; g_idx [in].
 
 AWQ (AutoAWQ, "gemm"): qweight [in, out / 8] and qzeros [groups, out / 8], in an int32 the outputs
 0, 2, 4, 6, 1, 3, 5 and 7 from the low end; scales [groups, out].
