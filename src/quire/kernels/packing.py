@@ -59,14 +59,14 @@ def pack_codes(codes: Tensor, form: Format) -> Tensor:
     per_line, zero = form.inputs_per_line, 128 if form is Format.int8 else 8
     if inputs % per_line:
         codes = torch.nn.functional.pad(codes, (0, -inputs % per_line), value=zero)
+    words = codes.contiguous().view(torch.int32)  # four codes each
     if form is Format.int8:
-        in_order = codes.view(outputs, -1, 2, 2).transpose(2, 3)
+        lanes = (words & ~0xFFFF00) | (words & 0xFF00) << 8 | (words >> 8 & 0xFF00)
     else:
-        halves = codes.view(outputs, -1, 4, 2).transpose(2, 3)  # even inputs, then odd ones
-        in_order = halves[..., ::2] | halves[..., 1::2] << 4
-    words = in_order.reshape(outputs, -1).view(torch.int32)
+        halves = (words & 0xFF) | (words & 0xFF00) << 8 | words >> 12 & 0xF0 | words >> 4 & 0xF00000
+        lanes = halves[:, ::2] | halves[:, 1::2] << 8
     filled = sum(zero << place for place in _BITS[form])
-    return _to_panels(words, outputs, filled - (filled >> 31 << 32))
+    return _to_panels(lanes, outputs, filled - (filled >> 31 << 32))
 
 
 def _to_panels(lanes: Tensor, outputs: int, fill: int) -> Tensor:

@@ -22,6 +22,9 @@ INDEX = "model.safetensors.index.json"
 _COMPUTED = ("rotary_emb.inv_freq",)
 
 
+_MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
+
+
 class Weights:
     """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
 
@@ -33,13 +36,15 @@ class Weights:
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
         """
-        self._files: dict[str, tuple[Path, Any]] = {}  # by tensor name: where it is, open
+        self._files: dict[str, Path] = {}  # by tensor name
+        self._open: dict[Path, Any] = {}
         for path in _checkpoint_files(directory):
-            handle = _open(path)
-            self._files.update(dict.fromkeys(handle.keys(), (path, handle)))
+            self._open[path] = _open(path)
+            self._files.update(dict.fromkeys(self._open[path].keys(), path))
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.bytes_taken = 0
+        self._bytes_mapped = 0
         self._copies = copies
         self._taken: set[str] = set()
 
@@ -60,7 +65,7 @@ class Weights:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
         tensor = self._read(name, *shape)
         if not tensor.is_floating_point():
-            path, _ = self._files[name]
+            path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(dtype or self.dtype)
 
@@ -68,22 +73,27 @@ class Weights:
         """As ``read``, of int32."""
         tensor = self._read(name, *shape)
         if tensor.dtype != torch.int32:
-            path, _ = self._files[name]
+            path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
         return tensor
 
     def _read(self, name: str, *shape: int) -> Tensor:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
-        path, handle = self._files[name]
+        path = self._files[name]
         try:
-            tensor: Tensor = handle.get_tensor(name)
+            tensor: Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {error}") from error
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
+        self._bytes_mapped += tensor.nbytes
+        if self._copies and self._bytes_mapped > _MOST_MAPPED:
+            # Pages that were read count as ours until the mapping goes, with its last tensor.
+            self._bytes_mapped = 0
+            self._open = {path: _open(path) for path in self._open}
         return tensor
 
     def finish(self) -> None:
@@ -101,8 +111,8 @@ class Weights:
             )
 
     def _first_dtype(self) -> torch.dtype:
-        for name, (_, handle) in self._files.items():
-            dtype: torch.dtype = handle.get_tensor(name).dtype
+        for name, path in self._files.items():
+            dtype: torch.dtype = self._open[path].get_tensor(name).dtype
             if dtype.is_floating_point:
                 return dtype
         return torch.float32

@@ -40,8 +40,8 @@ class Grouped(NamedTuple):
 
 def round_outputs(weight: Tensor) -> tuple[Tensor, Tensor]:
     """weight [out, in] ~ (codes - 128) * scales: codes uint8 [out, in], scales [out] float32."""
-    weight = weight.float()
-    scales = weight.abs().amax(dim=1) / 127
+    largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))
+    scales = largest.float() / 127
     codes = (weight / _nonzero(scales)[:, None]).round_().add_(128)
     return codes.to(torch.uint8), scales
 
@@ -49,9 +49,9 @@ def round_outputs(weight: Tensor) -> tuple[Tensor, Tensor]:
 def round_groups(weight: Tensor, group: int) -> Grouped:
     """weight [out, in] by groups of ``group`` inputs, whose largest weight becomes -8 exactly."""
     outputs, inputs = weight.shape
-    groups = weight.float().view(outputs, inputs // group, group)
-    low, high = groups.aminmax(dim=2)
-    scales = (torch.where(-low > high, low, high) / -8).half()
+    groups = weight.view(outputs, inputs // group, group)
+    low, high = groups.amin(dim=2), groups.amax(dim=2)
+    scales = (torch.where(-low > high, low, high).float() / -8).half()
     codes = (groups / _nonzero(scales.float())[..., None]).round_().add_(8).clamp_(0, 15)
     zeros = torch.full_like(scales, 8, dtype=torch.uint8)
     return Grouped(codes.to(torch.uint8).view(outputs, inputs), scales, zeros)
