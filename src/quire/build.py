@@ -14,7 +14,7 @@ from quire.engine import Engine, Intake, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
-from quire.execution.lanes import Lane, blocks_needed, divide, layers_by_window
+from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory, pool_blocks
 from quire.kernels.dispatch import choose_kernels
@@ -26,7 +26,7 @@ from quire.memory import (
     Reservation,
     Window,
 )
-from quire.model import Model, load_model, resolve_model, sampling_defaults
+from quire.model import Model, Streaming, load_model, resolve_model, sampling_defaults
 from quire.scheduling import (
     Preemption,
     PreemptionMode,
@@ -54,7 +54,7 @@ class Capacity:
     block_size: int
     lanes: tuple[Lane, ...]
     pool_bytes: int
-    max_model_len: int
+    max_model_len: int | None  # None: a window lets sequences go on for ever
     prefix_caching: bool
 
     @property
@@ -71,8 +71,11 @@ class Capacity:
         """One paragraph for the person who starts the engine."""
         tokens_in, tokens_out = _TYPICAL_TOKENS
         typical, chats = tokens_in + tokens_out, f" ({tokens_in} in, {tokens_out} out)"
-        if typical > self.max_model_len:
-            typical, chats = self.max_model_len, ""
+        longest = "any length"
+        if self.max_model_len is not None:
+            longest = f"the full {self.max_model_len:,} tokens"
+            if typical > self.max_model_len:
+                typical, chats = self.max_model_len, ""
         full, usual = (
             min(lane.seqs_that_fit(length, self.block_size) for lane in self.lanes)
             for length in (self.max_model_len, typical)
@@ -81,8 +84,8 @@ class Capacity:
             f"{self.model_name} in {self.dtype}: {_size(self.weight_bytes)} of weights, "
             f"{_size(self.kv_bytes_per_token)} of KV cache a token. The KV pool is "
             f"{_size(self.pool_bytes)}: {self._describe_lanes()}. "
-            f"That holds {full:,} sequences of the full "
-            f"{self.max_model_len:,} tokens, or {usual:,} typical chats of {typical}{chats}. "
+            f"That holds {full:,} sequences of {longest}, "
+            f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.prefix_caching else 'off'}.{self._describe_swap()}"
         )
 
@@ -96,7 +99,9 @@ class Capacity:
             if lane.window is not None or len(self.lanes) > 1:
                 clause += f", for {len(lane.layers)} of {num_layers} layers"
             if lane.window is not None:
-                clause += f" (only the last {lane.window.tokens:,} tokens of a sequence)"
+                first = f"first {lane.window.sinks:,} and the " if lane.window.sinks else ""
+                last = f"last {lane.window.tokens:,}"
+                clause += f" (only the {first}{last} tokens of a sequence)"
             clauses.append(clause)
         return ", and ".join(clauses)
 
@@ -110,7 +115,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
-    model = load_model(directory, config.dtype, config.max_model_len, config.quantization)
+    model = _load_model(config, directory)
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
@@ -129,7 +134,9 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     costs = RecoveryCosts()
     if kv_cache.swap_files and config.preemption_mode == "auto":
         fewest = min(lane.num_blocks for lane in capacity.lanes)
-        costs = measure_recovery(executor, kv_cache.swap_files, fewest, config.block_size)
+        size, window = config.block_size, capacity.lanes[0].window
+        sinks = 0 if window is None else window.sink_blocks(size)
+        costs = measure_recovery(executor, kv_cache.swap_files, fewest, size, sinks)
     scheduler = Scheduler(
         allocator,
         max_num_seqs=config.max_num_seqs,
@@ -137,17 +144,47 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         enable_prefix_caching=capacity.prefix_caching,
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
+        max_num_sessions=config.max_num_sessions,
+        attention_sinks=config.attention_sinks,
     )
     intake = Intake(
         tokenizer,
         vocab_size=model.vocab_size,
         max_model_len=capacity.max_model_len,
+        default_max_tokens=model.max_positions,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         sampling_defaults=_sampling_defaults(config, directory),
     )
-    engine = Engine(scheduler, executor, intake, block_bytes=capacity.mean_block_bytes)
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        block_bytes=capacity.mean_block_bytes,
+        session_timeout=config.session_timeout,
+        why_no_sessions=_why_no_sessions(config, model),
+    )
     return engine, capacity
+
+
+def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
+    if config.kv_allocator != "paged":
+        return 'sessions need kv_allocator "paged": contiguous memory is reserved to the end'
+    if model.kv_depends_on_prompt_length:
+        return "this model's rotary scaling depends on the length of the prompt: no sessions"
+    return None
+
+
+def _load_model(config: EngineConfig, directory: Path) -> Model:
+    if config.window is None:
+        return load_model(
+            directory, config.dtype, config.max_model_len, quantization=config.quantization
+        )
+    # The length of its texts is then no matter of the model's.
+    streaming = Streaming(config.window, config.attention_sinks)
+    return load_model(
+        directory, config.dtype, streaming=streaming, quantization=config.quantization
+    )
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
@@ -159,10 +196,9 @@ def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
         ]
         return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
     (lane,) = capacity.lanes
-    reservation = Reservation(config.kv_allocator)
-    return ContiguousAllocator(
-        lane.num_blocks, size, reservation, capacity.max_model_len, lane.num_host_blocks
-    )
+    reservation, longest = Reservation(config.kv_allocator), capacity.max_model_len
+    assert longest is not None, "windows need the paged allocator"
+    return ContiguousAllocator(lane.num_blocks, size, reservation, longest, lane.num_host_blocks)
 
 
 def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
@@ -200,16 +236,20 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
     windows = model.windows if config.kv_allocator == "paged" else (None,) * len(model.windows)
     groups = layers_by_window(windows)
     seen = [
-        None if window is None else Window(window, config.max_num_batched_tokens)
+        None
+        if window is None
+        else Window(window, config.max_num_batched_tokens, config.attention_sinks)
         for window in groups
     ]
     block_bytes = [
         bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
         for layers in groups.values()
     ]
-    length = math.ceil(model.max_positions / size)
-    least = [blocks_needed(window, length, size) for window in seen]
-    full_load = [blocks_needed(window, length, size, num_seqs) for window in seen]
+    lengths = [blocks_of(_longest(config, model), size, window) for window in seen]
+    least, full_load = (
+        [blocks_needed(*lane, size, count) for lane in zip(seen, lengths, strict=True)]
+        for count in (1, num_seqs)
+    )
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
     together = sum(block_bytes)  # of a block in every lane
     budget = together * pool_blocks(
@@ -227,19 +267,30 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
     return tuple(lanes), block_bytes
 
 
+def _longest(config: EngineConfig, model: Model) -> int | None:
+    """The longest sequence to serve, whatever the pool allows; None: there is no longest."""
+    return model.max_positions if config.window is None else config.max_model_len
+
+
 def _longest_that_fits(
     config: EngineConfig, model: Model, lanes: Sequence[Lane], block_bytes: Sequence[int]
-) -> int:
-    """The model's length, or what the pool allows one sequence."""
-    size, longest = config.block_size, model.max_positions
-    length = math.ceil(longest / size)
-    needed = [blocks_needed(lane.window, length, size) for lane in lanes]
+) -> int | None:
+    """The longest sequence to serve, or what the pool allows one."""
+    size, longest = config.block_size, _longest(config, model)
+    needed = [
+        blocks_needed(lane.window, blocks_of(longest, size, lane.window), size) for lane in lanes
+    ]
     short = [lane for lane, n in zip(lanes, needed, strict=True) if lane.num_blocks < n]
     if not short:
         return longest
     fits = min(lane.num_blocks for lane in short) * size
+    total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
+    if longest is None or config.window is not None:
+        raise ConfigError(
+            f"attention_sinks + window + max_num_batched_tokens need a KV pool of {_size(total)}: "
+            "lower one of them or raise kv_cache_memory_bytes"
+        )
     if config.max_model_len is not None or not fits:
-        total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
         raise ConfigError(
             f"max_model_len {longest} needs a KV pool of {_size(total)}; there is room "
             f"for {fits} tokens: lower max_model_len or raise kv_cache_memory_bytes"

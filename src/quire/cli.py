@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from quire.config import EngineConfig
-from quire.errors import QuireError
+from quire.errors import ConfigError, QuireError
 from quire.scheduling.sampling_params import SamplingParams
 from quire.threads import wait_briefly
 from quire.version import __version__
@@ -126,6 +127,52 @@ def _answer(llm: Any, messages: list[dict[str, str]], params: SamplingParams) ->
     return answer
 
 
+def _bench_throughput(arguments: argparse.Namespace) -> int:
+    from quire.bench.report import throughput
+    from quire.bench.workloads import make_workload
+
+    seed = arguments.workload_seed
+    requests = make_workload(arguments.workload, arguments.num_prompts, seed)
+    result = throughput(_system(arguments), requests)
+    return _report(arguments, {**result, "workload": arguments.workload})
+
+
+def _bench_latency(arguments: argparse.Namespace) -> int:
+    from quire.bench.report import latency
+    from quire.bench.workloads import one_request
+
+    if arguments.num_iters < 1:
+        raise ConfigError(f"num_iters must be at least 1, got {arguments.num_iters}")
+    requests = [  # each with a prompt of its own, so that none is found in the prefix cache
+        one_request(arguments.input_len, arguments.output_len, arguments.workload_seed + i)
+        for i in range(arguments.num_iters)
+    ]
+    return _report(arguments, latency(_system(arguments), requests))
+
+
+def _system(arguments: argparse.Namespace) -> Any:
+    """What a benchmark measures. A flag that would do nothing is refused."""
+    from quire.bench.systems import Offline, Online
+
+    options = _options(arguments)
+    if arguments.url is None:
+        for name in ("max_concurrency", "api_key"):
+            if getattr(arguments, name) is not None:
+                raise ConfigError(f"{name} does nothing without a url")
+        return Offline(**options)
+    for field in fields(EngineConfig):
+        if field.name != "model" and options[field.name] != field.default:
+            raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
+    return Online(arguments.url, arguments.model, arguments.api_key, arguments.max_concurrency)
+
+
+def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
+    from quire.bench.report import describe
+
+    print(json.dumps(result) if arguments.json else describe(result))
+    return 0
+
+
 def _read_line() -> str | None:
     try:
         return input("> " if sys.stdin.isatty() else "")
@@ -170,7 +217,45 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     _add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
     _add_engine_flags(chat)
+
+    bench = commands.add_parser("bench", help="measure how fast a model is served")
+    _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))
     return parser
+
+
+def _add_benchmarks(benchmarks: Any) -> None:
+    throughput = _command(
+        benchmarks, "throughput", _bench_throughput, "tokens per second of many requests at once"
+    )
+    group = throughput.add_argument_group("workload")
+    group.add_argument(
+        "--workload",
+        default="sharegpt",
+        help="sharegpt, alpaca, prefix, or a file with a JSON object "
+        '{"prompt": [token ids], "max_tokens": N} a line (%(default)s)',
+    )
+    _add_flag(group, "num_prompts", "int", 64, "requests")
+    _add_benchmark_flags(throughput, group)
+
+    latency = _command(benchmarks, "latency", _bench_latency, "one request alone")
+    group = latency.add_argument_group("workload")
+    _add_flag(group, "input_len", "int", 128, "tokens in")
+    _add_flag(group, "output_len", "int", 256, "tokens out")
+    _add_flag(group, "num_iters", "int", 3, "times that a request is served")
+    _add_benchmark_flags(latency, group)
+
+
+def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    _add_flag(workload, "workload_seed", "int", 7, "decides the prompts")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    group = parser.add_argument_group(
+        "server", "With a URL, a running server is measured instead of an engine in this process."
+    )
+    _add_flag(group, "url", "str", None, "of a server with OpenAI's API, such as http://host:8000")
+    _add_flag(group, "api_key", "str", None, "key that the server asks for")
+    _add_flag(group, "max_concurrency", "int", None, "most requests at once (default: no limit)")
+    _add_engine_flags(parser)
 
 
 def _command(
@@ -214,6 +299,14 @@ def _add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None
         parse = str if kind.startswith("str") or name.endswith("_bytes") else number
         metavar = {str: "TEXT", float: "X", int: "N"}[parse]
         group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
+
+
+def engine_options(argv: Sequence[str]) -> dict[str, Any]:
+    """The engine's options from command-line flags, [MODEL] first, as the subcommands take them."""
+    parser = argparse.ArgumentParser(usage="[MODEL] [engine flags]")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    _add_engine_flags(parser)
+    return _options(parser.parse_args(argv))
 
 
 def _help(name: str) -> str:

@@ -45,7 +45,17 @@ class EngineConfig:
         "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
     )
     max_model_len: int | None = _setting(
-        None, "longest prompt plus output, in tokens (default: what model and KV pool allow)"
+        None,
+        "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
+        "window, no limit)",
+    )
+    window: int | None = _setting(
+        None,
+        "tokens that each token sees, itself included: a sequence may then go on for ever, in a "
+        "fixed number of KV blocks (default: as the model says)",
+    )
+    attention_sinks: int = _setting(
+        0, "first tokens of a sequence that its tokens see beside the window (StreamingLLM)"
     )
     block_size: int = _setting(16, "tokens in a KV block")
     kv_cache_memory_bytes: int | None = _setting(
@@ -56,6 +66,14 @@ class EngineConfig:
     max_num_seqs: int = _setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = _setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
+    )
+    max_num_sessions: int = _setting(
+        64, "most streaming sessions that are open at once, busy or idle"
+    )
+    session_timeout: float | None = _setting(
+        None,
+        "seconds after which a session that nobody uses may be closed to make room for another "
+        "(default: never)",
     )
     enable_prefix_caching: bool | None = _setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
@@ -108,11 +126,32 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        timeout = self.session_timeout
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
+        ):
+            raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
+        self._check_window()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_window(self) -> None:
+        sinks, window = self.attention_sinks, self.window
+        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
+            raise ConfigError(f"attention_sinks must be an integer of at least 0, got {sinks!r}")
+        if window is None:
+            if sinks:
+                raise ConfigError("attention_sinks needs a window")
+            return
+        if window < self.block_size:
+            raise ConfigError(
+                f"window must be at least block_size, {self.block_size}; got {window}"
+            )
+        if self.kv_allocator != "paged":
+            raise ConfigError('window needs kv_allocator "paged"')
 
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
@@ -126,7 +165,15 @@ class EngineConfig:
         return cls(**options)
 
 
-_COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
+_COUNTS = (
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "max_num_sessions",
+    "threads",
+    "window",
+)
 _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "generation_config": ("auto", "none"),

@@ -4,12 +4,24 @@ QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
 ├── RequestError   a request cannot be served as asked; ``field`` names the culprit
+│   ├── UnknownSessionError   it names a session that is not open
+│   ├── TooManySessionsError   it would open more of them than may be
+│   └── SessionBusyError      it needs a session whose turn has not ended
 └── EngineError    the engine failed while it worked; running requests end with this
 """
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "EngineError", "ModelError", "QuireError", "RequestError"]
+__all__ = [
+    "ConfigError",
+    "EngineError",
+    "ModelError",
+    "QuireError",
+    "RequestError",
+    "SessionBusyError",
+    "TooManySessionsError",
+    "UnknownSessionError",
+]
 
 
 class QuireError(Exception):
@@ -33,6 +45,18 @@ class RequestError(QuireError, ValueError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class UnknownSessionError(RequestError):
+    """A request names a session that is not open."""
+
+
+class TooManySessionsError(RequestError):
+    """A request would open more sessions than may be open."""
+
+
+class SessionBusyError(RequestError):
+    """A request needs a session whose turn has not ended."""
 
 
 class EngineError(QuireError, RuntimeError):

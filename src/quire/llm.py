@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from tqdm import tqdm
 
 from quire.build import build_engine
 from quire.config import EngineConfig
-from quire.engine import Message, Prompt, RequestOutput
+from quire.engine import Driver, Message, Prompt, RequestOutput, StreamingSession
 from quire.errors import ConfigError, EngineError
 from quire.scheduling import SamplingParams
 
@@ -26,6 +27,8 @@ class LLM:
         name = None if model is None else str(model)
         self.config = EngineConfig.create({"model": name, **options})
         self.engine, self.capacity = build_engine(self.config)
+        self._driver = Driver(self.engine)
+        self._session_numbers = count()
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
         """SamplingParams with the model's own defaults for what is not given."""
@@ -75,11 +78,20 @@ class LLM:
         prompts = [self.engine.intake.chat_prompt(chat) for chat in chats]
         return self.generate(prompts, sampling_params, use_tqdm)
 
+    def open_session(self, cache_salt: str = "") -> StreamingSession:
+        """One text that is fed and continued, turn by turn, and keeps its KV blocks in between.
+
+        ``with llm.open_session() as session: session.append("..."); session.generate()``.
+        RequestError if ``max_num_sessions`` are open. Sessions with different salts share nothing.
+        """
+        session_id = f"session-{next(self._session_numbers)}"
+        return StreamingSession(self._driver, session_id, self.default_sampling_params, cache_salt)
+
     def _run(self, outputs: dict[str, RequestOutput], total: int, use_tqdm: bool) -> None:
         with tqdm(total=total, desc="Generating", unit="req", disable=not use_tqdm) as bar:
             tokens = 0
-            while self.engine.has_work:
-                for delta in self.engine.step():
+            while len(outputs) < total:
+                for delta in self._driver.step():
                     tokens += len(delta.token_ids)
                     if delta.finish_reason == "error":
                         raise EngineError(str(delta.stop_reason))

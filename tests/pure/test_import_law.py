@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "engine",
     },
     "llm": {"build", "config", "engine", "scheduling"},
+    "bench": {"metrics", "workload", "llm", "version"},
 }
 COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
 TORCH_FREE = ["errors", "config", "metrics", "workload", "memory", "scheduling", "engine", "server"]

@@ -4,31 +4,45 @@ The key at a position is a hash of the token there and of the key before it, *re
 block table*; the next token is a hash of all keys, read the same way. One block freed too early,
 copied too late or shared wrongly, and the text changes.
 
-It may have layers with sliding windows, one in each lane: only the keys in the window are read.
+It may have layers with sliding windows, one in each lane: only the keys in the window and those of
+the attention sinks are read.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, Request, Sample, Step, StepResult
 from quire.scheduling.beam_search import BeamSearch
+from support.tables import physical_block, visible
 
 VOCAB = 50
 EOS = 0
 
-Windows = Sequence["int | None"]
-"""The window of each layer."""
 
-FULL: Windows = (None,)
+class Sight(NamedTuple):
+    """What a token of a layer sees: its window, and the first tokens."""
+
+    window: int | None = None
+    sinks: int = 0
+
+    def positions(self, position: int) -> list[int]:
+        return list(visible(position, self.window, self.sinks))
+
+
+Windows = Sequence[Sight]
+"""What is seen in each layer."""
+
+FULL: Windows = (Sight(),)
 Keys = Sequence[Sequence[int]]
 """The keys that a token sees, by layer."""
 
 
-def _key(layer: int, window: int | None, previous: int, token: int) -> int:
-    return zlib.crc32(f"{layer},{0 if window == 1 else previous},{token}".encode())
+def _key(layer: int, sight: Sight, previous: int, token: int) -> int:
+    return zlib.crc32(f"{layer},{0 if sight.window == 1 else previous},{token}".encode())
 
 
 def _next_token(keys: Keys, request: Request, branch: int) -> int:
@@ -43,11 +57,11 @@ def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
 
 def _keys(token_ids: Sequence[int], windows: Windows) -> Keys:
     layers = []
-    for layer, window in enumerate(windows):
+    for layer, sight in enumerate(windows):
         keys: list[int] = []
         for token in token_ids:
-            keys.append(_key(layer, window, keys[-1] if keys else 0, token))
-        layers.append(keys if window is None else keys[-window:])
+            keys.append(_key(layer, sight, keys[-1] if keys else 0, token))
+        layers.append([keys[position] for position in sight.positions(len(keys) - 1)])
     return layers
 
 
@@ -58,10 +72,19 @@ def expected_outputs(request: Request, windows: Windows = FULL) -> list[list[int
     return [_expected_output(request, branch, windows) for branch in range(request.params.n)]
 
 
+def expected_turn(history: Sequence[int], request: Request, windows: Windows) -> list[int]:
+    """What a session's turn generates after its history."""
+    return _continue(history, request, 0, windows)
+
+
 def _expected_output(request: Request, branch: int, windows: Windows) -> list[int]:
+    return _continue(request.prompt_token_ids, request, branch, windows)
+
+
+def _continue(prompt: Sequence[int], request: Request, branch: int, windows: Windows) -> list[int]:
     output: list[int] = []
     while True:
-        keys = _keys([*request.prompt_token_ids, *output], windows)
+        keys = _keys([*prompt, *output], windows)
         output.append(_next_token(keys, request, branch))
         if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
             return output
@@ -85,10 +108,10 @@ class FakeLayer:
     """One layer's keys: blocks of integers, on the device and on the host."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, num_host_blocks: int, window: int | None
+        self, num_blocks: int, block_size: int, num_host_blocks: int, sight: Sight
     ) -> None:
         self.block_size = block_size
-        self.window = window
+        self.sight = sight
         self.device = [[-1] * block_size for _ in range(num_blocks)]
         self.host = [[-1] * block_size for _ in range(num_host_blocks)]
 
@@ -105,8 +128,7 @@ class FakeLayer:
     def place(self, table: BlockTable, position: int) -> tuple[list[int], int]:
         """The block and the offset of a position."""
         block, offset = divmod(position, self.block_size)
-        assert block >= table.num_dropped, "it has been given back"
-        return self.device[table.block_ids[block - table.num_dropped]], offset
+        return self.device[physical_block(table, block)], offset
 
     def read(self, table: BlockTable, position: int) -> int:
         block, offset = self.place(table, position)
@@ -114,15 +136,14 @@ class FakeLayer:
 
     def seen(self, table: BlockTable, length: int) -> list[int]:
         """The keys that the last of ``length`` tokens sees."""
-        first = 0 if self.window is None else max(0, length - self.window)
-        return [self.read(table, position) for position in range(first, length)]
+        return [self.read(table, position) for position in self.sight.positions(length - 1)]
 
 
 class FakeExecutor:
     """Executes steps on lists of integers in place of tensors."""
 
     def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
-        self.layers = [FakeLayer(num_blocks, block_size, num_host_blocks, None)]
+        self.layers = [FakeLayer(num_blocks, block_size, num_host_blocks, Sight())]
         self.fails: Callable[[], bool] = lambda: False  # asked for each move to or from the host
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
@@ -141,10 +162,10 @@ class FakeExecutor:
             for number, (layer, table) in enumerate(self._layers(chunk)):
                 for position, token in enumerate(chunk.token_ids, chunk.start):
                     previous = 0
-                    if position and layer.window != 1:
+                    if position and layer.sight.window != 1:
                         previous = layer.read(table, position - 1)
                     block, offset = layer.place(table, position)
-                    block[offset] = _key(number, layer.window, previous, token)
+                    block[offset] = _key(number, layer.sight, previous, token)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
         for chunk in step.chunks:
             length = chunk.start + len(chunk.token_ids)

@@ -26,8 +26,9 @@ def check_allocator(allocator: PagedAllocator) -> None:
     filled: dict[int, int] = {}
     for table in on_device:
         assert (table.num_dropped + len(table.blocks)) * size >= max(table.num_tokens, 1)
-        for index, block in enumerate(table.blocks, table.num_dropped):
-            here = max(0, min(size, table.num_tokens - index * size))
+        for index, block in enumerate(table.blocks):
+            logical = index if index < table.num_sinks else index + table.num_dropped
+            here = max(0, min(size, table.num_tokens - logical * size))
             if allocator.device.content(block) is not None:
                 here = size  # found by its content, so full whatever this table uses of it
             filled[block] = max(filled.get(block, 0), here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from quire.errors import RequestError
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
@@ -81,26 +82,37 @@ class SchedulerRun:
         blocks = max(1, rng.choice([30, 60, 80, 80, 120, 160, 400]) // size)
         host_blocks = rng.choice([0, 20, 100, 400]) // size
         budget = rng.choice([1, 2, 5, 16, 64])
-        self.allocator = make_allocator(blocks, size, host_blocks, budget)
         self.windows = windows
         self.policy = rng.choice(list(SchedulingPolicy))
         mode = rng.choice(list(PreemptionMode))
         costs = RecoveryCosts(rng.random() * size, rng.random())
-        self.scheduler = Scheduler(
-            self.allocator,
-            max_num_seqs=rng.choice([1, 4, 8, 8, 32]),
-            max_num_batched_tokens=budget,
-            enable_prefix_caching=rng.random() < 0.7,
-            policy=self.policy,
-            preemption=Preemption(self.allocator, mode, costs),
-        )
+        settings: dict[str, Any] = {
+            "max_num_seqs": rng.choice([1, 4, 8, 8, 32]),
+            "max_num_batched_tokens": budget,
+            "enable_prefix_caching": rng.random() < 0.7,
+            "policy": self.policy,
+        }
+
+        def make_scheduler(**more: Any) -> Scheduler:
+            """Another one each time, all made alike."""
+            allocator = make_allocator(blocks, size, host_blocks, budget)
+            preemption = Preemption(allocator, mode, costs)
+            return Scheduler(allocator, preemption=preemption, **settings, **more)
+
+        self.make_scheduler = make_scheduler
+        self.scheduler = make_scheduler()
         self.executor = FakeExecutor(blocks, size, host_blocks)
         self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
-        self.executor.fails = lambda: rng.random() < 0.1
+        failure_rate = 0.1 if seed % 2 else 0.0
+        self.executor.fails = lambda: rng.random() < failure_rate
         self.outputs: dict[str, list[list[int]]] = {}
         self.requests: dict[str, Request] = {}
         self.decisions: Counter[str] = Counter()
         self.failed_moves = 0
+
+    @property
+    def allocator(self) -> KVAllocator:
+        return self.scheduler.allocator
 
     def submit(self, number: int) -> None:
         request = random_request(self.rng, number, self.policy)

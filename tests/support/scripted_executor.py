@@ -64,7 +64,7 @@ class ScriptedExecutor:
     def _sample(self, chunk: Chunk, raw: int) -> Sample:
         token_id = self._words[raw % len(self._words)]
         if self.script is not None:
-            position = chunk.start + len(chunk.token_ids) - len(chunk.request.prompt_token_ids)
+            position = chunk.start + len(chunk.token_ids) - chunk.output_start
             token_id = self.script[position]
         count = chunk.request.params.logprobs
         return Sample(token_id, None if count is None else self._logprobs(token_id, count))

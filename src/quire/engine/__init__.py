@@ -1,21 +1,25 @@
 """Requests in, text out, given an Executor."""
 
 from quire.engine.async_engine import AsyncEngine
+from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.intake import Intake, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.streaming_session import StreamingSession
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 
 __all__ = [
     "AsyncEngine",
     "CompletionOutput",
     "Delta",
+    "Driver",
     "Engine",
     "Intake",
     "Logprob",
     "Message",
     "Prompt",
     "RequestOutput",
+    "StreamingSession",
     "Tokenizer",
     "load_tokenizer",
 ]

@@ -6,19 +6,22 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
 from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 from quire.engine.engine import Engine
-from quire.engine.intake import PreparedRequest, Prompt
+from quire.engine.intake import Prompt
 from quire.engine.outputs import Delta
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 _Command = Callable[[], None]
 _Inbox = asyncio.Queue[Delta | EngineError]
 
@@ -54,7 +57,7 @@ class AsyncEngine:
 
     async def generate(
         self, request_id: str, prompt: Prompt, params: SamplingParams
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta, None]:
         """What each step adds to the request, the last delta holding its RequestOutput.
 
         Raises RequestError before the first delta if the request is refused. Closing the
@@ -64,13 +67,67 @@ class AsyncEngine:
         arrival = self.engine.clock()
         prepare = partial(self.engine.intake.prepare, request_id, prompt, params, arrival)
         prepared = await asyncio.to_thread(prepare)
+        async with aclosing(
+            self._deltas(request_id, lambda: self.engine.submit(prepared))
+        ) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def generate_turn(
+        self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
+    ) -> AsyncGenerator[Delta, None]:
+        """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
+        submit = partial(self.engine.add_turn, request_id, session_id, params, priority)
+        async with aclosing(self._deltas(request_id, submit)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    # -- sessions: see SessionDesk ---------------------------------------------------------
+
+    async def open_session(self, session_id: str, cache_salt: str = "") -> None:
+        await self.call(partial(self.engine.sessions.open, session_id, cache_salt))
+
+    async def append(self, session_id: str, given: str | Sequence[int]) -> None:
+        desk = self.engine.sessions
+        token_ids = await asyncio.to_thread(desk.tokens, session_id, given)
+        await self.call(partial(desk.append, session_id, token_ids))
+
+    async def hard_cut(self, session_id: str) -> None:
+        await self.call(partial(self.engine.sessions.hard_cut, session_id))
+
+    async def recompute(self, session_id: str, last_n: int) -> None:
+        await self.call(partial(self.engine.sessions.recompute, session_id, last_n))
+
+    async def close_session(self, session_id: str) -> None:
+        await self.call(partial(self.engine.sessions.close, session_id))
+
+    async def call(self, act: Callable[[], _T]) -> _T:
+        """What ``act`` returns or raises in the engine's thread, between two steps."""
+        done: Future[_T] = Future()
+
+        def command() -> None:
+            try:
+                result = act()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self._commands.put(command)
+        if self._failure is not None:  # set before the dying thread empties its queue
+            raise self._failure
+        return await asyncio.shield(asyncio.wrap_future(done))
+
+    async def _deltas(
+        self, request_id: str, submit: Callable[[], None]
+    ) -> AsyncGenerator[Delta, None]:
         if request_id in self._inboxes:
             raise RequestError(f"request {request_id} is already running", "request_id")
         inbox: _Inbox = asyncio.Queue()
         self._inboxes[request_id] = inbox
         finished = False
         try:
-            await self._submit(prepared)
+            await self.call(submit)
             while not finished:
                 delta = await inbox.get()
                 if isinstance(delta, EngineError):
@@ -83,22 +140,6 @@ class AsyncEngine:
             del self._inboxes[request_id]
             if not finished:
                 self._commands.put(lambda: self._abort(request_id))
-
-    async def _submit(self, prepared: PreparedRequest) -> None:
-        accepted: Future[None] = Future()
-
-        def submit() -> None:
-            try:
-                self.engine.submit(prepared)
-            except Exception as error:
-                accepted.set_exception(error)
-            else:
-                accepted.set_result(None)
-
-        self._commands.put(submit)
-        if self._failure is not None:  # set before the dying thread empties its queue
-            raise self._failure
-        await asyncio.shield(asyncio.wrap_future(accepted))
 
     def _abort(self, request_id: str) -> None:
         self.engine.abort(request_id)

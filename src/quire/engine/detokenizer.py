@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from quire.engine.tokenizer import Tokenizer
 
-_CONTEXT = 6  # prompt tokens that decide, e.g., whether the first word gets a space
+_CONTEXT = 6  # tokens before the first one that decide, e.g., whether the first word gets a space
 
 
 class Detokenizer:
@@ -18,11 +18,11 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+        self, tokenizer: Tokenizer, context: Sequence[int], skip_special_tokens: bool
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._window = list(prompt_token_ids[-_CONTEXT:])
+        self._window = list(context[-_CONTEXT:])
         if self._decode(self._window).endswith("\ufffd"):
             self._window.clear()
         self._emitted = len(self._window)  # tokens of the window whose text is out

@@ -7,17 +7,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
+from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
 from quire.errors import RequestError
 from quire.scheduling import (
     Decision,
     Executor,
+    Request,
     SamplingParams,
     Scheduler,
+    SequenceGroup,
     Step,
     StepResult,
     Verdict,
@@ -40,11 +44,14 @@ class Engine:
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        session_timeout: float | None = None,
+        why_no_sessions: str | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.intake = intake
         self.clock = clock
         self.stats = EngineStats()
+        self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
         self._executor = executor
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
@@ -63,9 +70,19 @@ class Engine:
 
     def submit(self, prepared: PreparedRequest) -> None:
         """Queue a request that the intake has prepared."""
+        self._accept(prepared, self.scheduler.add)
+
+    def add_turn(
+        self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
+    ) -> None:
+        """Queue the next turn of a session; aborted, it leaves what it has to the session."""
+        prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
+        self._accept(prepared, partial(self.scheduler.add_turn, session_id))
+
+    def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
         request_id = prepared.request.request_id
         try:
-            group = self.scheduler.add(prepared.request)
+            group = add(prepared.request)
         except RequestError as error:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise

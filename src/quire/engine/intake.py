@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from quire.engine.tokenizer import Message, Tokenizer
@@ -20,15 +20,20 @@ and "priority", an integer: under the priority policy, the lower, the sooner.
 """
 
 
+_MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority"}
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A Request and the text it was made from, if it was."""
+    """A Request and the text it was made from, if it was.
+
+    context: the tokens that its output goes on from, or the last of them.
+    """
 
     request: Request
     prompt: str | None
+    context: Sequence[int]
 
 
 class Intake:
@@ -39,14 +44,16 @@ class Intake:
         tokenizer: Tokenizer,
         *,
         vocab_size: int,
-        max_model_len: int,
+        max_model_len: int | None,
+        default_max_tokens: int = 0,
         eos_token_ids: Iterable[int],
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
-        self.max_model_len = max_model_len
+        self.max_model_len = max_model_len  # None: there is no longest sequence
+        self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         self._eos_token_ids = frozenset(eos_token_ids)
         self._random = random.Random(seed)
@@ -63,22 +70,63 @@ class Intake:
             raise RequestError(f"cache_salt must be a text, got {cache_salt!r}", "cache_salt")
         text, token_ids = self._tokens(prompt)
         self._check_ids("prompt", token_ids)
+        if not token_ids:
+            raise RequestError("prompt must not be empty", "prompt")
+        max_tokens = self._max_tokens(len(token_ids), params)
+        request = self._request(request_id, token_ids, max_tokens, params, arrival)
+        request = replace(request, priority=priority, cache_salt=cache_salt)
+        return PreparedRequest(request, text, token_ids)
+
+    def prepare_turn(
+        self,
+        request_id: str,
+        history: Sequence[int],
+        num_input: int,
+        params: SamplingParams,
+        arrival: float,
+    ) -> PreparedRequest:
+        """The next turn of a session, whose prompt is the last ``num_input`` of its tokens."""
+        prompt = tuple(history[len(history) - num_input :])
+        max_tokens = self._max_tokens(len(history), params, "the session", "session_id")
+        request = self._request(request_id, prompt, max_tokens, params, arrival)
+        return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]))
+
+    def session_input(self, given: str | Sequence[int], *, first: bool) -> tuple[int, ...]:
+        """Tokens of a session's input. A text that comes first begins as a prompt does."""
+        if isinstance(given, str):
+            check_unicode("input", given)
+            token_ids = tuple(self.tokenizer.encode(given, add_special_tokens=first))
+        elif isinstance(given, Sequence):
+            token_ids = tuple(cast("Sequence[int]", given))
+            self._check_ids("input", token_ids)
+        else:
+            kind = type(given).__name__
+            raise RequestError(f"input must be a text or a list of token ids, got {kind}", "input")
+        if not token_ids:
+            raise RequestError("input must not be empty", "input")
+        return token_ids
+
+    def _request(
+        self,
+        request_id: str,
+        prompt: tuple[int, ...],
+        max_tokens: int,
+        params: SamplingParams,
+        arrival: float,
+    ) -> Request:
         self._check_width(params)
         for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             self._check_ids(field, getattr(params, field) or ())
-        request = Request(
+        return Request(
             request_id=request_id,
-            prompt_token_ids=token_ids,
+            prompt_token_ids=prompt,
             params=params,
-            max_tokens=self._max_tokens(len(token_ids), params),
+            max_tokens=max_tokens,
             seed=self._random.getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=tuple(self._bad_word_ids(params.bad_words)),
-            priority=priority,
-            cache_salt=cache_salt,
         )
-        return PreparedRequest(request, text)
 
     def chat_prompt(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
@@ -123,20 +171,27 @@ class Intake:
         if params.use_beam_search and params.width > self.vocab_size:
             raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
 
-    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
-        room = self.max_model_len - prompt_tokens
-        if not prompt_tokens:
-            raise RequestError("prompt must not be empty", "prompt")
+    def _max_tokens(
+        self,
+        known: int,
+        params: SamplingParams,
+        what: str = "the prompt",
+        field: str = "prompt",
+    ) -> int:
+        """``params.max_tokens``, or what None means, after ``known`` tokens."""
+        if self.max_model_len is None:
+            return params.max_tokens or max(self._default_max_tokens, params.min_tokens)
+        room = self.max_model_len - known
         if room < 1:
             raise RequestError(
-                f"the prompt has {prompt_tokens} tokens; with max_model_len {self.max_model_len} "
+                f"{what} has {known} tokens; with max_model_len {self.max_model_len} "
                 f"it may have at most {self.max_model_len - 1}",
-                "prompt",
+                field,
             )
         if params.max_tokens is not None and params.max_tokens > room:
             raise RequestError(
                 f"max_tokens is {params.max_tokens}, but max_model_len {self.max_model_len} "
-                f"leaves at most {room} after a prompt of {prompt_tokens} tokens",
+                f"leaves at most {room} after the {known} tokens of {what}",
                 "max_tokens",
             )
         if params.min_tokens > room:

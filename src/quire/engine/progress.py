@@ -29,9 +29,7 @@ class BranchProgress:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
         self.last_time = request.arrival
         self._params = params
-        self._detokenizer = Detokenizer(
-            tokenizer, request.prompt_token_ids, params.skip_special_tokens
-        )
+        self._detokenizer = Detokenizer(tokenizer, prepared.context, params.skip_special_tokens)
         self._stop = StopStrings(tuple(params.stop), params.include_stop_str_in_output)
 
     def advance(self, token_id: int, reason: FinishReason | None) -> str:

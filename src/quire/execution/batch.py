@@ -31,7 +31,7 @@ def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, Atten
         positions=torch.from_numpy(positions),
         query_starts=tuple(bounds.tolist()),
         context_lens=torch.from_numpy(starts + lengths),
-        prompt_lens=torch.tensor([len(chunk.request.prompt_token_ids) for chunk in chunks]),
+        prompt_lens=torch.tensor([chunk.output_start for chunk in chunks]),
         lanes=tuple(
             _lane_tables(tables, sequence, positions, block_size)
             for tables in zip(*(chunk.table.lanes for chunk in chunks), strict=True)
@@ -49,7 +49,12 @@ def _lane_tables(
     dropped = np.array([table.num_dropped for table in tables])
     columns = positions // block_size - dropped[sequence]
     slots = padded[sequence, columns] * block_size + positions % block_size
-    return LaneTables(torch.from_numpy(slots), torch.from_numpy(padded), torch.from_numpy(dropped))
+    return LaneTables(
+        torch.from_numpy(slots),
+        torch.from_numpy(padded),
+        torch.from_numpy(dropped),
+        tables[0].num_sink_blocks,
+    )
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Ints:

@@ -106,5 +106,5 @@ def _sample_rows(chunk: Chunk) -> Iterator[SampleRow]:
 
 
 def _sample_row(chunk: Chunk, branch: int) -> SampleRow:
-    generated = chunk.start + len(chunk.token_ids) - len(chunk.request.prompt_token_ids)
+    generated = chunk.start + len(chunk.token_ids) - chunk.output_start
     return SampleRow(chunk.request, branch, generated, chunk.history)

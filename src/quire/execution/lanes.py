@@ -16,9 +16,9 @@ class Lane(NamedTuple):
     num_host_blocks: int = 0
     window: Window | None = None
 
-    def seqs_that_fit(self, num_tokens: int, block_size: int) -> int:
-        """Sequences of ``num_tokens`` that it holds at one time."""
-        length = -(-num_tokens // block_size)
+    def seqs_that_fit(self, num_tokens: int | None, block_size: int) -> int:
+        """Sequences of ``num_tokens``, or in a window of any length, that it holds at one time."""
+        length = blocks_of(num_tokens, block_size, self.window)
         whole = self.num_blocks // length
         if self.window is None:
             return whole
@@ -33,6 +33,14 @@ def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[in
         window: tuple(layer for layer, own in enumerate(windows) if own == window)
         for window in distinct
     }
+
+
+def blocks_of(num_tokens: int | None, block_size: int, window: Window | None) -> int:
+    """Blocks of a text of ``num_tokens``; None: so many that its window holds no more of more."""
+    if num_tokens is not None:
+        return -(-num_tokens // block_size)
+    assert window is not None, "only a window lets a sequence go on for ever"
+    return window.seq_blocks(block_size) + window.step_blocks(block_size)
 
 
 def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs: int = 1) -> int:

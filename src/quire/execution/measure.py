@@ -16,7 +16,11 @@ _REPEATS = 3
 
 
 def measure_recovery(
-    executor: ModelExecutor, swap_files: Sequence[SwapFile], num_blocks: int, block_size: int
+    executor: ModelExecutor,
+    swap_files: Sequence[SwapFile],
+    num_blocks: int,
+    block_size: int,
+    num_sink_blocks: int,
 ) -> RecoveryCosts:
     """Time swaps and a prefill on lanes of ``num_blocks`` or more that nobody uses yet.
 
@@ -24,10 +28,11 @@ def measure_recovery(
     """
     count = min(_BLOCKS, num_blocks, *(swap_file.num_blocks for swap_file in swap_files))
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
-    table = BlockTable(tuple(range(-(-tokens // block_size))), tokens)
+    blocks = tuple(range(-(-tokens // block_size)))
+    table = BlockTable(blocks, tokens, num_sink_blocks=num_sink_blocks)
     table = table._replace(further=(table,) * (len(swap_files) - 1))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
-    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, ())], [])
+    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, (), tokens)], [])
 
     def swap() -> None:
         for swap_file in swap_files:

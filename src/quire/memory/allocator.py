@@ -52,11 +52,13 @@ class Fit(NamedTuple):
 
 
 class BlockTable(NamedTuple):
-    """A frozen view: logical block ``num_dropped + i`` is physical block ``block_ids[i]``."""
+    """A frozen view: physical block ``block_ids[i]`` is the sequence's logical block ``i`` if that
+    is one of its attention sinks', and ``num_dropped + i`` beyond them."""
 
     block_ids: tuple[int, ...]
     num_tokens: int
-    num_dropped: int = 0  # leading blocks that no later token can see, given back
+    num_dropped: int = 0  # blocks after the sinks' that no later token can see, given back
+    num_sink_blocks: int = 0
     further: tuple[BlockTable, ...] = ()  # in the pools of further lanes
 
     @property
@@ -127,8 +129,8 @@ class KVAllocator(Protocol):
         """A child that shares all the tokens of its parent."""
         ...
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
-        """The first ``len(block_hashes)`` blocks are full once the step under way is done.
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
+        """The first ``count`` blocks, by these names, are full once the step under way is done.
 
         They may be shared from now on, even within that step: it writes before it reads.
         """
@@ -145,6 +147,10 @@ class KVAllocator(Protocol):
         divided among those who shared it. ``spoiled``: its blocks do not hold what was committed
         (a step failed), so nobody may find them again.
         """
+        ...
+
+    def charge(self, seq_id: int) -> float:
+        """What ``free`` would return now."""
         ...
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class BlockList:
-    """One sequence's blocks, on the device or (swapped out) on the host."""
+    """One sequence's blocks, on the device or (swapped out) on the host.
+
+    Those of its attention sinks come first; of the others, as many are missing after them as its
+    window has left behind.
+    """
 
     __slots__ = (
         "blocks",
@@ -12,17 +16,21 @@ class BlockList:
         "entries",
         "num_dropped",
         "num_published",
+        "num_sinks",
         "num_tokens",
         "promised",
         "swapped",
         "view",
     )
 
-    def __init__(self, num_tokens: int, promised: int, num_dropped: int = 0) -> None:
-        self.blocks: list[int] = []  # logical block num_dropped and those after it
+    def __init__(
+        self, num_tokens: int, promised: int, num_dropped: int = 0, num_sinks: int = 0
+    ) -> None:
+        self.blocks: list[int] = []
         self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
         self.charge = 0.0  # block-seconds, for blocks that have been given back
-        self.num_dropped = num_dropped  # leading blocks that its window has left behind
+        self.num_dropped = num_dropped  # blocks after the sinks' that its window has left behind
+        self.num_sinks = num_sinks  # leading blocks that are never left behind
         self.num_tokens = num_tokens
         self.promised = promised  # tokens up to which admission reserved room
         self.num_published = 0
@@ -33,3 +41,16 @@ class BlockList:
     def reserved(self) -> int:
         """Slots that wait for promised tokens."""
         return max(0, self.promised - self.num_tokens)
+
+    def filled(self, block_size: int) -> int:
+        """How many of ``blocks`` have tokens: the first ones."""
+        return -(-self.num_tokens // block_size) - self.num_dropped
+
+    def missing(self, num_tokens: int, block_size: int) -> int:
+        """Blocks to take before the sequence has ``num_tokens``."""
+        return max(0, -(-num_tokens // block_size) - self.num_dropped - len(self.blocks))
+
+    def tokens_in(self, index: int, block_size: int) -> int:
+        """How many of the sequence's tokens are in ``blocks[index]``."""
+        logical = index if index < self.num_sinks else index + self.num_dropped
+        return max(0, min(block_size, self.num_tokens - logical * block_size))

@@ -34,7 +34,7 @@ def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) ->
     Keys depend on every earlier token, so the parent's hash is part of the child's. A
     cryptographic digest, because a crafted collision would show one user another user's prompt.
     """
-    tokens = array("q", token_ids)
+    tokens = array("I", token_ids)
     content, stride = tokens.tobytes(), tokens.itemsize * block_size
     hashes = []
     for start in range(0, len(content) - stride + 1, stride):

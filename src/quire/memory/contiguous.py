@@ -126,7 +126,7 @@ class ContiguousAllocator:
         child = self._enter(family, child_id, parent.num_tokens)
         return _moves(MoveKind.COPY, self._filled(parent), self._filled(child))
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
         """Nothing to do: no two sequences share a region."""
 
     def settle(self) -> None:
@@ -144,6 +144,10 @@ class ContiguousAllocator:
             self.host.release(block)
         del branch.family.branches[seq_id]
         return branch.charge
+
+    def charge(self, seq_id: int) -> float:
+        branch = self._branches[seq_id]
+        return branch.charge if branch.start is None else branch.charge_at(self._now)
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         branches = [self._branches[seq_id] for seq_id in seq_ids]
@@ -341,8 +345,7 @@ class ContiguousAllocator:
             family.charged_until = self._now
         if not residents:
             return
-        blocks = family.terms.width << family.order
-        family.charged += (self._now - family.charged_until) * blocks / len(residents)
+        family.charged = family.charged_at(self._now)
         family.charged_until = self._now
         used = sum(branch.num_tokens for branch in residents)
         # A fork to come is promised as much as those that are here. A region that a branch has

@@ -35,6 +35,11 @@ class Family:
         """Branches that are on the device. While there are any, the family has its regions."""
         return [branch for branch in self.branches.values() if branch.start is not None]
 
+    def charged_at(self, now: float) -> float:
+        """``charged``, with the time since it was last brought up to date."""
+        blocks = self.terms.width << self.order
+        return self.charged + (now - self.charged_until) * blocks / len(self.residents)
+
 
 class Branch:
     """One sequence: in a region of the device, or (swapped out) in blocks of the host."""
@@ -53,6 +58,10 @@ class Branch:
     def arrive(self, start: int) -> None:
         self.start, self.host_blocks, self.view = start, (), None
         self.entry = self.family.charged
+
+    def charge_at(self, now: float) -> float:
+        """What a branch on the device has been charged by ``now``."""
+        return self.charge + self.family.charged_at(now) - self.entry
 
     def leave(self, host_blocks: tuple[int, ...]) -> None:
         self.start, self.host_blocks, self.view = None, host_blocks, None

@@ -65,9 +65,9 @@ class LayeredAllocator:
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         return self._in_all(lambda lane: lane.fork(parent_id, child_id))
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
         for lane in self.lanes:
-            lane.commit(seq_id, block_hashes)
+            lane.commit(seq_id, block_hashes, count)
 
     def settle(self) -> None:
         for lane in self.lanes:
@@ -75,6 +75,9 @@ class LayeredAllocator:
 
     def free(self, seq_id: int, *, spoiled: bool = False) -> float:
         return sum(lane.free(seq_id, spoiled=spoiled) for lane in self.lanes)
+
+    def charge(self, seq_id: int) -> float:
+        return sum(lane.charge(seq_id) for lane in self.lanes)
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         ids = list(seq_ids)
@@ -92,7 +95,7 @@ class LayeredAllocator:
 
     def table(self, seq_id: int) -> BlockTable:
         first, *others = (lane.table(seq_id) for lane in self.lanes)
-        return BlockTable(first.block_ids, first.num_tokens, first.num_dropped, tuple(others))
+        return first._replace(further=tuple(others))
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         held = [lane.blocks_held(seq_ids) for lane in self.lanes]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.block_list import BlockList
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
+from quire.memory.occupancy import Occupancy
 from quire.memory.pool import BlockPool
 from quire.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.memory.window import Window, most_held
@@ -19,7 +20,8 @@ class PagedAllocator:
     A block is copied when a sequence is about to write into it while others hold it too. Full
     blocks are found again by content (prefix caching) for as long as nobody needed their memory.
 
-    With a ``window``, a sequence gives back the blocks that its later tokens cannot see.
+    With a ``window``, a sequence gives back the blocks that its later tokens cannot see, all but
+    those of its attention sinks.
     """
 
     def __init__(
@@ -38,11 +40,10 @@ class PagedAllocator:
         self.window = window
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
+        self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
         self._tables: dict[int, BlockList] = {}
-        self._filled = [0] * num_blocks  # slots of each device block that hold a token
+        self._occupancy = Occupancy(self.device, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
-        self._used = 0  # the sum of _filled over held blocks
-        self._reserved = 0  # the sum of BlockList.reserved over tables on the device
 
     @property
     def num_free_blocks(self) -> int:
@@ -82,15 +83,15 @@ class PagedAllocator:
         if self.window is not None:  # what comes later goes where the window has left
             length = self.window.most_held([length], self.block_size)
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
-        table = BlockList(hits.tokens, promised, hits.num_dropped)
+        table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
-        self._revive(hits.blocks)
+        self._occupancy.revive(hits.blocks)
         table.blocks = hits.blocks  # shared before any take(), which could evict them
         table.entries = self.device.share_all(hits.blocks)
         for _ in range(length - len(hits.blocks)):
             self._acquire(table, self.device.take())
         self._tables[seq_id] = table
-        self._reserved += table.reserved
+        self._occupancy.reserved += table.reserved
         return hits.tokens
 
     def blocks_to_append(self, wants: Mapping[int, int]) -> int:
@@ -101,7 +102,7 @@ class PagedAllocator:
             table = tables[seq_id]
             first = table.num_tokens
             dropped, blocks = table.num_dropped, table.blocks
-            growth += max(0, -(-(first + count) // size) - dropped - len(blocks))
+            growth += table.missing(first + count, size)
             if first % size and ref_counts[blocks[first // size - dropped]] > 1:
                 writers[blocks[first // size - dropped]] += 1
         # Of k writers among r owners all copy, except the last if nobody else holds the block.
@@ -135,17 +136,16 @@ class PagedAllocator:
             return
         for seq_id in seq_ids:
             table = self._tables[seq_id]
-            unseen = self.window.left_behind(table.num_tokens, self.block_size)
-            count = unseen - table.num_dropped
+            count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
             if count > 0:
                 self._give_back(table, count)
-                table.num_dropped = unseen
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         # Allocates nothing, so it cannot run out.
         self._refuse_known(child_id)
         parent = self._tables[parent_id]
-        child = BlockList(parent.num_tokens, parent.num_tokens, parent.num_dropped)
+        num_tokens = parent.num_tokens
+        child = BlockList(num_tokens, num_tokens, parent.num_dropped, self._num_sinks)
         child.num_published, child.swapped = parent.num_published, parent.swapped
         child.blocks = self._filled_blocks(parent)
         entries = (self.host if parent.swapped else self.device).share_all(child.blocks)
@@ -153,13 +153,21 @@ class PagedAllocator:
         self._tables[child_id] = child
         return []
 
-    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash]) -> None:
+    def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
         table = self._tables[seq_id]
-        dropped = table.num_dropped
-        for i in range(max(dropped, table.num_published), len(block_hashes)):
-            self.device.publish(table.blocks[i - dropped], block_hashes[i])
-            self._unsettled.add(table.blocks[i - dropped])
-        table.num_published = max(table.num_published, len(block_hashes))
+        sinks, dropped, first = table.num_sinks, table.num_dropped, table.num_published
+        self._publish(table.blocks, block_hashes, range(first, min(sinks, count)), 0)
+        kept = range(max(first, sinks + dropped), count)
+        self._publish(table.blocks, block_hashes, kept, dropped)
+        table.num_published = max(first, count)
+
+    def _publish(
+        self, blocks: list[int], block_hashes: Sequence[BlockHash], logical: range, dropped: int
+    ) -> None:
+        for i in logical:
+            block = blocks[i - dropped]
+            self.device.publish(block, block_hashes[i])
+            self._unsettled.add(block)
 
     def settle(self) -> None:
         self._unsettled.clear()
@@ -175,6 +183,11 @@ class PagedAllocator:
         else:
             self._leave_device(table)
         return table.charge
+
+    def charge(self, seq_id: int) -> float:
+        table = self._tables[seq_id]
+        charged = map(self.device.charged, () if table.swapped else table.blocks)
+        return table.charge + sum(charged) - sum(table.entries)
 
     def can_swap_out(self, seq_ids: Iterable[int]) -> bool:
         filled = (self._filled_blocks(self._tables[seq_id]) for seq_id in seq_ids)
@@ -211,7 +224,8 @@ class PagedAllocator:
         distinct = _distinct(table.blocks for table in tables)
         found = self._still_on_device(distinct)
         free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
-        copied, tails = len(distinct) - len(found), sum(map(self._tail, tables))
+        copied = len(distinct) - len(found)
+        tails = sum(table.missing(table.promised, self.block_size) for table in tables)
         return copied + free_hits + tails + headroom <= self.device.num_free
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
@@ -221,7 +235,7 @@ class PagedAllocator:
         tables = [self._tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)
         target = self._still_on_device(distinct)
-        self._revive(target.values())
+        self._occupancy.revive(target.values())
         self.device.share_all(list(target.values()))  # before any take(), which could evict them
         moves = []
         for block in distinct:
@@ -237,18 +251,18 @@ class PagedAllocator:
                 seen.add(block)
                 self.host.release(block)
                 self._acquire(table, target[block])
-            for _ in range(self._tail(table)):
+            for _ in range(table.missing(table.promised, self.block_size)):
                 self._acquire(table, self.device.take())
             table.swapped = False
-            self._fill(table, table.num_dropped)
-            self._reserved += table.reserved
+            self._occupancy.fill(table)
+            self._occupancy.reserved += table.reserved
         return moves
 
     def table(self, seq_id: int) -> BlockTable:
         table = self._tables[seq_id]
         if table.view is None:
             table.view = tuple(table.blocks)
-        return BlockTable(table.view, table.num_tokens, table.num_dropped)
+        return BlockTable(table.view, table.num_tokens, table.num_dropped, table.num_sinks)
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:
@@ -260,27 +274,13 @@ class PagedAllocator:
         return distinct, sum(map(len, held)) - distinct
 
     def usage(self) -> Usage:
-        size, pool = self.block_size, self.device
-        held = pool.num_held * size
-        cached = pool.num_cached * size
-        return Usage(
-            used=self._used,
-            reserved=self._reserved,
-            internal=held - self._used - self._reserved,
-            external=0,
-            cached=cached,
-            free=pool.num_blocks * size - held - cached,
-        )
+        return self._occupancy.usage()
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _tail(self, table: BlockList) -> int:
-        """Blocks that a swapped-out table was promised and has no tokens in yet."""
-        return max(0, self._blocks_for(table.promised) - table.num_dropped - len(table.blocks))
-
     def _filled_blocks(self, table: BlockList) -> list[int]:
-        return table.blocks[: self._blocks_for(table.num_tokens) - table.num_dropped]
+        return table.blocks[: table.filled(self.block_size)]
 
     def _hits(self, demand: Demand) -> Hits:
         return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
@@ -296,26 +296,28 @@ class PagedAllocator:
 
         Tail first: a prefix is useful without its tail, a tail never without its prefix.
         """
-        self._reserved -= table.reserved
+        self._occupancy.reserved -= table.reserved
         for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
             table.charge += self.device.charged(block) - entry
-            self._release(block)
+            self._occupancy.release(block)
         table.entries = []
 
     def _give_back(self, table: BlockList, count: int) -> None:
-        """Release the first ``count`` blocks of a table on the device."""
-        for block, entry in zip(table.blocks[:count], table.entries, strict=False):
+        """Release the first ``count`` blocks after the sinks' of a table on the device."""
+        first = table.num_sinks
+        gone = slice(first, first + count)
+        for block, entry in zip(table.blocks[gone], table.entries[gone], strict=True):
             table.charge += self.device.charged(block) - entry
-            self._release(block)
-        del table.blocks[:count], table.entries[:count]
+            self._occupancy.release(block)
+        del table.blocks[gone], table.entries[gone]
+        table.num_dropped += count
         table.view = None
 
     def _copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         source, target = table.blocks[index], self.device.take()
-        self._filled[target] = offset
-        self._used += offset
+        self._occupancy.copy(target, offset)
         table.charge += self.device.charged(source) - table.entries[index]
-        self._release(source)
+        self._occupancy.release(source)
         table.blocks[index], table.entries[index] = target, self.device.charged(target)
         table.view = None
         return BlockMove(MoveKind.COPY, source, target)
@@ -323,11 +325,11 @@ class PagedAllocator:
     def _write(self, table: BlockList, count: int) -> None:
         """Fill ``count`` slots after the last token, taking blocks as they run out."""
         first = table.num_tokens
-        for _ in range(self._blocks_for(first + count) - table.num_dropped - len(table.blocks)):
+        for _ in range(table.missing(first + count, self.block_size)):
             self._acquire(table, self.device.take())
-        self._reserved -= min(count, table.reserved)
+        self._occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
-        self._fill(table, first // self.block_size)
+        self._occupancy.fill(table, first // self.block_size - table.num_dropped)
 
     def _append_in_place(self, wants: Mapping[int, int]) -> bool:
         """One more token of one sequence, into a block of its own that has room: most appends."""
@@ -339,35 +341,14 @@ class PagedAllocator:
         block = table.blocks[index - table.num_dropped]
         if self.device.ref_counts[block] != 1:
             return False
+        occupancy = self._occupancy
         if table.promised > table.num_tokens:
-            self._reserved -= 1
+            occupancy.reserved -= 1
         table.num_tokens += 1
-        if self._filled[block] == offset:
-            self._filled[block] += 1
-            self._used += 1
+        if occupancy.filled[block] == offset:
+            occupancy.filled[block] += 1
+            occupancy.used += 1
         return True
-
-    def _fill(self, table: BlockList, first_block: int) -> None:
-        """Count the tokens in a table's blocks, once for all the owners of a block."""
-        size = self.block_size
-        for index in range(first_block, self._blocks_for(table.num_tokens)):
-            block = table.blocks[index - table.num_dropped]
-            filled = min(size, table.num_tokens - index * size)
-            if filled > self._filled[block]:
-                self._used += filled - self._filled[block]
-                self._filled[block] = filled
-
-    def _revive(self, blocks: Iterable[int]) -> None:
-        """Count the tokens of cached blocks, which are full, as used again."""
-        for block in blocks:
-            if not self.device.ref_counts[block]:
-                self._filled[block] = self.block_size
-                self._used += self.block_size
-
-    def _release(self, block: int) -> None:
-        if self.device.release(block):
-            self._used -= self._filled[block]
-            self._filled[block] = 0
 
     def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:
         """Of swapped-out blocks, those whose content the device still has: host -> device."""

@@ -16,7 +16,7 @@ class Hits(NamedTuple):
     """What a demand finds of its beginning."""
 
     tokens: int  # that need not be computed
-    num_dropped: int  # leading blocks of them that nobody will read
+    num_dropped: int  # blocks of them, after the sinks', that nobody will read
     blocks: list[int]  # the others
 
     @property
@@ -40,17 +40,13 @@ def find_hits(
     # A copy on write is made before the step that computes an unsettled block.
     if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:
         end -= 1
-    first = 0
-    blocks: list[int] = []
-    if window is not None:
-        first, blocks = _last_window(hashes, end, computed, pool, block_size, window)
-    else:
-        for content in islice(hashes, end):
-            block = pool.find(content)
-            if block is None:
-                break
-            blocks.append(block)
-    return Hits(min((first + len(blocks)) * block_size, computed), first, blocks)
+    sinks = 0 if window is None else window.sink_blocks(block_size)
+    blocks = _leading(hashes, end if window is None else min(end, sinks), pool)
+    dropped = 0
+    if window is not None and len(blocks) == sinks:
+        dropped, seen = _last_window(hashes, end, computed, pool, block_size, window)
+        blocks += seen
+    return Hits(min((dropped + len(blocks)) * block_size, computed), dropped, blocks)
 
 
 def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) -> int:
@@ -63,6 +59,17 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
     return min(count * block_size, demand.num_tokens - 1 - hits * block_size)
 
 
+def _leading(hashes: Sequence[BlockHash], end: int, pool: BlockPool) -> list[int]:
+    """The first blocks, up to ``end`` or to one that is not there."""
+    blocks = []
+    for content in islice(hashes, end):
+        block = pool.find(content)
+        if block is None:
+            break
+        blocks.append(block)
+    return blocks
+
+
 def _last_window(
     hashes: Sequence[BlockHash],
     end: int,
@@ -73,13 +80,15 @@ def _last_window(
 ) -> tuple[int, list[int]]:
     """The longest beginning of at most ``end`` blocks of which all that is still seen is there.
 
-    Searched from the back, each block once: where one is missing, the beginning can only end
-    before it. Its last block must be there even if the next token does not see it.
+    How many blocks after the sinks' are not seen, and the blocks after those. Searched from the
+    back, each block once: where one is missing, the beginning can only end before it. Its last
+    block must be there even if the next token does not see it.
     """
+    sinks = window.sink_blocks(block_size)
     first = end
     blocks: list[int] = []
-    while end and first > min(
-        window.left_behind(min(end * block_size, computed), block_size), end - 1
+    while end > sinks and first > max(
+        sinks, min(window.left_behind(min(end * block_size, computed), block_size), end - 1)
     ):
         first -= 1
         block = pool.find(hashes[first])
@@ -87,4 +96,4 @@ def _last_window(
             end, blocks = first, []
         else:
             blocks.append(block)
-    return first, blocks[::-1]
+    return max(0, first - sinks), blocks[::-1]

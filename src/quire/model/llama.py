@@ -7,13 +7,13 @@ in code. Tensors are named as in ``transformers``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from quire.errors import ModelError
+from quire.errors import ConfigError, ModelError
 from quire.kernels.ops import (
     ACTIVATIONS,
     AttentionBatch,
@@ -24,7 +24,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
 )
-from quire.model.base import checked_max_positions
+from quire.model.base import Streaming, checked_max_positions
 from quire.model.config import Fields, ModelConfig
 from quire.model.layers import MLP
 from quire.model.linear import Linear, LinearReader, PlainLinear
@@ -172,13 +172,18 @@ class LlamaModel:
         weights: Weights,
         linears: LinearReader,
         max_model_len: int | None,
+        streaming: Streaming | None = None,
     ) -> None:
         """Take the family's tensors from ``weights``.
 
         Raises:
             ModelError: see ``LlamaConfig.read``, ``Weights.take`` and ``checked_max_positions``.
+            ConfigError: the model cannot attend as ``streaming`` says.
         """
         llama = LlamaConfig.read(config)
+        if streaming is not None:
+            _refuse_to_stream(llama, streaming)
+            llama = replace(llama, windows=(streaming.window,) * len(llama.windows))
         self.vocab_size = llama.vocab_size
         self.eos_token_ids = config.eos_token_ids
         self.dtype = weights.dtype
@@ -190,6 +195,8 @@ class LlamaModel:
         )
         self.windows = llama.windows
         self._rope = llama.rope.build()
+        if streaming is not None:
+            self._rope = replace(self._rope, reach=streaming.reach)
         stable = self._rope.stable_length
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
 
@@ -203,7 +210,7 @@ class LlamaModel:
             self._head = linears.table("lm_head.weight", *shape)
             self._embed = PlainLinear(weights.take(embedding, *shape)).rows
         self._layers = [
-            _read_layer(llama, weights, linears, index, window)
+            _read_layer(llama, weights, linears, index, window, streaming.sinks if streaming else 0)
             for index, window in enumerate(llama.windows)
         ]
         self._norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
@@ -238,8 +245,28 @@ def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> 
     return Norm(width, weights.take(f"{name}.weight", width), config.norm_eps)
 
 
+def _refuse_to_stream(config: LlamaConfig, streaming: Streaming) -> None:
+    if any(config.windows):
+        raise ConfigError("window: this model has sliding windows of its own")
+    if config.rope.build().stable_length is not None:
+        raise ConfigError(
+            f"window: the rotary frequencies of this model ({config.rope.kind}) change with the "
+            "length of the sequence, so it cannot run for ever"
+        )
+    longest = max(config.rope.limit, config.rope.max_position_embeddings)
+    if streaming.reach > longest:
+        raise ConfigError(
+            f"attention_sinks + window is {streaming.reach}; this model allows at most {longest}"
+        )
+
+
 def _read_layer(
-    config: LlamaConfig, weights: Weights, linears: LinearReader, index: int, window: int | None
+    config: LlamaConfig,
+    weights: Weights,
+    linears: LinearReader,
+    index: int,
+    window: int | None,
+    sinks: int,
 ) -> _Layer:
     prefix = f"model.layers.{index}"
     hidden, head_dim = config.hidden_size, config.head_dim
@@ -262,6 +289,7 @@ def _read_layer(
         spec=AttentionSpec(
             scale=head_dim**-0.5,
             window=window,
+            sinks=sinks,
             query_norm=head_norm("q_norm"),
             key_norm=head_norm("k_norm"),
         ),

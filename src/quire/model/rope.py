@@ -37,10 +37,14 @@ class Rope:
     frequencies: _Frequencies
     attention_factor: float  # scales cosines and sines
     stable_length: int | None  # frequencies change in longer sequences; None: they never do
+    reach: int | None = None  # attention sinks seem less far away than this; None: no sinks
 
     def rotation(self, batch: AttentionBatch) -> Rotation:
         """The rotation of each new token."""
         positions = batch.positions
+        if self.reach is not None:
+            sink_positions = positions.clamp(max=self.reach - 1)
+            return Rotation(*self._exact_turns(positions), *self._exact_turns(sink_positions))
         if isinstance(self.frequencies, Tensor):
             frequencies = self.frequencies.to(positions.device)
         else:
@@ -49,6 +53,13 @@ class Rope:
             frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
         angles = positions[:, None].float() * frequencies
         return Rotation(angles.cos() * self.attention_factor, angles.sin() * self.attention_factor)
+
+    def _exact_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines from float64: float32 cannot hold the angles of far positions."""
+        assert isinstance(self.frequencies, Tensor)
+        angles = positions[:, None].double() * self.frequencies.to(positions.device)
+        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        return cos.float(), sin.float()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.preemption import Preemption, PreemptionMode, RecoveryCosts
+from quire.scheduling.replica import Replica
 from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.scheduler import Scheduler, SchedulingPolicy
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
+from quire.scheduling.session import Session, SessionEvent, SessionVerb
 from quire.scheduling.step import (
     Chunk,
     Executor,
@@ -26,12 +28,16 @@ __all__ = [
     "PreemptionMode",
     "Progress",
     "RecoveryCosts",
+    "Replica",
     "Request",
     "Sample",
     "SamplingParams",
     "Scheduler",
     "SchedulingPolicy",
     "SequenceGroup",
+    "Session",
+    "SessionEvent",
+    "SessionVerb",
     "Step",
     "StepResult",
     "TokenLogprobs",

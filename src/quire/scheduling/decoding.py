@@ -8,7 +8,9 @@ from itertools import count
 from quire.memory import BlockMove, KVAllocator
 from quire.scheduling.beam_search import BeamSearch, Choice
 from quire.scheduling.request import FinishReason, Request
+from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Sequence, SequenceGroup
+from quire.scheduling.session import Session
 from quire.scheduling.step import Progress, Sample
 
 Candidates = dict[int, list[tuple[int, float]]]
@@ -18,6 +20,8 @@ Candidates = dict[int, list[tuple[int, float]]]
 class LiveGroups:
     """All groups that have not ended, with their branches; ends free blocks.
 
+    But for the turn of a session, whose sequence and blocks go back to it.
+
     Every choice comes down to fork, append and free (PagedAttention, section 5.2).
     """
 
@@ -25,6 +29,7 @@ class LiveGroups:
         self._allocator = allocator
         self._groups: dict[str, SequenceGroup] = {}
         self._branches: dict[int, tuple[SequenceGroup, Sequence]] = {}
+        self._sessions: dict[str, Session] = {}  # by the request_id of their turns
         self._seq_ids = count()
         self._fork_moves: list[BlockMove] = []
 
@@ -44,6 +49,22 @@ class LiveGroups:
         group = SequenceGroup(request, trunk, beams, (rank, seq_id))
         self._groups[request.request_id] = group
         self._branches[seq_id] = (group, trunk)
+        return group
+
+    def resting_group(self, session_id: str, cache_salt: str) -> SequenceGroup:
+        """Who holds the blocks of a new session between turns. It is not one of the live."""
+        request = Request(session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt)
+        sequence = Sequence(next(self._seq_ids), 0, (), _root_hash(cache_salt))
+        return SequenceGroup(request, sequence, None, (0.0, 0))
+
+    def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
+        """A group that runs a session's sequence on, in line behind those that are there."""
+        sequence = session.sequence
+        group = SequenceGroup(request, sequence, None, (rank, next(self._seq_ids)))
+        session.begin(group, self._allocator)
+        self._groups[request.request_id] = group
+        self._branches[sequence.seq_id] = (group, sequence)
+        self._sessions[request.request_id] = session
         return group
 
     def take_fork_moves(self) -> list[BlockMove]:
@@ -104,7 +125,10 @@ class LiveGroups:
 
     def end(self, group: SequenceGroup, branch: Sequence, *, spoiled: bool = False) -> None:
         """End one branch and free its blocks; the group ends with its last one."""
-        if branch.seq_id in group.tables():
+        session = self._sessions.pop(group.request.request_id, None)
+        if session is not None:
+            session.end(self._allocator, spoiled=spoiled)
+        elif branch.seq_id in group.tables():
             charge = self._allocator.free(branch.seq_id, spoiled=spoiled)
             group.memory.block_seconds += charge
         del self._branches[branch.seq_id]

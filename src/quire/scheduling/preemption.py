@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from quire.memory import BlockMove, KVAllocator
+from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.scheduling.branching import plan_regrowth
 from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.sequence import SequenceGroup, Status
@@ -39,18 +40,16 @@ class Preemption:
         self._costs = costs or RecoveryCosts()
 
     def preempt(
-        self, victim: SequenceGroup, grower: SequenceGroup, wants: dict[int, int]
+        self, victim: SequenceGroup, why: str, needed: int, free: int
     ) -> tuple[Decision, list[BlockMove]]:
-        """Take all blocks of ``victim``, because ``grower`` cannot have what it wants."""
+        """Take all blocks of ``victim``, because others need blocks that are not free."""
         allocator = self._allocator
-        needed, free = allocator.blocks_to_append(wants), allocator.num_free_blocks
         blocks, shared = allocator.blocks_held(victim.tables())
         swap = 2 * blocks * self._costs.swap_per_block
         # What branches share is computed once; blocks out of their windows are computed too.
         tokens = sum(branch.num_computed for branch in victim.branches)
         distinct = tokens * blocks / (blocks + shared) if shared else tokens
         recompute = distinct * self._costs.recompute_per_token
-        why = f"the last in line while {grower.request.request_id} could not grow"
         moves = None
         if self._mode is PreemptionMode.SWAP or (
             self._mode is PreemptionMode.AUTO and swap < recompute
@@ -85,6 +84,22 @@ class Preemption:
             group.status = Status.RUNNING
             group.memory.swapped_blocks += len(moves)
         return moves
+
+    def forget_spoiled(
+        self, groups: Iterable[SequenceGroup], moves: Iterable[BlockMove]
+    ) -> list[SequenceGroup]:
+        """Those of the groups that relied on moves which did not take place, without blocks now."""
+        lost = {(move.kind, move.lane, move.target) for move in moves}
+        spoiled = []
+        for group in groups:
+            swapped = group.status is Status.SWAPPED
+            kind = MoveKind.SWAP_OUT if swapped else MoveKind.SWAP_IN
+            tables = (self._allocator.table(i).lanes for i in group.tables())
+            held = ((i, b) for lanes in tables for i, t in enumerate(lanes) for b in t.block_ids)
+            if any((kind, *place) in lost for place in held):
+                self.forget(group, spoiled=True)
+                spoiled.append(group)
+        return spoiled
 
     def forget(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
         """Free the group's blocks, wherever they are; it will compute its tokens again."""

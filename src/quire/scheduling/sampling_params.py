@@ -28,7 +28,8 @@ class SamplingParams:
     top_k: keep this many most likely tokens; 0 or -1 keeps all.
     min_p: drop tokens less likely than this share of the likeliest, in [0, 1].
     seed: makes the request repeatable, whatever it is batched with.
-    max_tokens: most tokens to generate; None: as many as the model's length allows.
+    max_tokens: most tokens to generate; None: as many as the model's length allows (with a
+        window, which lets a text go on for ever, as many as the model's length has).
     min_tokens: no end of sequence and no stop before this many tokens.
     stop: strings that end the text; cut off unless include_stop_str_in_output.
     stop_token_ids: tokens that end the text, besides the model's end of sequence.

@@ -7,17 +7,22 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from enum import Enum
 
 from quire.errors import RequestError
-from quire.memory import BlockMove, Demand, Fit, KVAllocator, MoveKind, When
-from quire.scheduling.branching import grant, next_fork
-from quire.scheduling.decision import Decision, Verdict
+from quire.memory import BlockMove, KVAllocator
+from quire.scheduling import journal as inputs
+from quire.scheduling.admission import Admission, Shortage
+from quire.scheduling.branching import grant
+from quire.scheduling.decision import Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups
+from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
+from quire.scheduling.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.step import Chunk, Progress, Step, StepResult
 
@@ -35,9 +40,12 @@ class Scheduler:
     """Decides what each step computes, and who waits, runs or gives way.
 
     Groups stand in one line: by arrival, or by priority and arrival. When the running ones cannot
-    all grow, the last in line is preempted, by swap or by recompute, and comes back before anyone
-    behind it is admitted. The first in line is never held back by the others, and since a request
-    that could not finish alone in the pool is refused by ``add``, every request ends.
+    all grow, sessions that are idle give way first, the longest idle one before the others; then
+    the last in line is preempted, by swap or by recompute, and comes back before anyone behind it
+    is admitted. The first in line is never held back by the others, and since a request that could
+    not finish alone in the pool is refused by ``add``, every request ends.
+
+    journal: is given every input that decides block tables, in order (``journal.Event``).
     """
 
     def __init__(
@@ -49,6 +57,9 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         preemption: Preemption | None = None,
+        max_num_sessions: int = 64,
+        attention_sinks: int = 0,
+        journal: Callable[[inputs.Event], None] | None = None,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
@@ -60,31 +71,35 @@ class Scheduler:
         self.stats = SchedulerStats()
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
+        self.sessions = Sessions(allocator, self._live, max_num_sessions, attention_sinks)
+        self._admission = Admission(
+            allocator, self._live, self._preemption, self.stats, enable_prefix_caching
+        )
+        self._journal = journal
 
     # -- requests ------------------------------------------------------------------------------
 
     def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
-            self._refuse_impossible(request)
+            self._refuse_impossible(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        rank = 0.0
-        if self.policy is SchedulingPolicy.PRIORITY:
-            rank = request.arrival + PRIORITY_SECONDS * request.priority
-        group = self._live.add(request, rank)
-        insort(self.waiting, group, key=_place)
-        return group
+        self._note(inputs.Added(request))
+        return self._queue(self._live.add(request, self._rank(request)))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
+
+        The turn of a session leaves what it was given and what it has generated to the session.
 
         ``spoiled``: a step failed, so its blocks do not hold what they should.
         """
         group = self._live.get(request_id)
         if group is None:
             return False
+        self._note(inputs.Aborted(request_id, spoiled))
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
         self._leave(group)
@@ -92,6 +107,7 @@ class Scheduler:
 
     def finish(self, seq_id: int) -> None:
         """End one branch: its text is complete (a stop string, which only the text shows)."""
+        self._note(inputs.Finished(seq_id))
         known = self._live.branch(seq_id)
         if known is not None:
             self._live.end(*known)
@@ -109,10 +125,54 @@ class Scheduler:
     def num_running_seqs(self) -> int:
         return sum(group.width for group in self.running)
 
+    # -- sessions ------------------------------------------------------------------------------
+    # UnknownSessionError if it is not open, SessionBusyError while a turn of it is under way.
+
+    def open_session(self, session_id: str, cache_salt: str = "") -> None:
+        """A sequence that lives from turn to turn; RequestError if too many are open."""
+        self.sessions.open(session_id, cache_salt)
+        self._note(inputs.SessionOpened(session_id, cache_salt))
+
+    def append(self, session_id: str, token_ids: Seq[int]) -> None:
+        """Input for the next turn, which will compute it."""
+        self.sessions.append(session_id, token_ids)
+        self._note(inputs.Appended(session_id, tuple(token_ids)))
+
+    def add_turn(self, session_id: str, request: Request) -> SequenceGroup:
+        """Queue a request whose prompt is the session's input, and which goes on from its history.
+
+        RequestError if it could never run to its end, or asks for more than one sequence.
+        """
+        session = self.sessions.unused(session_id)
+        try:
+            refuse_as_turn(request, session)
+            self._refuse_impossible(request, len(session.history))
+        except RequestError:
+            self.stats.decisions[Verdict.REFUSE.value] += 1
+            raise
+        self._note(inputs.TurnAdded(session_id, request))
+        return self._queue(self.sessions.begin(session_id, request, self._rank(request)))
+
+    def hard_cut(self, session_id: str) -> None:
+        """Empty the session's cache and history; the next cache epoch begins."""
+        self.sessions.hard_cut(session_id)
+        self._note(inputs.HardCut(session_id))
+
+    def recompute(self, session_id: str, last_n: int) -> None:
+        """Let attention sinks and the last tokens be the history, computed afresh from 0."""
+        self.sessions.recompute(session_id, last_n)
+        self._note(inputs.Recomputed(session_id, last_n))
+
+    def close_session(self, session_id: str) -> None:
+        """Free the session's blocks and forget it."""
+        self.sessions.close(session_id)
+        self._note(inputs.SessionClosed(session_id))
+
     # -- one iteration -------------------------------------------------------------------------
 
     def schedule(self, now: float) -> Step:
         """The next step. Empty only if there is nothing to do."""
+        self._note(inputs.Scheduled(now))
         self.allocator.advance(now)
         self.allocator.settle()
         step = Step(self._live.take_fork_moves(), [], [])
@@ -125,8 +185,10 @@ class Scheduler:
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Progress]:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped."""
+        if self._journal is not None:
+            self._journal(inputs.Updated(inputs.deciding(result), now))
         self.allocator.advance(now)
-        self.spoil(result.failed_moves)
+        self._spoil(result.failed_moves)
         progress: list[Progress] = []
         searching: dict[str, Candidates] = {}
         for chunk in step.chunks:
@@ -152,22 +214,18 @@ class Scheduler:
 
     def spoil(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        lost = {(move.kind, move.lane, move.target) for move in moves}
-        if not lost:
+        moves = tuple(moves)
+        self._note(inputs.Spoiled(moves))
+        self._spoil(moves)
+
+    def _spoil(self, moves: Seq[BlockMove]) -> None:
+        if not moves:
             return
-        for status, kind in (
-            (Status.SWAPPED, MoveKind.SWAP_OUT),
-            (Status.RUNNING, MoveKind.SWAP_IN),
-        ):
-            for group in [*self.running, *self.waiting]:
-                tables = (self.allocator.table(i).lanes for i in group.tables())
-                held = (
-                    (i, b) for lanes in tables for i, t in enumerate(lanes) for b in t.block_ids
-                )
-                if group.status is status and any((kind, *place) in lost for place in held):
-                    self._preemption.forget(group, spoiled=True)
-                    self._leave(group)
-                    insort(self.waiting, group, key=_place)
+        everyone = [*self.running, *self.waiting, *self.sessions.resting()]
+        for group in self._preemption.forget_spoiled(everyone, moves):
+            if group in self.running:
+                self.running.remove(group)
+                insort(self.waiting, group, key=_place)
 
     # -- growing -------------------------------------------------------------------------------
 
@@ -180,15 +238,42 @@ class Scheduler:
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
-                victim = self.running.pop()
-                decision, swaps = self._preemption.preempt(victim, group, wants)
-                step.decisions.append(decision)
-                step.moves.extend(swaps)
-                insort(self.waiting, victim, key=_place)
+                idle = self._idle(group)
+                victim = idle[0] if idle else self.running.pop()
+                self._preempt(victim, group, self._shortage(wants), step)
+                if not idle:
+                    insort(self.waiting, victim, key=_place)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._add_chunks(group, wants, moves, step)
             position += 1
         return budget
+
+    def _idle(self, besides: SequenceGroup) -> list[SequenceGroup]:
+        """Who holds blocks but does not run, in the order in which they give way.
+
+        Sessions between two turns, the longest idle first; then turns that stand in line with the
+        blocks of their sessions, the last first.
+        """
+        lined_up = [
+            group
+            for group in reversed(self.waiting)
+            if group.status is Status.RESIDENT and group is not besides
+        ]
+        return self.sessions.idle() + lined_up
+
+    def _preempt(
+        self, victim: SequenceGroup, group: SequenceGroup, shortage: Shortage, step: Step
+    ) -> None:
+        role = "idle" if victim.status is Status.RESIDENT else "the last in line"
+        why = f"{role} while {group.request.request_id} {shortage.why}"
+        decision, swaps = self._preemption.preempt(victim, why, shortage.needed, shortage.free)
+        step.decisions.append(decision)
+        step.moves.extend(swaps)
+
+    def _shortage(self, wants: dict[int, int]) -> Shortage:
+        allocator = self.allocator
+        needed, free = allocator.blocks_to_append(wants), allocator.num_free_blocks
+        return Shortage("could not grow", needed, free)
 
     def _add_chunks(
         self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
@@ -219,7 +304,7 @@ class Scheduler:
         if self.enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
             branch.hash_blocks(size)
-            self.allocator.commit(branch.seq_id, branch.block_hashes[: end // size])
+            self.allocator.commit(branch.seq_id, branch.block_hashes, end // size)
         samples = candidates = 0
         if end == len(branch.token_ids):
             if group.beams is not None:
@@ -233,11 +318,12 @@ class Scheduler:
             branch.seq_id,
             request,
             branch.index,
-            branch.token_ids[start:end],
+            [branch.token_ids[start]] if tokens == 1 else branch.token_ids[start:end].tolist(),
             start,
             self.allocator.table(branch.seq_id),
             samples,
             history,
+            branch.num_prompt_tokens,
             candidates,
         )
 
@@ -251,125 +337,67 @@ class Scheduler:
             group = self.waiting[0]
             spare = self.max_num_seqs - running
             if group.width > spare:
-                self._wait(group, step, "max_num_seqs sequences are running", group.width, spare)
+                why = "max_num_seqs sequences are running"
+                shortage = Shortage(why, group.width, spare, "a larger max_num_seqs")
+                step.decisions.append(shortage.decision(group))
                 return
-            resumed = group.status is Status.SWAPPED
-            if not (self._resume if resumed else self._admit)(group, running, step):
+            had_blocks = group.status is not Status.WAITING
+            if not self._let_in(group, running, step):
                 return
-            group.status = Status.RUNNING
             insort(self.running, self.waiting.pop(0), key=_place)
             running += group.width
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
+            while moves is None and (idle := self._idle(group)):
+                self._preempt(idle[0], group, self._shortage(wants), step)
+                moves = self.allocator.append(wants)
             if moves is None:
-                # Back from the host, it is one of the running that must find room to grow: in the
-                # next step, by preempting others if it comes before them.
-                assert resumed, "admission left room for these tokens"
+                # It is one of the running now, and must find room to grow: in the next step, by
+                # preempting others if it comes before them.
+                assert had_blocks, "admission left room for these tokens"
                 return
             budget -= self._add_chunks(group, wants, moves, step)
 
-    def _resume(self, group: SequenceGroup, running: int, step: Step) -> bool:
-        headroom = running + group.width if running else 0
-        moves = self._preemption.restore(group, headroom)
-        if moves is None:
-            free = self.allocator.num_free_blocks
-            self._wait(group, step, "not enough free blocks to swap in", None, free)
-            return False
-        step.moves.extend(moves)
-        why = f"{len(moves)} blocks swapped in"
-        step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
+    def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
+        """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
+        while (shortage := self._admission.let_in(group, running, step)) is not None:
+            idle = self._idle(group)
+            held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
+            # While others run, what idle ones hold is not taken unless it will do.
+            if not idle or (self.running and shortage.needed - shortage.free > held):
+                step.decisions.append(shortage.decision(group))
+                return False
+            self._preempt(idle[0], group, shortage._replace(why="could not be let in"), step)
         return True
 
-    def _admit(self, group: SequenceGroup, running: int, step: Step) -> bool:
-        trunk = group.branches[0]
-        # Every running sequence may take one more block before any gives one back.
-        demand = self._demand(group, headroom=running)
-        fit = self.allocator.fit(demand)
-        cached = self.allocator.admit(trunk.seq_id, demand)
-        if cached is None:
-            self._wait(group, step, "not enough free blocks", fit.needed, fit.free)
-            return False
-        why = f"{cached} of {demand.num_tokens} tokens cached"
-        step.decisions.append(
-            Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
-        )
-        trunk.num_computed = cached
-        group.status = Status.RUNNING
-        self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off
-        if not group.ever_admitted:
-            group.ever_admitted = True
-            group.memory.cached_tokens = cached
-            self._count_prefix(demand, fit)
-        return True
-
-    def _wait(
-        self, group: SequenceGroup, step: Step, why: str, needed: int | None, free: int
-    ) -> None:
-        remedy = "a larger max_num_seqs" if "max_num_seqs" in why else "a larger KV pool"
-        decision = Decision(
-            Verdict.WAIT, group.request.request_id, why, needed, free, remedy=remedy
-        )
-        step.decisions.append(decision)
-
-    def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
-        trunk, request = group.branches[0], group.request
-        hashes: list[bytes] = []
-        if self.enable_prefix_caching and request.params.prompt_logprobs is None:
-            trunk.hash_blocks(self.allocator.block_size)
-            hashes = trunk.block_hashes
-            pause = next_fork(group, trunk)
-            if pause is not None:  # a hit must not skip the fork
-                hashes = hashes[: pause // self.allocator.block_size]
-        forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
-        tokens = len(trunk.token_ids)
-        return Demand(tokens, hashes, forks, headroom, group.width, request.longest)
-
-    def _count_prefix(self, demand: Demand, fit: Fit) -> None:
-        if self.enable_prefix_caching:
-            self.stats.prefix_queries += demand.num_tokens
-            self.stats.prefix_hits += fit.cached
-            self.stats.prefix_evicted += fit.evicted
-            full = len(demand.block_hashes) * self.allocator.block_size
-            self.stats.prefix_tails += max(0, demand.num_tokens - 1 - full)
-
-    def _refuse_impossible(self, request: Request) -> None:
-        width, prompt, longest = (
-            request.params.width, len(request.prompt_token_ids), request.longest
-        )  # fmt: skip
-        if width > self.max_num_seqs:
-            raise RequestError(
-                f"n, best_of and beam_width must be at most max_num_seqs, {self.max_num_seqs}; "
-                f"got {width}",
-                "n",
-            )
-        if request.params.use_beam_search and width > self.max_num_batched_tokens:
-            raise RequestError(
-                "beams advance together: beam_width must be at most max_num_batched_tokens, "
-                f"{self.max_num_batched_tokens}; got {width}",
-                "beam_width",
-            )
+    def _refuse_impossible(self, request: Request, known: int) -> None:
+        """``known``: tokens before its output, in the history of a session or in its prompt."""
+        refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
         if request.priority and self.policy is not SchedulingPolicy.PRIORITY:
             raise RequestError('priority needs scheduling_policy "priority"', "priority")
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
-        forks = [(prompt, longest)] * (width - 1)
-        for field, what, demand in (
-            ("prompt", f"a prompt of {prompt} tokens", Demand(prompt, longest=prompt)),
-            ("max_tokens", f"{longest} tokens", Demand(longest, longest=longest)),
-            ("n", f"{width} branches", Demand(longest, (), forks, 0, width, longest)),
-        ):
-            fit = self.allocator.fit(demand)
-            if fit.when is When.NEVER:
-                raise RequestError(
-                    f"{what} can never fit: {fit.needed} KV blocks of "
-                    f"{self.allocator.block_size} tokens needed, the pool has {fit.capacity}",
-                    field,
-                )
+        refuse_too_long(request, known, self.allocator)
+
+    # -- the line ------------------------------------------------------------------------------
+
+    def _rank(self, request: Request) -> float:
+        if self.policy is SchedulingPolicy.FCFS:
+            return 0.0  # all alike, so in the order of their coming
+        return request.arrival + PRIORITY_SECONDS * request.priority
+
+    def _queue(self, group: SequenceGroup) -> SequenceGroup:
+        insort(self.waiting, group, key=_place)
+        return group
 
     def _leave(self, group: SequenceGroup) -> None:
         for line in (self.running, self.waiting):
             if group in line:
                 line.remove(group)
+
+    def _note(self, event: inputs.Event) -> None:
+        if self._journal is not None:
+            self._journal(event)
 
 
 def _place(group: SequenceGroup) -> tuple[float, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
@@ -31,7 +32,7 @@ class Sequence:
     ) -> None:
         self.seq_id = seq_id
         self.index = index  # which of the request's outputs this is
-        self.token_ids = list(prompt_token_ids)  # prompt and output
+        self.token_ids = array("I", prompt_token_ids)  # prompt and output, four bytes each
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_computed = 0
         self.root_hash = root_hash  # parent of the first block's
@@ -61,7 +62,7 @@ class Sequence:
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""
         child = Sequence(seq_id, index, (), self.root_hash)
-        child.token_ids = self.token_ids.copy()
+        child.token_ids = self.token_ids[:]
         child.num_prompt_tokens = self.num_prompt_tokens
         child.num_computed = self.num_computed
         child.block_hashes = self.block_hashes.copy()
@@ -94,6 +95,7 @@ class Status(Enum):
     WAITING = "waiting"  # holds no blocks
     RUNNING = "running"
     SWAPPED = "swapped"  # its blocks are on the host
+    RESIDENT = "resident"  # holds blocks but does not run: an idle session, or its next turn
 
 
 class SequenceGroup:

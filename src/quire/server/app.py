@@ -20,6 +20,7 @@ from quire.server.metrics import ServerMetrics
 from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.service import Service
+from quire.server.sessions import add_sessions
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ def create_app(
         app.add_middleware(RequireApiKey, api_key=api_key)
     install_error_handlers(app)
     _add_generation(app, service)
+    add_sessions(app, service)
     _add_models(app, service)
     _add_operation(app, service)
     return app

@@ -29,7 +29,14 @@ async def create_chat_completion(service: Service, request: ChatRequest) -> Resp
         )
     messages = [message.for_template() for message in request.messages]
     prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
-    return await answer(service, request, [prompt], params, ChatWording(request))
+    asked = [request.with_options(prompt)]
+    return await answer(
+        request,
+        request.model,
+        params,
+        ChatWording(request),
+        lambda request_id: service.run(request_id, asked, params, request.field_names),
+    )
 
 
 class ChatWording:

@@ -11,6 +11,7 @@ from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer
 from quire.server.service import Service
+from quire.server.session_types import TurnRequest
 from quire.server.streaming import Json
 
 
@@ -20,7 +21,14 @@ async def create_completion(service: Service, request: CompletionRequest) -> Res
     prompts = request.prompts()
     params = request.sampling_params(service.intake.sampling_defaults)
     wording = CompletionWording(request, prompts, service.intake.tokenizer)
-    return await answer(service, request, prompts, params, wording)
+    asked = [request.with_options(prompt) for prompt in prompts]
+    return await answer(
+        request,
+        request.model,
+        params,
+        wording,
+        lambda request_id: service.run(request_id, asked, params, request.field_names),
+    )
 
 
 class CompletionWording:
@@ -30,7 +38,10 @@ class CompletionWording:
     object = chunk_object = "text_completion"
 
     def __init__(
-        self, request: CompletionRequest, prompts: Sequence[str | list[int]], tokenizer: Tokenizer
+        self,
+        request: CompletionRequest | TurnRequest,
+        prompts: Sequence[str | list[int]],
+        tokenizer: Tokenizer,
     ) -> None:
         self._request = request
         self._prompts = prompts

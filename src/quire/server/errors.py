@@ -11,7 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from quire.errors import EngineError, QuireError, RequestError
+from quire.errors import (
+    EngineError,
+    QuireError,
+    RequestError,
+    SessionBusyError,
+    TooManySessionsError,
+    UnknownSessionError,
+)
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
 
@@ -37,6 +44,12 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
             return _explain_invalid(error.errors()[0])
         case UnknownModelError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
+        case UnknownSessionError():
+            return 404, error_body(str(error), param=error.field, code="session_not_found")
+        case SessionBusyError():
+            return 409, error_body(str(error), param=error.field, code="session_busy")
+        case TooManySessionsError():
+            return 429, error_body(str(error), param=error.field, code="too_many_sessions")
         case RequestError():
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():
@@ -55,7 +68,8 @@ def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(str(error), names.get(error.field, error.field)) from error
+        error.field = names.get(error.field, error.field)
+        raise
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -34,7 +34,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 _MOST_PROMPTS = 2048
 
 
-def _expecting(what: str) -> WrapValidator:
+def expecting(what: str) -> WrapValidator:
     """One complaint about a union instead of one for each of its members."""
 
     def validate(value: Any, handler: Any) -> Any:
@@ -46,7 +46,7 @@ def _expecting(what: str) -> WrapValidator:
     return WrapValidator(validate)
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """A JSON object without unknown fields, whose values have the right types already."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -63,11 +63,11 @@ class _Strict(BaseModel):
         }
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class GenerationRequest(_Strict):
+class GenerationRequest(Strict):
     """The fields that completions and chats have in common.
 
     Those named as in SamplingParams mean what they mean there; absent, they are as the model's
@@ -89,7 +89,7 @@ class GenerationRequest(_Strict):
     beam_width: int | None = None
     num_return_sequences: int | None = None
     length_penalty: float | None = None
-    early_stopping: Annotated[bool | str, _expecting('true, false or "never"')] | None = None
+    early_stopping: Annotated[bool | str, expecting('true, false or "never"')] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -97,7 +97,7 @@ class GenerationRequest(_Strict):
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: Annotated[str | list[str], _expecting("a string or a list of strings")] | None = None
+    stop: Annotated[str | list[str], expecting("a string or a list of strings")] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -170,7 +170,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Annotated[
         str | list[str] | list[int] | list[list[int]],
-        _expecting("a string, a list of strings, a list of token ids or a list of such lists"),
+        expecting("a string, a list of strings, a list of token ids or a list of such lists"),
     ]
     echo: bool = False
     logprobs: int | None = None
@@ -198,16 +198,16 @@ class CompletionRequest(GenerationRequest):
         return self._sampling_params(defaults)
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     """One turn of a conversation. What its fields do is up to the model's chat template."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[TextPart], _expecting("a string or a list of parts of type text")]
+    content: Annotated[str | list[TextPart], expecting("a string or a list of parts of type text")]
     name: str | None = None
     tool_call_id: str | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import fields
 from typing import Protocol
@@ -15,7 +15,7 @@ from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.scheduling import SamplingParams
 from quire.server.openai_types import GenerationRequest
-from quire.server.service import Progress, Service
+from quire.server.service import Progress
 from quire.server.streaming import Events, EventStream, Json
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
@@ -47,17 +47,19 @@ class Wording(Protocol):
 
 
 async def answer(
-    service: Service,
     request: GenerationRequest,
-    prompts: Sequence[str | list[int]],
+    model: str,
     params: SamplingParams,
     wording: Wording,
+    run: Callable[[str], Progress],
 ) -> Response:
-    """Run the prompts and answer as the request asks, at once or as a stream."""
+    """Answer as the request asks, at once or as a stream.
+
+    run: begins the work, given an id for it.
+    """
     request_id = wording.id_prefix + uuid.uuid4().hex
-    head = {"id": request_id, "created": int(time.time()), "model": request.model}
-    asked = [request.with_options(prompt) for prompt in prompts]
-    progress = service.run(request_id, asked, params, request.field_names)
+    head = {"id": request_id, "created": int(time.time()), "model": model}
+    progress = run(request_id)
     if request.stream:
         head["object"] = wording.chunk_object
         return EventStream(_chunks(head, request, params.num_outputs, progress, wording))

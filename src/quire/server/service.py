@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quire.engine import AsyncEngine, Delta, Intake, Prompt
 from quire.errors import EngineError
-from quire.scheduling import SamplingParams
+from quire.scheduling import SamplingParams, Session
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
 
@@ -33,7 +33,7 @@ class Service:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {name!r} is not served here; {known} is", "model")
 
-    async def run(
+    def run(
         self,
         request_id: str,
         prompts: Sequence[Prompt],
@@ -45,10 +45,25 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
+        runs = [
+            self.engine.generate(f"{request_id}-{number}", prompt, params)
+            for number, prompt in enumerate(prompts)
+        ]
+        return self._together(runs, field_names)
+
+    def run_turn(
+        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+    ) -> Progress:
+        """Run the next turn of a session, in the same manner."""
+        turn = self.engine.generate_turn(request_id, session_id, params, priority)
+        return self._together([turn], {})
+
+    async def _together(
+        self, runs: Sequence[AsyncGenerator[Delta, None]], field_names: Mapping[str, str]
+    ) -> Progress:
         inbox: asyncio.Queue[tuple[int, Delta] | Exception] = asyncio.Queue()
 
-        async def pump(number: int, prompt: Prompt) -> None:
-            deltas = self.engine.generate(f"{request_id}-{number}", prompt, params)
+        async def pump(number: int, deltas: AsyncGenerator[Delta, None]) -> None:
             try:
                 with in_callers_words(field_names):
                     async for delta in deltas:
@@ -59,8 +74,8 @@ class Service:
             except Exception as error:
                 inbox.put_nowait(error)
 
-        tasks = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(prompts)]
-        unfinished, silent = len(prompts), set(range(len(prompts)))
+        tasks = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(runs)]
+        unfinished, silent = len(runs), set(range(len(runs)))
         held: list[tuple[int, Delta]] = []
         try:
             while unfinished:
@@ -79,6 +94,10 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    def session(self, session_id: str) -> Session:
+        """An open session, to be read; UnknownSessionError if there is none."""
+        return self.engine.engine.sessions.get(session_id)
 
     def _as_unavailable(self, error: Exception) -> Exception:
         """An EngineError of a dead engine is another matter than one of a failed step."""

@@ -75,7 +75,7 @@ def test_a_prefix_hit_leaves_one_token_to_compute() -> None:
     allocator = PagedAllocator(num_blocks=8, block_size=4)
     hashes = [b"a", b"b"]
     admit(allocator, 0, 8)
-    allocator.commit(0, hashes)
+    allocator.commit(0, hashes, len(hashes))
     allocator.free(0)
     assert allocator.usage().cached == 8
     assert allocator.admit(1, Demand(8, hashes)) == 4
@@ -86,7 +86,7 @@ def test_eviction_takes_the_longest_unused_tail_first() -> None:
     allocator = PagedAllocator(num_blocks=4, block_size=1)
     for seq_id, hashes in ((0, [b"a", b"ab"]), (1, [b"x", b"xy"])):
         admit(allocator, seq_id, 2)
-        allocator.commit(seq_id, hashes)
+        allocator.commit(seq_id, hashes, len(hashes))
         allocator.free(seq_id)
     admit(allocator, 2, 1)
     found = [allocator.device.find(h) is not None for h in (b"a", b"ab", b"x", b"xy")]

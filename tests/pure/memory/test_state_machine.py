@@ -8,6 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, Window, hash_blocks
 from support.invariants import check_allocator
+from support.tables import physical_block, visible
+
+WINDOWS = st.builds(Window, st.integers(1, 9), st.integers(1, 10), st.sampled_from([0, 0, 1, 3, 6]))
 
 
 class PagedMachine(RuleBasedStateMachine):
@@ -17,7 +20,7 @@ class PagedMachine(RuleBasedStateMachine):
         blocks=st.integers(1, 12),
         size=st.sampled_from([1, 2, 4]),
         host=st.integers(0, 8),
-        window=st.none() | st.builds(Window, st.integers(1, 9), st.integers(1, 10)),
+        window=st.none() | WINDOWS,
     )
     def build(self, blocks: int, size: int, host: int, window: Window | None) -> None:
         self.allocator = PagedAllocator(blocks, size, host, window)
@@ -46,17 +49,16 @@ class PagedMachine(RuleBasedStateMachine):
 
     def slot(self, seq_id: int, position: int) -> tuple[int, int]:
         block, offset = divmod(position, self.size)
-        table = self.allocator.table(seq_id)
-        assert block >= table.num_dropped
-        return table.block_ids[block - table.num_dropped], offset
+        return physical_block(self.allocator.table(seq_id), block), offset
 
-    def first_seen(self, seq_id: int) -> int:
-        """The oldest position that the next token sees."""
-        return 0 if self.window is None else max(0, self.computed[seq_id] - self.window.tokens + 1)
+    def seen(self, seq_id: int) -> list[int]:
+        """The positions before it that the next token sees."""
+        window, sinks = (self.window.tokens, self.window.sinks) if self.window else (None, 0)
+        return list(visible(self.computed[seq_id], window, sinks))[:-1]
 
     def check_readable(self, seq_id: int) -> None:
         pool = self.host if seq_id in self.swapped else self.device
-        for p in range(self.first_seen(seq_id), self.computed[seq_id]):
+        for p in self.seen(seq_id):
             assert pool[self.slot(seq_id, p)] == tuple(self.texts[seq_id][: p + 1])
 
     def hashes(self, tokens: list[int]) -> list[bytes]:
@@ -87,8 +89,9 @@ class PagedMachine(RuleBasedStateMachine):
         if self.window is None:
             assert (uncached.when is When.NEVER) == (-(-length // self.size) > fit.capacity)
         elif uncached.when is When.NEVER:  # in blocks, the window and a step are too much
-            seen = min(length, self.window.tokens + self.window.step_tokens)
-            assert -(-seen // self.size) + 3 > fit.capacity
+            window = self.window
+            seen = min(length, window.sinks + window.tokens + window.step_tokens)
+            assert -(-seen // self.size) + 4 > fit.capacity
         if cached is not None:
             assert cached == fit.cached < length
             self.texts[self.next_id], self.computed[self.next_id] = tokens, cached
@@ -114,9 +117,9 @@ class PagedMachine(RuleBasedStateMachine):
         if not self.grow(wants):
             assert before == [self.seen_blocks(i) for i in group]
 
-    def seen_blocks(self, seq_id: int) -> tuple[int, ...]:
-        table = self.allocator.table(seq_id)
-        return table.block_ids[self.first_seen(seq_id) // self.size - table.num_dropped :]
+    def seen_blocks(self, seq_id: int) -> list[int]:
+        """The blocks of what the next token sees, in order."""
+        return list(dict.fromkeys(self.slot(seq_id, p)[0] for p in self.seen(seq_id)))
 
     def grow(self, wants: dict[int, int]) -> bool:
         needed, free = self.allocator.blocks_to_append(wants), self.allocator.num_free_blocks
@@ -129,7 +132,12 @@ class PagedMachine(RuleBasedStateMachine):
         self.replay(moves)
         for i in wants:  # what the step itself reads
             self.check_readable(i)
-            assert self.allocator.table(i).num_dropped == self.first_seen(i) // self.size
+            table, sinks = self.allocator.table(i), self.window.sinks if self.window else 0
+            kept = {p // self.size for p in [*self.seen(i), *range(sinks)]}
+            wanted = sorted(block for block in kept if block * self.size < self.computed[i])
+            assert [physical_block(table, b) for b in wanted] == list(
+                table.block_ids[: len(wanted)]
+            ), "what is not seen is gone, all else is there"
         for i, count in wants.items():
             while len(self.texts[i]) < self.computed[i] + count:
                 self.texts[i].append(i % 2)
@@ -154,7 +162,8 @@ class PagedMachine(RuleBasedStateMachine):
         seq_id = self.pick(data)
         if seq_id is not None:
             done = self.texts[seq_id][: self.computed[seq_id]]
-            self.allocator.commit(seq_id, self.hashes(done))
+            hashes = self.hashes(done)
+            self.allocator.commit(seq_id, hashes, len(hashes))
             self.allocator.settle()
 
     @rule(data=st.data(), swapped=st.booleans(), spoiled=st.booleans())
@@ -183,11 +192,11 @@ class PagedMachine(RuleBasedStateMachine):
                 self.replay(moves)
                 self.swapped.difference_update(group)
             return
+        sinks = self.window.sinks if self.window else 0
         distinct = {
-            block
+            self.slot(i, p)[0]
             for i in group
-            for p in range(self.first_seen(i) // self.size * self.size, self.computed[i])
-            for block, _ in [self.slot(i, p)]
+            for p in [*self.seen(i), *range(min(sinks, self.computed[i]))]
         }
         room = self.allocator.host.num_free
         moves = self.allocator.swap_out(group)

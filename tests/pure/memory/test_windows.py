@@ -40,11 +40,40 @@ def test_which_block_is_dropped_at_which_append(
         assert allocator.num_free_blocks == 8 - len(table.block_ids)
 
 
-@given(st.integers(1, 20), st.integers(1, 5), st.lists(st.integers(1, 12), min_size=1, max_size=40))
+@pytest.mark.parametrize(
+    ("sinks", "kept"),
+    [
+        # Before position 21 of a window of 5: 21 sees 17 to 21, which are in blocks 4 and 5.
+        (0, [4, 5]),
+        (1, [0, 4, 5]),
+        (4, [0, 4, 5]),
+        (5, [0, 1, 4, 5]),
+        (16, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_the_blocks_of_attention_sinks_are_kept(sinks: int, kept: list[int]) -> None:
+    allocator = PagedAllocator(8, 4, window=Window(5, 4, sinks))
+    assert allocator.admit(0, Demand(1)) == 0
+    blocks = {}
+    for position in range(22):
+        assert allocator.append({0: 1}) == []
+        blocks[position // 4] = allocator.table(0).block_ids[-1]
+    table = allocator.table(0)
+    assert table.block_ids == tuple(blocks[logical] for logical in kept)
+    assert (table.num_dropped, table.num_sink_blocks) == (6 - len(kept), -(-sinks // 4))
+    assert allocator.num_free_blocks == 8 - len(kept)
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(0, 9),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 12), min_size=1, max_size=40),
+)
 def test_a_sequence_never_holds_more_than_was_said(
-    window: int, size: int, steps: list[int]
+    window: int, sinks: int, size: int, steps: list[int]
 ) -> None:
-    seen = Window(window, max(steps))
+    seen = Window(window, max(steps), sinks)
     demand = Demand(sum(steps))
     most = seen.most_held([-(-sum(steps) // size)], size)
     allocator = PagedAllocator(most, size, window=seen)
@@ -70,7 +99,7 @@ def test_a_hit_needs_only_the_last_window() -> None:
     allocator = PagedAllocator(6, 4, window=Window(5, 24))
     assert allocator.admit(0, Demand(24, hashes)) == 0
     allocator.append({0: 24})
-    allocator.commit(0, hashes)
+    allocator.commit(0, hashes, len(hashes))
     allocator.settle()
     allocator.free(0)
     # The tail went first, so that the blocks which are taken now are the last two.
@@ -81,6 +110,23 @@ def test_a_hit_needs_only_the_last_window() -> None:
     assert allocator.admit(2, demand) == 16
     # Position 16 sees 12 to 16: only block 3 of the four.
     assert allocator.table(2).num_dropped == 3
+
+
+def test_a_hit_needs_the_sinks_too() -> None:
+    hashes = hash_blocks(b"", list(range(24)), 4)
+    allocator = PagedAllocator(6, 4, window=Window(5, 24, sinks=6))
+    assert allocator.admit(0, Demand(24, hashes)) == 0
+    allocator.append({0: 24})
+    allocator.commit(0, hashes, len(hashes))
+    allocator.settle()
+    second = allocator.table(0).block_ids[1]
+    allocator.free(0)
+    assert allocator.admit(1, Demand(25, hashes)) == 24
+    # Position 24 sees 20 to 24: block 5; and sinks in blocks 0 and 1.
+    assert (allocator.table(1).num_dropped, len(allocator.table(1).block_ids)) == (3, 4)
+    allocator.free(1)
+    allocator.device.withdraw(second)
+    assert allocator.fit(Demand(25, hashes)).cached == 4, "only the beginning of the sinks"
 
 
 def layered(full: int, windowed: int, host: tuple[int, int] = (0, 0)) -> LayeredAllocator:
@@ -166,7 +212,7 @@ def test_lanes_agree_on_what_is_cached() -> None:
     for _ in range(2):
         allocator.append({0: 8})
         done = allocator.table(0).num_tokens // 4
-        allocator.commit(0, hashes[:done])
+        allocator.commit(0, hashes, done)
         allocator.settle()
     allocator.free(0)
     assert allocator.admit(1, Demand(8)) == 0  # takes block 3 of the full lane only

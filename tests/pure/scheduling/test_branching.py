@@ -21,7 +21,7 @@ def group_of(outputs: Seq[Seq[int]], *, beams: bool = False) -> SequenceGroup:
     request = Request("r", tuple(PROMPT), params, 50, seed=0)
     branches = [Sequence(i, i, PROMPT) for i in range(len(outputs))]
     for branch, output in zip(branches, outputs, strict=True):
-        branch.token_ids += output
+        branch.token_ids.extend(output)
         branch.num_computed = len(branch.token_ids) - 1
     group = SequenceGroup(request, branches[0], BeamSearch(request) if beams else None, (0.0, 0))
     group.branches, group.expanded, group.status = branches, True, Status.RUNNING

@@ -1,4 +1,7 @@
-"""With sliding windows, what is given back is never read, and the text is what it should be."""
+"""With sliding windows and attention sinks, what is given back is never read.
+
+And the text is what it should be.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,10 @@ from collections import Counter
 
 import pytest
 
-from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator, Window
-from support.fake_model import Windows
+from support.lanes import make_lanes, random_windows
 from support.scheduler_runs import SchedulerRun
 
 RUNS = 900
-WINDOWS = (1, 2, 3, 4, 5, 8, 12, 20, 30, 40, 50)
-
-
-def random_windows(rng: random.Random) -> Windows:
-    """One lane, or several of which the first has no window."""
-    window = rng.choice(WINDOWS)
-    if rng.random() < 0.5:
-        return (window,)
-    return (None, window, rng.choice(WINDOWS)) if rng.random() < 0.2 else (None, window)
-
-
-def make_lanes(
-    windows: Windows, seed: int, blocks: int, size: int, host_blocks: int, step_tokens: int
-) -> KVAllocator:
-    rng = random.Random(seed)
-    lanes = []
-    for window in windows:
-        seen = None if window is None else Window(window, step_tokens)
-        share = 1.0 if window is None else rng.choice([0.3, 0.5, 1.0])
-        lanes.append(PagedAllocator(max(1, int(blocks * share)), size, host_blocks, seen))
-    return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
 
 
 @pytest.mark.parametrize("batch", range(3))

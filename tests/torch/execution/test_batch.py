@@ -29,7 +29,17 @@ def test_every_token_stands_where_its_table_says(
         request = Request(str(seq_id), (1,) * (start + 1), SamplingParams(), 1, 0)
         tokens = [1000 * seq_id + i for i in range(count)]
         chunks.append(
-            Chunk(seq_id, request, 0, tokens, start, BlockTable(table, start + count), 1, ())
+            Chunk(
+                seq_id,
+                request,
+                0,
+                tokens,
+                start,
+                BlockTable(table, start + count),
+                1,
+                (),
+                start + 1,
+            )
         )
     token_ids, batch = build_batch(chunks, block_size)
     row = 0

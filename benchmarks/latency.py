@@ -1,0 +1,69 @@
+"""One request alone: how fast it decodes, against what memory allows, and its first token.
+
+    python benchmarks/latency.py [MODEL] [--dtype bfloat16 ...]
+
+128 tokens in and 256 out, then a prompt of 4,096 tokens (or of the model's length) and one out.
+Each measurement is a new process. A step of one sequence must read all weights and the sequence's
+keys and values; the share of the machine's read bandwidth says how near to that limit decoding
+is. Flags that are not listed here are the engine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import add_common_flags, show
+
+from quire.bench.processes import run_bench
+
+LIMITS = Path(__file__).with_name("limits.py")
+DECODE = ["--input-len", "128", "--output-len", "256", "--num-iters", "1"]
+LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]
+
+
+def read_bandwidth() -> float:
+    """Bytes a second, measured in a new process."""
+    command = [sys.executable, str(LIMITS), "--bandwidth-only", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: float = json.loads(done.stdout)["read_bytes_per_second"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_flags(parser)
+    arguments, engine = parser.parse_known_args()
+
+    model = [] if arguments.model is None else [arguments.model]
+    decodes, prompts, bandwidths = [], [], []
+    for _ in range(arguments.rounds):
+        bandwidths.append(read_bandwidth())
+        decodes.append(run_bench(["latency", *model, *DECODE, *engine]))
+        prompts.append(run_bench(["latency", *model, *LONG, *engine]))
+    middle_decode = _middle(decodes, "tpot")
+    bandwidth = statistics.median(bandwidths)
+    results: dict[str, Any] = {
+        "alone": middle_decode,
+        "long prompt": _middle(prompts, "ttft"),
+        "read bandwidth in GB/s": bandwidth / 1e9,
+        "share of it that decoding takes": middle_decode["bytes_read_per_second"] / bandwidth,
+    }
+    show(results, arguments.json)
+
+
+def _middle(reports: list[dict[str, Any]], time: str) -> dict[str, Any]:
+    """The report whose ``time`` is the median."""
+    times = [report[time]["p50"] for report in reports]
+    return reports[times.index(statistics.median_low(times))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Where a step's time goes: products, attention, the rest of the model, sampling, Python, idle.
+
+    python benchmarks/profile_step.py [MODEL] [--workload alpaca] [--dtype bfloat16 ...]
+
+Functions are timed from outside: each call's time, less that of the timed calls inside it, is
+charged to the function's part. Steps that compute prompts are told apart from those that only
+decode. Idle is the share of the threads' time that they did not compute, mostly while one thread
+works alone. Flags that are not listed here are the engine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import quire.execution.executor as executor_module
+from quire import LLM
+from quire.bench.machine import machine_facts
+from quire.bench.workloads import make_workload
+from quire.cli import engine_options
+from quire.engine.progress import RequestProgress
+
+PARTS = (
+    "products",
+    "attention",
+    "other kernels",
+    "rest of the model",
+    "sampling",
+    "executor",
+    "batch building",
+    "scheduling",
+    "detokenising",
+    "engine",
+)
+
+
+class Clock:
+    """Charges time to the innermost timed call."""
+
+    def __init__(self) -> None:
+        self.parts: Counter[str] = Counter()
+        self._inside = [0.0]  # by open call: the time of the timed calls in it
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._inside.append(0.0)
+            started = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                seconds = time.perf_counter() - started
+                self.parts[part] += seconds - self._inside.pop()
+                self._inside[-1] += seconds
+
+        return call
+
+    def watch(self, owner: Any, name: str, part: str) -> None:
+        """Time a module's function, or a class's method."""
+        setattr(owner, name, self.timed(part, getattr(owner, name)))
+
+    def take(self) -> Counter[str]:
+        """What was charged since the last time."""
+        parts, self.parts = self.parts, Counter()
+        return parts
+
+
+def linear_classes() -> Iterator[type]:
+    """The classes whose calls are products of activations with weights."""
+    yield torch.nn.Linear  # of models that run through transformers
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("quire."):
+            continue
+        for thing in vars(module).values():
+            is_own = isinstance(thing, type) and thing.__module__ == name
+            if is_own and "Linear" in thing.__name__ and "__call__" in vars(thing):
+                yield thing
+
+
+def watch_engine(clock: Clock, llm: LLM) -> None:
+    """Time the parts of a step."""
+    for linear in linear_classes():
+        clock.watch(linear, "forward" if linear is torch.nn.Linear else "__call__", "products")
+    executor = llm.engine._executor
+    parts = vars(executor).values()
+    kernels = next(type(part) for part in parts if hasattr(part, "attend"))
+    model = next(type(part) for part in parts if hasattr(part, "logits"))
+    for name in dir(kernels):
+        if not name.startswith("_"):
+            is_attention = name in ("plan", "attend")
+            clock.watch(kernels, name, "attention" if is_attention else "other kernels")
+    clock.watch(model, "forward", "rest of the model")
+    clock.watch(model, "logits", "rest of the model")
+    clock.watch(executor_module, "_sample", "sampling")
+    clock.watch(executor_module, "_find_candidates", "sampling")
+    clock.watch(executor_module, "build_batch", "batch building")
+    clock.watch(type(executor), "execute", "executor")
+    clock.watch(type(llm.engine.scheduler), "schedule", "scheduling")
+    clock.watch(type(llm.engine.scheduler), "update", "scheduling")
+    clock.watch(RequestProgress, "advance", "detokenising")
+    clock.watch(type(llm.engine), "step", "engine")
+
+
+def run(llm: LLM, workload: str, num_prompts: int) -> dict[str, Any]:
+    """Seconds by kind of step and part, and how busy the threads were."""
+    requests = [
+        request.cut(llm.capacity.max_model_len) for request in make_workload(workload, num_prompts)
+    ]
+    for i, request in enumerate(requests):
+        params = llm.default_sampling_params(
+            temperature=0, max_tokens=request.max_tokens, ignore_eos=True
+        )
+        llm.engine.add_request(str(i), request.prompt, params)
+    clock = Clock()
+    watch_engine(clock, llm)
+    kinds: dict[str, Counter[str]] = {"decode": Counter(), "with prompts": Counter()}
+    stats = llm.engine.stats
+    started, cpu = time.perf_counter(), time.process_time()
+    while llm.engine.has_work:
+        before = stats.num_tokens
+        began = time.perf_counter()
+        deltas = llm.engine.step()
+        seconds = time.perf_counter() - began
+        computed = stats.num_tokens - before
+        kind = kinds["decode" if computed == len(deltas) else "with prompts"]
+        kind.update(clock.take())
+        kind.update({"steps": 1, "tokens": computed, "seconds": seconds})
+    seconds = time.perf_counter() - started
+    threads = torch.get_num_threads()
+    busy = (time.process_time() - cpu) / (seconds * threads)
+    return {"seconds": seconds, "threads": threads, "idle": 1 - busy, "kinds": kinds}
+
+
+def show(found: dict[str, Any]) -> None:
+    """A table: milliseconds a step and share of the time, for each kind of step."""
+    for name, kind in found["kinds"].items():
+        if not kind["steps"]:
+            continue
+        steps, seconds = kind["steps"], kind["seconds"]
+        print(
+            f"\nsteps {name}: {steps}, {seconds:.2f} s, {kind['tokens'] / steps:.1f} tokens a step"
+        )
+        for part in PARTS:
+            print(f"  {part:18} {kind[part] / steps * 1e3:8.3f} ms {kind[part] / seconds:7.1%}")
+        print(f"  {'all':18} {seconds / steps * 1e3:8.3f} ms")
+    print(f"\nidle: {found['idle']:.1%} of {found['threads']} threads' time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workload", default="sharegpt", help="sharegpt, alpaca, prefix or a file")
+    parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    arguments, engine = parser.parse_known_args()
+    found = run(LLM(**engine_options(engine)), arguments.workload, arguments.num_prompts)
+    machine = machine_facts()
+    if arguments.json:
+        print(json.dumps({**found, "machine": machine}))
+        return
+    print(f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}")
+    show(found)
+
+
+if __name__ == "__main__":
+    main()

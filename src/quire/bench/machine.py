@@ -1,0 +1,54 @@
+"""The machine that figures were taken on, and the memory that a process took at most."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+def machine_facts() -> dict[str, Any]:
+    """What figures cannot be compared without."""
+    process = psutil.Process()
+    cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else os.cpu_count()
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
+def peak_rss(pid: int | None = None) -> int | None:
+    """Peak resident bytes of a process (default: this one); None where the system does not tell.
+
+    Not getrusage's ru_maxrss, where avoidable: on Linux that begins at the parent's.
+    """
+    try:
+        status = Path(f"/proc/{pid or os.getpid()}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        if pid is not None or sys.platform == "win32":
+            return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    named = {key.strip(): value.strip() for key, value in fields.items()}
+    family = named.get("cpu family")
+    suffix = f" (family {family}, model {named.get('model')})" if family else ""
+    return named.get("model name", platform.machine()) + suffix

@@ -1,0 +1,48 @@
+"""Steps an engine from one thread, for several who wait for what it gives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from quire.engine.engine import Engine
+from quire.engine.outputs import Delta
+from quire.errors import EngineError
+
+
+class Driver:
+    """Hands each delta to the stream that waits for it, whoever makes the engine step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._inboxes: dict[str, deque[Delta]] = {}
+
+    def step(self) -> list[Delta]:
+        """One step of the engine; the deltas that no stream waits for."""
+        others: list[Delta] = []
+        for delta in self.engine.step():
+            inbox = self._inboxes.get(delta.request_id)
+            if inbox is None:
+                others.append(delta)
+            else:
+                inbox.append(delta)
+        return others
+
+    def stream(self, request_id: str) -> Iterator[Delta]:
+        """What a queued request gives, to its end. Closed before that, it aborts the request."""
+        inbox: deque[Delta] = deque()
+        self._inboxes[request_id] = inbox
+        finished = False
+        try:
+            while not finished:
+                while not inbox:
+                    self.step()
+                delta = inbox.popleft()
+                finished = delta.final is not None
+                if delta.finish_reason == "error":
+                    raise EngineError(str(delta.stop_reason))
+                yield delta
+        finally:
+            del self._inboxes[request_id]
+            if not finished:
+                self.engine.abort(request_id)

@@ -1,0 +1,91 @@
+"""A streaming session in Python: one text that is fed and continued, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from types import TracebackType
+
+from quire.engine.driver import Driver
+from quire.engine.outputs import Delta, RequestOutput
+from quire.scheduling import SamplingParams, SessionEvent
+
+
+class StreamingSession:
+    """An open session; as a context manager, closed at the end.
+
+    Between calls it keeps its KV blocks, unless others need them: then they are swapped out or
+    computed again, which nobody can tell from its text. Without a window it is bounded by
+    ``max_model_len``; with one it may go on for ever. All tokens since the last cut count,
+    those of a turn that was ended early, and the end-of-sequence token, included.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        session_id: str,
+        default_params: Callable[[], SamplingParams],
+        cache_salt: str = "",
+    ) -> None:
+        self.session_id = session_id
+        self._driver = driver
+        self._desk = driver.engine.sessions
+        self._default_params = default_params
+        self._numbers = count()
+        self._desk.open(session_id, cache_salt)
+
+    def append(self, given: str | Sequence[int]) -> None:
+        """Text or token ids, which the next turn computes and goes on from."""
+        self._desk.append(self.session_id, self._desk.tokens(self.session_id, given))
+
+    def generate(self, sampling_params: SamplingParams | None = None) -> RequestOutput:
+        """One turn. Its prompt tokens are what has been appended since the turn before."""
+        *_, last = self.stream(sampling_params)
+        assert last.final is not None
+        return last.final
+
+    def stream(self, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+        """One turn as it comes, from the first ``next`` on. Closed early, what has come stays."""
+        params = self._default_params() if sampling_params is None else sampling_params
+        request_id = f"{self.session_id}-{next(self._numbers)}"
+        self._driver.engine.add_turn(request_id, self.session_id, params)
+        yield from self._driver.stream(request_id)
+
+    def hard_cut(self) -> None:
+        """Empty cache and history; the next ``cache_epoch`` begins."""
+        self._desk.hard_cut(self.session_id)
+
+    def recompute(self, last_n: int) -> None:
+        """Let the attention sinks and the last ``last_n`` tokens be all there is.
+
+        They are computed afresh, from position 0, by the next turn.
+        """
+        self._desk.recompute(self.session_id, last_n)
+
+    def close(self) -> None:
+        self._desk.close(self.session_id)
+
+    @property
+    def cache_epoch(self) -> int:
+        """How often the cache has been cut."""
+        return self._desk.get(self.session_id).cache_epoch
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All tokens since the last cut."""
+        return list(self._desk.get(self.session_id).history)
+
+    def events(self) -> list[SessionEvent]:
+        """What has happened to it, the latest thousand events, oldest first."""
+        return self._desk.get(self.session_id).events
+
+    def __enter__(self) -> StreamingSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

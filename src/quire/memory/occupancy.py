@@ -1,0 +1,60 @@
+"""What the slots of held blocks are doing, in counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.memory.allocator import Usage
+from quire.memory.block_list import BlockList
+from quire.memory.pool import BlockPool
+
+
+class Occupancy:
+    """Slots that hold a token, counted once for all the owners of a block, and promised ones."""
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.reserved = 0  # the sum of BlockList.reserved over tables on the device
+        self.filled = [0] * pool.num_blocks  # slots of each block that hold a token
+        self.used = 0  # the sum of ``filled`` over held blocks
+        self._pool = pool
+        self._block_size = block_size
+
+    def fill(self, table: BlockList, first: int = 0) -> None:
+        """Count the tokens in a table's blocks from ``blocks[first]`` on."""
+        size, filled = self._block_size, self.filled
+        for index in range(first, table.filled(size)):
+            block, tokens = table.blocks[index], table.tokens_in(index, size)
+            if tokens > filled[block]:
+                self.used += tokens - filled[block]
+                filled[block] = tokens
+
+    def copy(self, target: int, tokens: int) -> None:
+        """A block that has been taken gets the first ``tokens`` of another."""
+        self.filled[target] = tokens
+        self.used += tokens
+
+    def revive(self, blocks: Iterable[int]) -> None:
+        """Count the tokens of cached blocks, which are full, as used again."""
+        for block in blocks:
+            if not self._pool.ref_counts[block]:
+                self.copy(block, self._block_size)
+
+    def release(self, block: int) -> None:
+        """One owner of the block fewer."""
+        if self._pool.release(block):
+            self.used -= self.filled[block]
+            self.filled[block] = 0
+
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing."""
+        size, pool = self._block_size, self._pool
+        held = pool.num_held * size
+        cached = pool.num_cached * size
+        return Usage(
+            used=self.used,
+            reserved=self.reserved,
+            internal=held - self.used - self.reserved,
+            external=0,
+            cached=cached,
+            free=pool.num_blocks * size - held - cached,
+        )

@@ -1,0 +1,118 @@
+"""How the first in line gets its blocks: new ones, those on the host, or those it still has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quire.memory import Demand, Fit, KVAllocator
+from quire.scheduling.branching import next_fork
+from quire.scheduling.decision import Decision, Verdict
+from quire.scheduling.decoding import LiveGroups
+from quire.scheduling.preemption import Preemption
+from quire.scheduling.sequence import SequenceGroup, Status
+from quire.scheduling.stats import SchedulerStats
+from quire.scheduling.step import Step
+
+
+class Shortage(NamedTuple):
+    """Why a group must wait, and the figures."""
+
+    why: str
+    needed: int  # blocks, as far as is known; or sequences
+    free: int
+    remedy: str = "a larger KV pool"
+
+    def decision(self, group: SequenceGroup) -> Decision:
+        why, needed, free, remedy = self
+        name = group.request.request_id
+        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy)
+
+
+class Admission:
+    """Lets groups in: admitted, brought back from the host, or taken as they are."""
+
+    def __init__(
+        self,
+        allocator: KVAllocator,
+        live: LiveGroups,
+        preemption: Preemption,
+        stats: SchedulerStats,
+        enable_prefix_caching: bool,
+    ) -> None:
+        self._allocator = allocator
+        self._live = live
+        self._preemption = preemption
+        self._stats = stats
+        self._enable_prefix_caching = enable_prefix_caching
+
+    def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        """Give the group its blocks, beside ``running`` sequences; or say what is missing."""
+        if group.status is Status.WAITING:
+            return self._admit(group, running, step)
+        if group.status is Status.SWAPPED:
+            return self._resume(group, running, step)
+        why = "the blocks of its session are here"
+        step.decisions.append(Decision(Verdict.ADMIT, group.request.request_id, why))
+        group.status = Status.RUNNING
+        return None
+
+    def _resume(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        headroom = running + group.width if running else 0
+        moves = self._preemption.restore(group, headroom)
+        if moves is None:
+            on_host = (self._allocator.table(seq_id).lanes for seq_id in group.tables())
+            blocks = {
+                (lane, block)
+                for lanes in on_host
+                for lane, table in enumerate(lanes)
+                for block in table.block_ids
+            }
+            why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
+            return Shortage(why, len(blocks) + headroom, free)
+        step.moves.extend(moves)
+        why = f"{len(moves)} blocks swapped in"
+        step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
+        return None
+
+    def _admit(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
+        trunk = group.branches[0]
+        # Every running sequence may take one more block before any gives one back.
+        demand = self._demand(group, headroom=running)
+        fit = self._allocator.fit(demand)
+        cached = self._allocator.admit(trunk.seq_id, demand)
+        if cached is None:
+            return Shortage("not enough free blocks", fit.needed, fit.free)
+        why = f"{cached} of {demand.num_tokens} tokens cached"
+        step.decisions.append(
+            Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
+        )
+        trunk.num_computed = cached
+        group.status = Status.RUNNING
+        self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off
+        if not group.ever_admitted:
+            group.ever_admitted = True
+            group.memory.cached_tokens = cached
+            self._count_prefix(demand, fit)
+        return None
+
+    def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
+        trunk, request = group.branches[0], group.request
+        hashes: list[bytes] = []
+        if self._enable_prefix_caching and request.params.prompt_logprobs is None:
+            trunk.hash_blocks(self._allocator.block_size)
+            hashes = trunk.block_hashes
+            pause = next_fork(group, trunk)
+            if pause is not None:  # a hit must not skip the fork
+                hashes = hashes[: pause // self._allocator.block_size]
+        forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
+        tokens = len(trunk.token_ids)
+        return Demand(tokens, hashes, forks, headroom, group.width, request.longest)
+
+    def _count_prefix(self, demand: Demand, fit: Fit) -> None:
+        stats = self._stats
+        if self._enable_prefix_caching:
+            stats.prefix_queries += demand.num_tokens
+            stats.prefix_hits += fit.cached
+            stats.prefix_evicted += fit.evicted
+            full = len(demand.block_hashes) * self._allocator.block_size
+            stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

@@ -1,0 +1,110 @@
+"""The open sessions, what may be done with them, and which of them gives way first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from quire.errors import (
+    RequestError,
+    SessionBusyError,
+    TooManySessionsError,
+    UnknownSessionError,
+)
+from quire.memory import KVAllocator
+from quire.scheduling.decoding import LiveGroups
+from quire.scheduling.request import Request
+from quire.scheduling.sequence import SequenceGroup
+from quire.scheduling.session import Session, SessionVerb
+
+
+class Sessions:
+    """All open sessions, in order of their last use.
+
+    A session with a turn under way can do nothing else until that has ended.
+    """
+
+    def __init__(
+        self, allocator: KVAllocator, live: LiveGroups, max_num_sessions: int, num_sinks: int
+    ) -> None:
+        self.max_num_sessions = max_num_sessions
+        self.num_sinks = num_sinks
+        self._allocator = allocator
+        self._live = live
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: str) -> Session:
+        """UnknownSessionError if none of that id is open."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise UnknownSessionError(f"session {session_id} is not open", "session_id")
+        return session
+
+    def ids(self) -> list[str]:
+        """Of all open sessions, the one that has not been used for longest first."""
+        return list(self._sessions)
+
+    def idle(self) -> list[SequenceGroup]:
+        """Who holds device blocks without a need, longest first."""
+        return [session.resting for session in self._sessions.values() if session.idle]
+
+    def resting(self) -> list[SequenceGroup]:
+        return [session.resting for session in self._sessions.values()]
+
+    def open(self, session_id: str, cache_salt: str) -> None:
+        if session_id in self._sessions:
+            raise RequestError(f"session {session_id} is already open", "session_id")
+        if len(self._sessions) >= self.max_num_sessions:
+            raise TooManySessionsError(
+                f"max_num_sessions, {self.max_num_sessions}, are open: close one first",
+                "session_id",
+            )
+        resting = self._live.resting_group(session_id, cache_salt)
+        self._sessions[session_id] = Session(session_id, resting)
+
+    def append(self, session_id: str, token_ids: Seq[int]) -> None:
+        self.unused(session_id).append(token_ids)
+
+    def begin(self, session_id: str, request: Request, rank: float) -> SequenceGroup:
+        """The next turn, ready to stand in line."""
+        session = self._sessions.pop(session_id)
+        self._sessions[session_id] = session  # the last one used
+        return self._live.add_turn(session, request, rank)
+
+    def hard_cut(self, session_id: str) -> None:
+        session = self.unused(session_id)
+        session.restart((), self._allocator)
+        session.cache_epoch += 1
+        session.note(SessionVerb.HARD_CUT)
+
+    def recompute(self, session_id: str, last_n: int) -> None:
+        session = self.unused(session_id)
+        history, sinks = session.history, self.num_sinks
+        if last_n < 1 or not history:
+            raise RequestError(
+                f"last_n must be at least 1, and there must be a history; got {last_n} of "
+                f"{len(history)} tokens",
+                "last_n",
+            )
+        first = max(sinks, len(history) - last_n)
+        session.restart([*history[:sinks], *history[first:]], self._allocator)
+        session.note(SessionVerb.RECOMPUTE)
+
+    def close(self, session_id: str) -> None:
+        session = self.unused(session_id)
+        session.forget(self._allocator)
+        session.note(SessionVerb.CLOSE)
+        del self._sessions[session_id]
+
+    def unused(self, session_id: str) -> Session:
+        """An open session without a turn under way, or an error that says what is wrong."""
+        session = self.get(session_id)
+        if session.turn is not None:
+            raise SessionBusyError(
+                f"session {session_id} has a turn under way, {session.turn.request.request_id}: "
+                "wait for it to end, or abort it",
+                "session_id",
+            )
+        return session

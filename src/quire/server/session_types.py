@@ -1,0 +1,48 @@
+"""The bodies of requests under /v1/sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import model_validator
+
+from quire.errors import RequestError
+from quire.scheduling import SamplingParams
+from quire.server.openai_types import GenerationRequest, Strict, expecting
+
+
+class OpenRequest(Strict):
+    """The body of POST /v1/sessions."""
+
+    model: str
+    cache_salt: str | None = None
+
+
+class AppendRequest(Strict):
+    """The body of POST /v1/sessions/{id}/append."""
+
+    input: Annotated[str | list[int], expecting("a string or a list of token ids")]
+
+
+class RecomputeRequest(Strict):
+    """The body of POST /v1/sessions/{id}/recompute."""
+
+    last_n: int
+
+
+class TurnRequest(GenerationRequest):
+    """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
+
+    model: str = ""  # absent: the session's
+    logprobs: int | None = None
+    echo: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _check_turn(self) -> TurnRequest:
+        if self.cache_salt is not None:
+            raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+        return self
+
+    def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        return self._sampling_params(defaults)

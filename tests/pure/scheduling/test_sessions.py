@@ -1,0 +1,335 @@
+"""Sessions live from turn to turn, whatever memory they have to give up in between."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.errors import RequestError, SessionBusyError, UnknownSessionError
+from quire.memory import PagedAllocator, Window
+from quire.scheduling import (
+    Preemption,
+    PreemptionMode,
+    Replica,
+    Request,
+    SamplingParams,
+    Scheduler,
+    SessionVerb,
+    Verdict,
+)
+from quire.scheduling.journal import Event, HardCut, Recomputed, SessionClosed
+from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
+from support.lanes import make_lanes, random_windows
+from support.session_runs import SessionRun, tables
+
+RUNS = 900
+TOLD_AFTERWARDS = (HardCut, Recomputed, SessionClosed)  # not before they have been allowed
+
+
+def random_run(seed: int) -> SessionRun:
+    if seed % 2:
+        return SessionRun(seed)
+    windows = random_windows(random.Random(seed))
+    return SessionRun(seed, lambda *sizes: make_lanes(windows, seed, *sizes), windows)
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_text_does_not_depend_on_memory_and_ranks_agree(batch: int) -> None:
+    """See SessionRun: every turn has the text it should, and a second rank the same tables."""
+    decisions: Counter[str] = Counter()
+    turns = cuts = failed_moves = 0
+    for seed in range(batch * RUNS // 3, (batch + 1) * RUNS // 3):
+        run = random_run(seed)
+        run.run()
+        decisions += run.decisions
+        turns += run.num_turns
+        cuts += run.cuts
+        failed_moves += run.failed_moves
+    kinds = ("swap idle", "recompute idle", "swap", "recompute", "resume", "wait")
+    rare = {what: decisions[what] for what in kinds}
+    assert min(*rare.values(), turns, cuts, failed_moves) >= 5, f"too roomy: {rare}"
+
+
+class Talk:
+    """A scheduler over the fake model, driven turn by turn."""
+
+    def __init__(
+        self, num_blocks: int = 32, host_blocks: int = 0, sight: Sight = FULL[0], **options: int
+    ) -> None:
+        self.windows: Windows = (sight,)
+        window = None if sight.window is None else Window(sight.window, 16, sight.sinks)
+        allocator = PagedAllocator(num_blocks, 4, host_blocks, window)
+        mode = PreemptionMode.SWAP if host_blocks else PreemptionMode.RECOMPUTE
+        self.events: list[Event] = []
+        self.scheduler = Scheduler(
+            allocator,
+            max_num_seqs=4,
+            max_num_batched_tokens=16,
+            preemption=Preemption(allocator, mode),
+            attention_sinks=sight.sinks,
+            journal=self.events.append,
+            **options,
+        )
+        self.executor = FakeExecutor(num_blocks, 4, host_blocks)
+        self.executor.layers = [FakeLayer(num_blocks, 4, host_blocks, sight)]
+        self.num_turns = 0
+        self.decisions: list[str] = []
+        self.width = 0  # most blocks of a table
+
+    def turn(self, name: str, max_tokens: int = 6, **params: object) -> Request:
+        """Queue a turn of a session."""
+        self.num_turns += 1
+        request = Request(
+            f"t{self.num_turns}",
+            self.scheduler.sessions.get(name).input_token_ids,
+            SamplingParams(max_tokens=max_tokens, **params),  # type: ignore[arg-type]
+            max_tokens,
+            seed=self.num_turns,
+        )
+        self.scheduler.add_turn(name, request)
+        return request
+
+    def add(self, name: str, prompt: list[int], max_tokens: int = 6) -> None:
+        params = SamplingParams(max_tokens=max_tokens)
+        self.scheduler.add(Request(name, tuple(prompt), params, max_tokens, seed=0))
+
+    def steps(self, count: int = 10_000) -> dict[str, list[int]]:
+        """Run on, until all is done: the tokens that came, by request."""
+        outputs: dict[str, list[int]] = {}
+        while self.scheduler.has_work and count:
+            count -= 1
+            step = self.scheduler.schedule(0.0)
+            self.decisions += map(str, step.decisions)
+            self.width = max([self.width, *(len(c.table.block_ids) for c in step.chunks)])
+            for progress in self.scheduler.update(step, self.executor.execute(step), 0.0):
+                name = progress.request.request_id
+                outputs.setdefault(name, []).append(progress.sample.token_id)
+        return outputs
+
+    def say(self, name: str, tokens: list[int], max_tokens: int = 6) -> list[int]:
+        """Append, generate, and check what comes."""
+        history = [*self.scheduler.sessions.get(name).history, *tokens]
+        self.scheduler.append(name, tokens)
+        request = self.turn(name, max_tokens)
+        output = self.steps()[request.request_id]
+        assert output == expected_turn(history, request, self.windows)
+        assert list(self.scheduler.sessions.get(name).history) == [*history, *output]
+        return output
+
+
+def test_a_turn_computes_only_what_is_new() -> None:
+    talk = Talk()
+    talk.scheduler.open_session("s")
+    talk.say("s", list(range(1, 11)))
+    talk.scheduler.append("s", [1, 2])
+    talk.scheduler.append("s", [3])
+    request = talk.turn("s")
+    assert request.prompt_token_ids == (1, 2, 3)
+    (chunk,) = talk.scheduler.schedule(0.0).chunks
+    # The last token of the turn before was never an input of the model.
+    assert (chunk.start, len(chunk.token_ids), chunk.output_start) == (15, 4, 19)
+
+
+def test_a_session_goes_on_for_ever_in_a_fixed_number_of_blocks() -> None:
+    talk = Talk(num_blocks=10, sight=Sight(9, 5))
+    talk.scheduler.open_session("s")
+    for number in range(40):
+        talk.say("s", [number] * ((number + 1) % 7), max_tokens=9)
+    assert len(talk.scheduler.sessions.get("s").history) > 400
+    assert talk.width <= 10
+    assert not any("idle" in decision for decision in talk.decisions)
+
+
+@pytest.mark.parametrize("host_blocks", [0, 16])
+def test_idle_sessions_give_way_and_come_back(host_blocks: int) -> None:
+    talk = Talk(num_blocks=10, host_blocks=host_blocks)
+    for name in ("a", "b"):
+        talk.scheduler.open_session(name)
+        talk.say(name, list(range(10)))
+    talk.add("other", list(range(20, 40)), 10)  # eight of ten blocks
+    talk.steps()
+    verb = "swap" if host_blocks else "recompute"
+    given = [decision for decision in talk.decisions if decision.startswith(verb)]
+    assert given[0].startswith(f"{verb} a: idle while other could not be let in")
+    assert given[1].startswith(f"{verb} b: idle while other")
+    talk.say("a", [1, 2, 3])
+    talk.say("b", [4])
+
+
+def test_the_longest_idle_gives_way_first_and_no_more_than_needed() -> None:
+    talk = Talk(num_blocks=14)
+    for first, name in enumerate(("a", "b", "c")):
+        talk.scheduler.open_session(name)
+        talk.say(name, list(range(first, first + 10)))
+    talk.say("a", [5])  # now b has been idle for longest
+    talk.add("other", list(range(20, 32)), 2)
+    talk.steps()
+    idle = [decision.split(":")[0] for decision in talk.decisions if "idle while" in decision]
+    assert idle == ["recompute b"]
+
+
+def test_an_aborted_turn_leaves_what_it_was_given_and_gave() -> None:
+    talk = Talk()
+    talk.scheduler.open_session("s")
+    first = talk.say("s", list(range(1, 8)))
+    talk.scheduler.append("s", [9, 9])
+    request = talk.turn("s", 10)
+    wanted = expected_turn([*range(1, 8), *first, 9, 9], request, FULL)
+    cut_short = talk.steps(3)[request.request_id]
+    assert cut_short == wanted[:3]
+    assert talk.scheduler.abort(request.request_id)
+    assert not talk.scheduler.has_work
+    assert list(talk.scheduler.sessions.get("s").history) == [
+        *range(1, 8), *first, 9, 9, *cut_short
+    ]  # fmt: skip
+    talk.say("s", [])
+
+
+def test_a_failed_step_costs_the_turn_not_the_session() -> None:
+    talk = Talk()
+    talk.scheduler.open_session("s")
+    talk.say("s", list(range(1, 8)))
+    talk.scheduler.append("s", [3] * 6)
+    request = talk.turn("s")
+    step = talk.scheduler.schedule(0.0)
+    talk.scheduler.spoil(step.moves)
+    talk.scheduler.abort(request.request_id, spoiled=True)
+    session = talk.scheduler.sessions.get("s")
+    assert session.sequence.num_computed == 0
+    talk.executor.poison(0, range(32))  # nothing of it may be found again
+    talk.say("s", [4])
+
+
+def test_cuts_and_recomputes() -> None:
+    talk = Talk(sight=Sight(8, 3))
+    talk.scheduler.open_session("s")
+    talk.say("s", list(range(1, 21)))
+    talk.scheduler.hard_cut("s")
+    session = talk.scheduler.sessions.get("s")
+    assert (list(session.history), session.cache_epoch) == ([], 1)
+    assert talk.scheduler.allocator.usage().used == 0
+    with pytest.raises(RequestError, match="append something"):
+        talk.turn("s")
+    talk.say("s", list(range(30, 50)))
+    history = list(session.history)
+    talk.scheduler.append("s", [7])
+    talk.scheduler.recompute("s", 10)
+    assert list(session.history) == [*history[:3], *history[-9:], 7]
+    assert session.input_token_ids == (7,)
+    assert session.cache_epoch == 1
+    talk.say("s", [])
+    talk.scheduler.recompute("s", 1000)
+    assert len(session.history) == 3 + 10 + 6
+    talk.say("s", [2])
+    kinds = [event.what for event in session.events]
+    turn = [SessionVerb.APPEND, SessionVerb.GENERATE, SessionVerb.END]
+    assert kinds == [
+        SessionVerb.OPEN,
+        *turn,
+        SessionVerb.HARD_CUT,
+        *turn,
+        SessionVerb.APPEND,
+        SessionVerb.RECOMPUTE,
+        *turn,
+        SessionVerb.RECOMPUTE,
+        *turn,
+    ]
+    assert [event.number for event in session.events] == list(range(len(kinds)))
+    assert [event.num_tokens for event in session.events][:5] == [0, 20, 20, 26, 0]
+    assert {event.cache_epoch for event in session.events[4:]} == {1}
+
+
+def test_a_session_keeps_its_latest_events_only() -> None:
+    talk = Talk()
+    talk.scheduler.open_session("s")
+    for _ in range(3000):
+        talk.scheduler.append("s", [1])
+    events = talk.scheduler.sessions.get("s").events
+    assert (len(events), events[-1].number, events[-1].num_tokens) == (1000, 3000, 3000)
+
+
+def test_what_a_session_cannot_do_is_refused() -> None:
+    talk = Talk(max_num_sessions=2)
+    scheduler = talk.scheduler
+    for name in ("s", "other"):
+        scheduler.open_session(name)
+    with pytest.raises(RequestError, match="max_num_sessions, 2, are open"):
+        scheduler.open_session("third")
+    scheduler.close_session("other")
+    with pytest.raises(RequestError, match="already open"):
+        scheduler.open_session("s")
+    for verb in (
+        lambda: scheduler.append("other", [1]),
+        lambda: scheduler.hard_cut("other"),
+        lambda: scheduler.recompute("other", 1),
+        lambda: scheduler.close_session("other"),
+        lambda: talk.turn("other"),
+    ):
+        with pytest.raises(UnknownSessionError, match="session other is not open"):
+            verb()
+    with pytest.raises(RequestError, match="last_n must be at least 1"):
+        scheduler.recompute("s", 3)
+    scheduler.append("s", [1, 2])
+    with pytest.raises(RequestError, match="last_n must be at least 1"):
+        scheduler.recompute("s", 0)
+    for params, field in (
+        ({"n": 2}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"use_beam_search": True, "beam_width": 2}, "use_beam_search"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ):
+        with pytest.raises(RequestError) as refused:
+            talk.turn("s", **params)
+        assert refused.value.field == field
+    with pytest.raises(RequestError, match="201 tokens can never fit"):
+        talk.turn("s", 200)
+    assert scheduler.stats.decisions[Verdict.REFUSE.value] == 5
+    talk.turn("s")
+    for verb in (
+        lambda: scheduler.append("s", [1]),
+        lambda: scheduler.hard_cut("s"),
+        lambda: scheduler.recompute("s", 1),
+        lambda: scheduler.close_session("s"),
+        lambda: talk.turn("s"),
+    ):
+        with pytest.raises(SessionBusyError, match="has a turn under way, t7"):
+            verb()
+
+
+def test_a_turn_stands_in_line_by_when_it_came() -> None:
+    talk = Talk()
+    talk.scheduler.open_session("s")
+    for number in range(3):
+        talk.add(f"r{number}", [1, 2, 3])
+    talk.scheduler.append("s", [5])
+    turn = talk.turn("s")
+    talk.add("late", [1, 2, 3])
+    names = [group.request.request_id for group in talk.scheduler.waiting]
+    assert names == ["r0", "r1", "r2", turn.request_id, "late"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_rank_may_come_late_and_read_the_journal_from_a_file(seed: int) -> None:
+    run = random_run(seed)
+    journal: list[bytes] = []
+    seen: dict[int, str] = {}  # tables after so many events
+
+    def keep(event: Event) -> None:
+        seen[len(journal)] = repr(tables(run.allocator))
+        journal.append(pickle.dumps(event))
+        run.events.append(event)
+
+    run.scheduler = run.make_scheduler(max_num_sessions=4, attention_sinks=run.sinks, journal=keep)
+    run.run()
+    rank = Replica(run.make_scheduler(max_num_sessions=4, attention_sinks=run.sinks))
+    for number, event in enumerate(journal):
+        if not isinstance(pickle.loads(event), TOLD_AFTERWARDS):
+            assert repr(tables(rank.scheduler.allocator)) == seen[number]
+        rank.follow(pickle.loads(event))
+    assert tables(rank.scheduler.allocator) == tables(run.allocator)

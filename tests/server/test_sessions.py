@@ -1,0 +1,198 @@
+"""Streaming sessions over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from support.live_server import MODEL, LiveServer, events, eventually
+
+
+class HttpSession:
+    """One session of a server, by its routes."""
+
+    def __init__(self, server: LiveServer, **options: Any) -> None:
+        self._http = server.http
+        opened = self._http.post("/v1/sessions", json={"model": MODEL, **options})
+        assert opened.status_code == 200, opened.text
+        self.card = opened.json()
+        self.path = f"/v1/sessions/{self.card['id']}"
+
+    def post(self, verb: str, **body: Any) -> httpx.Response:
+        return self._http.post(f"{self.path}/{verb}", json=body)
+
+    def get(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self._http.get(self.path).json()
+        return answer
+
+    def delete(self) -> httpx.Response:
+        return self._http.delete(self.path)
+
+
+@contextmanager
+def session_of(server: LiveServer, **options: Any) -> Iterator[HttpSession]:
+    session = HttpSession(server, **options)
+    try:
+        yield session
+    finally:
+        session.delete()
+
+
+def test_turns_go_on_from_all_that_was_said(shared: LiveServer) -> None:
+    with session_of(shared) as session:
+        assert session.card["num_tokens"] == session.card["cache_epoch"] == 0
+        history = shared.tokenizer.encode("The town by the river")
+        appended = session.post("append", input="The town by the river").json()
+        assert appended["num_tokens"] == appended["num_input_tokens"] == len(history)
+        for seed in (3, 4):
+            answer = session.post("generate", max_tokens=9, seed=seed).json()
+            alone = shared.complete(prompt=history, max_tokens=9, seed=seed).json()
+            assert answer["choices"][0]["text"] == alone["choices"][0]["text"]
+            assert answer["choices"][0]["finish_reason"] == "length"
+            assert (answer["object"], answer["model"]) == ("text_completion", MODEL)
+            assert answer["usage"]["prompt_tokens"] == (len(history) if seed == 3 else 3)
+            history = list(shared.engine.sessions.get(session.card["id"]).history)
+            more = shared.tokenizer.encode(" and then so", add_special_tokens=False)
+            history += more
+            assert len(more) == 3
+            session.post("append", input=" and then so")
+        assert session.get()["num_tokens"] == len(history)
+
+
+def test_a_stream_says_what_the_whole_answer_says(shared: LiveServer) -> None:
+    ask = {"max_tokens": 12, "seed": 7}
+    with session_of(shared) as one, session_of(shared) as other:
+        for session in (one, other):
+            session.post("append", input=[5, 6, 7])
+        whole = one.post("generate", **ask).json()["choices"][0]["text"]
+        stream = other.post("generate", **ask, stream=True, stream_options={"include_usage": True})
+        *chunks, last = events(stream)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+        assert len(chunks) == 12
+        assert last["usage"]["total_tokens"] == 15
+
+
+def test_cuts_recomputes_and_their_events(shared: LiveServer) -> None:
+    with session_of(shared) as session:
+        session.post("append", input=[5, 6, 7, 8])
+        session.post("generate", max_tokens=3)
+        cut = session.post("recompute", last_n=2).json()
+        assert (cut["num_tokens"], cut["cache_epoch"]) == (2, 0)
+        cut = session.post("hard_cut").json()
+        assert (cut["num_tokens"], cut["cache_epoch"]) == (0, 1)
+        told = session.get()["events"]
+        assert [event["what"] for event in told] == [
+            "open", "append", "generate", "end", "recompute", "hard_cut",
+        ]  # fmt: skip
+        assert [event["num_tokens"] for event in told] == [0, 4, 4, 7, 2, 0]
+        assert told[3]["request_id"].startswith("turn-")
+
+
+def test_a_closed_session_is_gone(shared: LiveServer) -> None:
+    with session_of(shared) as session:
+        session.post("append", input=[5, 6, 7, 8])
+        session.post("generate", max_tokens=3)
+        assert session.delete().json() == {
+            "id": session.card["id"], "object": "session", "deleted": True,
+        }  # fmt: skip
+        assert shared.is_idle()
+        for answer in (
+            shared.http.get(session.path),
+            session.delete(),
+            session.post("append", input="x"),
+            session.post("generate", max_tokens=3),
+            session.post("hard_cut"),
+            session.post("recompute", last_n=3),
+        ):
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "session_not_found"
+
+
+def test_a_client_that_leaves_ends_its_turn_only(server: LiveServer) -> None:
+    with session_of(server) as session:
+        session.post("append", input=[5, 6, 7])
+        server.executor.fail = lambda step: time.sleep(0.02)  # slow, so that there is time to act
+        body = {"max_tokens": 150, "stream": True}
+        with server.http.stream("POST", f"{session.path}/generate", json=body) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            assert session.get()["busy"]
+            for verb, given in (
+                ("append", {"input": "x"}),
+                ("generate", {}),
+                ("hard_cut", {}),
+                ("recompute", {"last_n": 3}),
+            ):
+                busy = session.post(verb, **given)
+                assert (busy.status_code, busy.json()["error"]["code"]) == (409, "session_busy")
+        eventually(lambda: not session.get()["busy"])
+        assert server.num_aborted == 1
+        known = session.get()["num_tokens"]
+        assert 3 < known < 150
+        answer = session.post("generate", max_tokens=4)
+        assert answer.json()["usage"]["completion_tokens"] == 4
+        assert session.get()["num_tokens"] == known + 4
+    eventually(server.is_idle)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "param"),
+    [
+        ("generate", {"n": 2}, "n"),
+        ("generate", {"use_beam_search": True, "beam_width": 2}, "use_beam_search"),
+        ("generate", {"prompt_logprobs": 1}, "prompt_logprobs"),
+        ("generate", {"cache_salt": "x"}, "cache_salt"),
+        ("generate", {"priority": 1}, "priority"),
+        ("generate", {"prompt": "x"}, "prompt"),
+        ("generate", {"echo": True}, "echo"),
+        ("generate", {"max_tokens": 1000}, "max_tokens"),
+        ("append", {"input": ""}, "input"),
+        ("append", {"input": [10**6]}, "input"),
+        ("append", {"input": {"text": "x"}}, "input"),
+        ("append", {"input": [5] * 300}, "input"),
+        ("append", {}, "input"),
+        ("recompute", {"last_n": 0}, "last_n"),
+        ("recompute", {"last_n": "3"}, "last_n"),
+        ("recompute", {}, "last_n"),
+    ],
+)
+def test_refusals_name_the_field(
+    verb: str, body: dict[str, Any], param: str, shared: LiveServer
+) -> None:
+    with session_of(shared) as session:
+        session.post("append", input=[5, 6])
+        answer = session.post(verb, **body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        assert session.get()["num_tokens"] == 2
+
+
+def test_an_empty_session_has_nothing_to_go_on_from(shared: LiveServer) -> None:
+    with session_of(shared) as session:
+        answer = session.post("generate")
+        assert answer.status_code == 400
+        assert "append something" in answer.json()["error"]["message"]
+
+
+def test_an_unknown_model_is_refused(shared: LiveServer) -> None:
+    answer = shared.http.post("/v1/sessions", json={"model": "other"})
+    assert answer.json()["error"]["code"] == "model_not_found"
+    with session_of(shared) as session:
+        session.post("append", input=[5, 6])
+        assert session.post("generate", model="other").status_code == 404
+        assert session.post("generate", model=MODEL).status_code == 200
+
+
+def test_only_so_many_sessions_are_open(server: LiveServer) -> None:
+    server.engine.scheduler.sessions.max_num_sessions = 2
+    with session_of(server), session_of(server):
+        answer = server.http.post("/v1/sessions", json={"model": MODEL})
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "too_many_sessions"
+        assert "max_num_sessions, 2" in answer.json()["error"]["message"]
+        assert server.metric("quire:num_sessions") == 2
+    assert server.metric("quire:num_sessions") == 0

@@ -1,0 +1,222 @@
+"""Random lives of sessions beside other requests, each followed by a second rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.errors import RequestError, SessionBusyError
+from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
+from quire.scheduling import Replica, Request, SamplingParams, SequenceGroup
+from quire.scheduling.journal import Event
+from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
+from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged
+
+TICKS = 60
+
+
+@dataclass
+class _Session:
+    """A session as its user keeps account of it."""
+
+    session_id: str
+    salt: str
+    history: list[int] = field(default_factory=list)
+    epoch: int = 0
+    turn: Request | None = None
+    expected: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+    def end_turn(self) -> None:
+        assert self.turn is not None
+        assert self.output == self.expected[: len(self.output)]
+        self.history += self.output
+        self.turn, self.output = None, []
+
+
+def tables(allocator: KVAllocator) -> object:
+    """All that a rank knows of memory."""
+    lanes = allocator.lanes if isinstance(allocator, LayeredAllocator) else (allocator,)
+    known = []
+    for lane in lanes:
+        assert isinstance(lane, PagedAllocator)
+        lists = {
+            seq_id: (*table.blocks, table.num_tokens, table.num_dropped, table.swapped)
+            for seq_id, table in lane._tables.items()
+        }
+        known.append((lists, lane.device.ref_counts, lane.device._hashes, lane.host.ref_counts))
+    return known
+
+
+class SessionRun(SchedulerRun):
+    """Sessions append, generate, cut, recompute and are closed, with other requests beside them."""
+
+    def __init__(
+        self, seed: int, make_allocator: MakeAllocator = make_paged, windows: Windows = FULL
+    ) -> None:
+        super().__init__(seed, make_allocator, windows)
+        self.sinks = self.rng.choice([0, 0, 2, 5])
+        self.events: list[Event] = []
+        self.scheduler = self.make_scheduler(
+            max_num_sessions=4, attention_sinks=self.sinks, journal=self.events.append
+        )
+        replica = self.make_scheduler(max_num_sessions=4, attention_sinks=self.sinks)
+        self.rank = Replica(replica)
+        self.open: dict[str, _Session] = {}
+        self.groups: list[SequenceGroup] = []
+        self.held_seconds = self.last_time = 0.0
+        self.num_turns = 0
+        self.cuts = 0
+
+    # -- the second rank -------------------------------------------------------------------
+
+    def check(self) -> None:
+        for event in self.events:
+            self.rank.follow(event)
+        self.events.clear()
+        assert tables(self.rank.scheduler.allocator) == tables(self.allocator)
+        super().check()
+
+    def pass_time(self, now: float) -> None:
+        held = sum(lane.device.num_held for lane in self.lanes())
+        self.held_seconds += (now - self.last_time) * held
+        self.last_time = now
+
+    # -- what users do ---------------------------------------------------------------------
+
+    def act(self, now: float) -> None:
+        """Something that a user may do between two steps, or during one."""
+        rng, scheduler = self.rng, self.scheduler
+        if len(self.open) < 3 and rng.random() < 0.4:
+            number = f"s{now}-{len(self.events)}-{rng.random()}"
+            session = _Session(number, rng.choice(["", "salt"]))
+            scheduler.open_session(number, session.salt)
+            self.open[number] = session
+            self.groups.append(scheduler.sessions.get(number).resting)
+        if not self.open:
+            return
+        session = rng.choice(list(self.open.values()))
+        name = session.session_id
+        if session.turn is not None:
+            try:
+                rng.choice([scheduler.hard_cut, scheduler.close_session])(name)
+            except SessionBusyError:
+                if rng.random() < 0.2:
+                    assert scheduler.abort(session.turn.request_id)
+                    session.end_turn()
+                return
+            raise AssertionError("a busy session was changed")
+        deed = rng.random()
+        if deed < 0.4 or not session.history:
+            tokens = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 20))]
+            if rng.random() < 0.3:
+                tokens = [7, 8, 9, 10] * rng.randint(1, 4)
+            scheduler.append(name, tokens)
+            session.history += tokens
+        elif deed < 0.85:
+            self.generate(session)
+        elif deed < 0.9:
+            self.cut(session)
+        elif deed < 0.96:
+            self.recompute(session, rng.randint(1, 30))
+        else:
+            scheduler.close_session(name)
+            del self.open[name]
+
+    def cut(self, session: _Session) -> None:
+        self.scheduler.hard_cut(session.session_id)
+        session.history, session.epoch = [], session.epoch + 1
+        self.cuts += 1
+
+    def recompute(self, session: _Session, last_n: int) -> None:
+        self.scheduler.recompute(session.session_id, last_n)
+        first = max(self.sinks, len(session.history) - last_n)
+        session.history = session.history[: self.sinks] + session.history[first:]
+
+    def generate(self, session: _Session) -> None:
+        rng = self.rng
+        params = SamplingParams(
+            max_tokens=rng.randint(1, 20), presence_penalty=rng.choice([0.0, 1.0])
+        )
+        known = self.scheduler.sessions.get(session.session_id)
+        assert list(known.history) == session.history
+        assert known.cache_epoch == session.epoch
+        self.num_turns += 1
+        request = Request(
+            request_id=f"t{self.num_turns}",
+            prompt_token_ids=known.input_token_ids,
+            params=params,
+            max_tokens=params.max_tokens or 1,
+            seed=rng.randrange(1000),
+            arrival=self.last_time,
+            eos_token_ids=frozenset([EOS]),
+        )
+        try:
+            self.groups.append(self.scheduler.add_turn(session.session_id, request))
+        except RequestError as error:
+            assert "never fit" in str(error)
+            self.recompute(session, 3)
+            return
+        session.turn = request
+        session.expected = expected_turn(session.history, request, self.windows)
+
+    # -- the run ---------------------------------------------------------------------------
+
+    def submit(self, number: int) -> None:
+        super().submit(number)
+        group = self.scheduler.group(f"r{number}")
+        if group is not None:
+            self.groups.append(group)
+
+    def step(self, now: float) -> None:
+        self.pass_time(now)
+        by_turn = {s.turn.request_id: s for s in self.open.values() if s.turn is not None}
+        step = self.scheduler.schedule(now)
+        assert step.chunks, "a scheduler with work must compute something"
+        self.check()
+        assert self.rank.step.moves == step.moves
+        assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
+        self.decisions.update(decision.what.value for decision in step.decisions)
+        self.decisions.update(d.what.value + " idle" for d in step.decisions if "idle" in d.why)
+        if self.rng.random() < 0.1:  # while the step is under way
+            self.act(now)
+            self.check()
+        result = self.executor.execute(step)
+        self.failed_moves += len(result.failed_moves)
+        self.pass_time(now + 0.5)
+        for progress in self.scheduler.update(step, result, now + 0.5):
+            request_id = progress.request.request_id
+            if request_id not in by_turn:
+                self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+                continue
+            session = by_turn[request_id]
+            session.output.append(progress.sample.token_id)
+            if progress.finish_reason is not None:
+                assert session.output == session.expected
+                session.end_turn()
+            elif self.rng.random() < 0.03:  # a stop string
+                self.scheduler.finish(progress.seq_id)
+                session.end_turn()
+        self.check()
+        for number, lane in enumerate(self.lanes()):
+            self.executor.poison(number, lane.device._blank)
+
+    def run(self) -> None:
+        clock = 0
+        while clock < TICKS or self.scheduler.has_work:
+            if clock < TICKS:
+                self.act(float(clock))
+                if self.rng.random() < 0.1:
+                    self.submit(clock)
+                self.check()
+            if self.scheduler.has_work:
+                self.step(float(clock))
+            clock += 1
+            assert clock < 20_000, "no progress"
+        for name in list(self.open):
+            self.scheduler.close_session(name)
+        self.check()
+        charged = sum(group.memory.block_seconds for group in self.groups)
+        assert abs(charged - self.held_seconds) < 1e-6, "each pays for its time"
+        usage = self.allocator.usage()
+        assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+        assert self.scheduler.running == self.scheduler.waiting == []
