@@ -6,7 +6,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test kernels clean
+.PHONY: serve test sanitize clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -17,10 +17,9 @@ test: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(ARGS)
 
-# The C++ beside the Python sources, for work on it: a second `make kernels` compiles what changed.
-kernels: $(VENV)/installed-dev
-	cmake -S . -B build/kernels -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DQUIRE_IN_TREE=ON
-	cmake --build build/kernels --parallel
+# The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
+sanitize: $(VENV)/installed-dev
+	scripts/sanitize.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build

@@ -111,7 +111,7 @@ void attend(const Attend& a) {
   }
 }
 
-// The largest of any type's.
+// Of floats, the widest type that anything is kept in.
 int64_t scratch_bytes(const Attend& a) {
   Dealer dealer{nullptr};
   FewRows<float, WideProducts<float>>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);
@@ -127,6 +127,7 @@ void argmax(const Argmax&);
 int64_t product_scratch(const Product&);
 void product(const Product&);
 
+extern const Build build;
 const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,   attend,
                      norm_rows,      activate,  argmax,    product_scratch, product};
 

@@ -5,6 +5,8 @@
 // the maximum grows (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 #pragma once
 
+#include <type_traits>
+
 #include "layout.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -14,6 +16,7 @@ template <class KV>
 struct WideProducts {
   typedef float Query;
   static constexpr int step = W;
+  static constexpr bool pairs = false;
   typedef F Key;
   QUIRE_INLINE Key key(const KV* k) { return load(k); }
   QUIRE_INLINE Key key(const KV* k, int n) { return load_some(k, n); }
@@ -25,6 +28,7 @@ struct WideProducts {
 struct PairProducts {
   typedef bf16 Query;
   static constexpr int step = 2 * W;
+  static constexpr bool pairs = true;
   typedef __m512i Key;
   QUIRE_INLINE Key key(const bf16* k) { return _mm512_loadu_si512(k); }
   QUIRE_INLINE Key key(const bf16* k, int n) {
@@ -67,8 +71,10 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
       }
     }
     if (i < dim) {
+#pragma GCC unroll 16
       for (int j = 0; j < columns; j++) {
         typename Products::Key key = Products::key(keys.keys[j0 + j] + i, dim - i);
+#pragma GCC unroll 4
         for (int g = 0; g < Rows; g++) {
           sum[g * columns + j] = Products::add(sum[g * columns + j], queries + g * width + i, key);
         }
@@ -76,6 +82,7 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
     }
     float found[W];
     store(found, sums(sum));
+#pragma GCC unroll 4
     for (int g = 0; g < Rows; g++) {
       __builtin_memcpy(scores + g * chunk + j0, found + g * columns, columns * sizeof(float));
     }
@@ -84,8 +91,8 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
 
 // out[g] = out[g] * fade[g] + sum of weights[g][j] * value j, for ``Vectors`` vectors of dimensions.
 template <int Rows, int Vectors, bool Whole, class KV>
-static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const float* weights,
-                   const float* fade, float* out, int64_t width) {
+static void gather(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, int64_t left,
+                   const float* weights, const float* fade, float* out, int64_t width) {
   F sum[Rows][Vectors];
 #pragma GCC unroll 4
   for (int g = 0; g < Rows; g++) {
@@ -94,6 +101,10 @@ static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const floa
   }
   for (int j = 0; j < values.n; j++) {
     F value[Vectors];
+    if (next) {
+#pragma GCC unroll 4
+      for (unsigned v = 0; v < Vectors * W * sizeof(KV); v += 64) __builtin_prefetch((const char*)(next->values[j] + at) + v);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) {
       const KV* from = values.values[j] + at + v * W;
@@ -114,24 +125,93 @@ static void gather(const Chunk<KV>& values, int64_t at, int64_t left, const floa
 }
 
 template <int Rows, class KV>
-static void gather_all(const Chunk<KV>& values, int64_t dim, const float* weights,
+static void gather_all(const Chunk<KV>& values, const Chunk<KV>* next, int64_t dim, const float* weights,
                        const float* fade, float* out, int64_t width) {
   constexpr int most = W == 16 ? 4 : 2;  // as many sums as registers allow
   int64_t at = 0;
   for (; at + most * W <= dim; at += most * W) {
-    gather<Rows, most, true>(values, at, 0, weights, fade, out, width);
+    gather<Rows, most, true>(values, next, at, 0, weights, fade, out, width);
   }
-  for (; at + W <= dim; at += W) gather<Rows, 1, true>(values, at, 0, weights, fade, out, width);
-  if (at < dim) gather<Rows, 1, false>(values, at, dim - at, weights, fade, out, width);
+  for (; at + W <= dim; at += W) gather<Rows, 1, true>(values, next, at, 0, weights, fade, out, width);
+  if (at < dim) gather<Rows, 1, false>(values, next, at, dim - at, weights, fade, out, width);
 }
+
+#if defined(__AVX512BF16__)
+// The same for pairs of bf16 values, two columns at a time, and Vectors times 32 dimensions. In
+// ``out`` those of 32 are in the order of ``unpack``: see ``in_order``.
+template <int Rows, int Vectors>
+static void gather_pairs(const Chunk<bf16>& values, const Chunk<bf16>* next, int64_t at,
+                         uint32_t mask, const bf16* weights, const float* fade, float* out,
+                         int64_t width) {
+  F sum[Rows][2 * Vectors];
+#pragma GCC unroll 4
+  for (int g = 0; g < Rows; g++) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 2 * Vectors; v++) sum[g][v] = load(out + g * width + at + v * W) * fade[g];
+  }
+  for (int j = 0; j < values.n; j += 2) {
+    F pair[2 * Vectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; v++) {
+      __m512i a = _mm512_maskz_loadu_epi16(mask, values.values[j] + at + v * 32);
+      __m512i b = _mm512_maskz_loadu_epi16(mask, values.values[j + 1] + at + v * 32);
+      pair[2 * v] = (F)_mm512_unpacklo_epi16(a, b);
+      pair[2 * v + 1] = (F)_mm512_unpackhi_epi16(a, b);
+      if (next) {
+        __builtin_prefetch(next->values[j] + at + v * 32, 0, 3);
+        __builtin_prefetch(next->values[j + 1] + at + v * 32, 0, 3);
+      }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < Rows; g++) {
+      __m512i weight = _mm512_set1_epi32(read<int32_t>(weights + g * chunk + j));
+#pragma GCC unroll 4
+      for (int v = 0; v < 2 * Vectors; v++) {
+        sum[g][v] = (F)_mm512_dpbf16_ps((__m512)sum[g][v], (__m512bh)weight, (__m512bh)pair[v]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int g = 0; g < Rows; g++) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 2 * Vectors; v++) store(out + g * width + at + v * W, sum[g][v]);
+  }
+}
+
+template <int Rows>
+static void gather_all(const Chunk<bf16>& values, const Chunk<bf16>* next, int64_t dim,
+                       const bf16* weights, const float* fade, float* out, int64_t width) {
+  int64_t at = 0;
+  for (; at + 64 <= dim; at += 64) {
+    gather_pairs<Rows, 2>(values, next, at, ~0u, weights, fade, out, width);
+  }
+  for (; at < dim; at += 32) {
+    uint32_t mask = dim - at >= 32 ? ~0u : (1u << (dim - at)) - 1;
+    gather_pairs<Rows, 1>(values, next, at, mask, weights, fade, out, width);
+  }
+}
+
+// Dimensions back in their order: low and high halves of groups of 8 lie 16 apart.
+QUIRE_INLINE void in_order(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += 2 * W) {
+    __m512 low = _mm512_loadu_ps(x + i), high = _mm512_loadu_ps(x + i + W);
+    const __m512i first = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(x + i, _mm512_permutex2var_ps(low, first, high));
+    _mm512_storeu_ps(x + i + W, _mm512_permutex2var_ps(low, second, high));
+  }
+}
+#endif
 
 template <class KV, class Products>
 struct FewRows {
   typedef typename Products::Query Query;
+  typedef std::conditional_t<Products::pairs, bf16, float> Weight;
 
   Context<KV> context;
   Query* queries[2];  // turned for the window, and for the sinks: [rows, key_width]
   float* scores;      // [rows, chunk]
+  Weight* weights;    // [rows, chunk], the scores' place where they are floats
   float* sums;        // [rows, value_width]
   float* most;        // [rows] running maxima
   float* total;       // [rows] running sums
@@ -141,6 +221,8 @@ struct FewRows {
     rows = round_up(rows, 4);
     for (auto& query : queries) query = dealer.take<Query>(rows * context.key_width);
     scores = dealer.take<float>(rows * chunk);
+    weights = dealer.take<Weight>(rows * chunk);
+    if constexpr (!Products::pairs) weights = scores;
     sums = dealer.take<float>(rows * context.value_width);
     most = dealer.take<float>(rows);
     total = dealer.take<float>(rows);
@@ -167,7 +249,11 @@ struct FewRows {
       take(work, rows, chunks[turn], chunks[turn ^ 1], queries[two && chunks[turn].sinks]);
     }
     for (int r = 0; r < rows; r++) {
-      finish_row(context, work, r, most[r], total[r], sums + r * context.value_width);
+      float* row = sums + r * context.value_width;
+#if defined(__AVX512BF16__)
+      if constexpr (Products::pairs) in_order(row, context.value_width);
+#endif
+      finish_row(context, work, r, most[r], total[r], row);
     }
   }
 
@@ -192,16 +278,16 @@ struct FewRows {
         default: score<Products, 4>(now, next, a.key_dim, q, context.key_width, s);
       }
     }
-    for (int j = 0; j < next.n; j++) fetch_row(next.values[j], a.value_dim);
     weigh(work, rows, now);
     for (int r = 0; r < rows; r += 4) {
-      const float* w = scores + r * chunk;
+      const Weight* w = weights + r * chunk;
       float* s = sums + r * context.value_width;
+      const Chunk<KV>* ahead = r || !next.n ? nullptr : &next;
       switch (rows - r) {
-        case 1: gather_all<1>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        case 2: gather_all<2>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        case 3: gather_all<3>(now, a.value_dim, w, fade + r, s, context.value_width); break;
-        default: gather_all<4>(now, a.value_dim, w, fade + r, s, context.value_width);
+        case 1: gather_all<1>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        case 2: gather_all<2>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        case 3: gather_all<3>(now, ahead, a.value_dim, w, fade + r, s, context.value_width); break;
+        default: gather_all<4>(now, ahead, a.value_dim, w, fade + r, s, context.value_width);
       }
     }
   }
@@ -241,6 +327,7 @@ struct FewRows {
         sum += weight;
         store(s + j, a.value_scales ? weight * load(value_scale + j) : weight);
       }
+      if constexpr (Products::pairs) narrow(s, weights + r * chunk, end);
       total[r] = total[r] * fade[r] + lanes_sum(sum);
     }
   }

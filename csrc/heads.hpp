@@ -104,11 +104,11 @@ QUIRE_INLINE float store_row(const float* x, int8_t* out, int64_t n) {
     float a = __builtin_fabsf(x[i]);
     most = a > most || a != a ? a : most;
   }
-  float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0.0f;
+  float scale = most / 127.0f, step = most > 0 ? scale : 1.0f;
   const F half = splat(12582912.0f);  // 1.5 * 2^23 rounds to nearest even
   int64_t i = 0;
-  for (; i + W <= n; i += W) store(out + i, load(x + i) * inverse + half - half);
-  if (i < n) store_some(out + i, load(x + i) * inverse + half - half, n - i);
+  for (; i + W <= n; i += W) store(out + i, load(x + i) / step + half - half);
+  if (i < n) store_some(out + i, load(x + i) / step + half - half, n - i);
   return scale;
 }
 

@@ -60,12 +60,27 @@ QUIRE_INLINE F minimum(F a, F b) { return a > b ? b : a; }
 // --- numbers in memory: float, bf16, f16, int8_t ---------------------------------------------
 
 QUIRE_INLINE F load(const float* p) { return read<F>(p); }
-QUIRE_INLINE F load(const bf16* p) {
-  return (F)(__builtin_convertvector(read<U16>(p), U) << 16);
-}
-QUIRE_INLINE F load(const int8_t* p) {
-  return __builtin_convertvector(__builtin_convertvector(read<I8>(p), I), F);
-}
+
+// GCC widens and narrows whole vectors in several steps where there is one instruction.
+#if defined(__AVX512F__)
+QUIRE_INLINE U widen_16(const void* p) { return (U)_mm512_cvtepu16_epi32(read<__m256i>(p)); }
+QUIRE_INLINE I widen_8(const void* p) { return (I)_mm512_cvtepi8_epi32(read<__m128i>(p)); }
+QUIRE_INLINE void narrow_16(void* p, U v) { write(p, _mm512_cvtepi32_epi16((__m512i)v)); }
+QUIRE_INLINE void narrow_8(void* p, I v) { write(p, _mm512_cvtepi32_epi8((__m512i)v)); }
+#else
+#if defined(__AVX2__)
+QUIRE_INLINE U widen_16(const void* p) { return (U)_mm256_cvtepu16_epi32(read<__m128i>(p)); }
+QUIRE_INLINE I widen_8(const void* p) { return (I)_mm256_cvtepi8_epi32(_mm_loadu_si64(p)); }
+#else
+QUIRE_INLINE U widen_16(const void* p) { return __builtin_convertvector(read<U16>(p), U); }
+QUIRE_INLINE I widen_8(const void* p) { return __builtin_convertvector(read<I8>(p), I); }
+#endif
+QUIRE_INLINE void narrow_16(void* p, U v) { write(p, __builtin_convertvector(v, U16)); }
+QUIRE_INLINE void narrow_8(void* p, I v) { write(p, __builtin_convertvector(v, I8)); }
+#endif
+
+QUIRE_INLINE F load(const bf16* p) { return (F)(widen_16(p) << 16); }
+QUIRE_INLINE F load(const int8_t* p) { return __builtin_convertvector(widen_8(p), F); }
 
 #if defined(__AVX512F__)
 QUIRE_INLINE F load(const f16* p) { return (F)_mm512_cvtph_ps(read<__m256i>(p)); }
@@ -76,7 +91,7 @@ QUIRE_INLINE void store(f16* p, F v) { write(p, _mm256_cvtps_ph((__m256)v, 0)); 
 #else
 QUIRE_INLINE F load(const f16* p) {
   // Shifted into place, a half's exponent is 112 short; a product restores it, subnormals too.
-  U h = __builtin_convertvector(read<U16>(p), U);
+  U h = widen_16(p);
   U sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
   U finite = (U)((F)rest * splat(0x1p112f));
   U special = rest | 0x7f800000u;  // infinities and NaN
@@ -91,7 +106,7 @@ QUIRE_INLINE void store(f16* p, F v) {
   U half = (rest < 0x38800000u) ? small : (normal >> 13);
   half = (rest >= 0x477ff000u) ? splat(0x7c00u) : half;
   half = (rest > 0x7f800000u) ? splat(0x7e00u) : half;
-  write(p, __builtin_convertvector(half | (sign >> 16), U16));
+  narrow_16(p, half | (sign >> 16));
 }
 #endif
 
@@ -105,12 +120,10 @@ QUIRE_INLINE U bf16_bits(F v) {  // round to nearest even; in the upper halves
 #if defined(__AVX512BF16__)
 QUIRE_INLINE void store(bf16* p, F v) { write(p, (__m256i)_mm512_cvtneps_pbh((__m512)v)); }
 #else
-QUIRE_INLINE void store(bf16* p, F v) {
-  write(p, __builtin_convertvector(bf16_bits(v) >> 16, U16));
-}
+QUIRE_INLINE void store(bf16* p, F v) { narrow_16(p, bf16_bits(v) >> 16); }
 #endif
 QUIRE_INLINE void store(int8_t* p, F v) {  // of whole numbers from -127 to 127
-  write(p, __builtin_convertvector(__builtin_convertvector(v, I), I8));
+  narrow_8(p, __builtin_convertvector(v, I));
 }
 
 // The first n < W numbers, and zeros.
@@ -169,6 +182,7 @@ QUIRE_INLINE F fold(F x, F y) {
 
 template <int H>
 QUIRE_INLINE void fold_all(F* rows) {
+#pragma GCC unroll 16
   for (int i = 0; i < H; i++) rows[i] = fold<H>(rows[i], rows[i + H]);
   if constexpr (H > 1) fold_all<H / 2>(rows);
 }

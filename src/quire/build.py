@@ -125,7 +125,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         model.kv_shapes,
         capacity.lanes,
         config.block_size,
-        model.dtype,
+        _kv_dtype(config, model),
         kernels,
         config.swap_path,
     )
@@ -220,7 +220,7 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=bytes_per_token(model.kv_shapes, model.dtype),
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, _kv_dtype(config, model)),
         block_size=config.block_size,
         lanes=lanes,
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
@@ -241,8 +241,9 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
         else Window(window, config.max_num_batched_tokens, config.attention_sinks)
         for window in groups
     ]
+    kv_dtype = _kv_dtype(config, model)
     block_bytes = [
-        bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
+        bytes_per_token([model.kv_shapes[layer] for layer in layers], kv_dtype) * size
         for layers in groups.values()
     ]
     lengths = [blocks_of(_longest(config, model), size, window) for window in seen]
@@ -270,6 +271,13 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
 def _longest(config: EngineConfig, model: Model) -> int | None:
     """The longest sequence to serve, whatever the pool allows; None: there is no longest."""
     return model.max_positions if config.window is None else config.max_model_len
+
+
+def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    return dtype
 
 
 def _longest_that_fits(

@@ -37,7 +37,12 @@ class EngineConfig:
         "generation_config.json says; none, as OpenAI's API does",
     )
     dtype: str = _setting(
-        "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
+        "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
+    )
+    kv_cache_dtype: str = _setting(
+        "auto",
+        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 with a "
+        "scale for each key and value",
     )
     quantization: str | None = _setting(
         None,
@@ -178,6 +183,7 @@ _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
 }

@@ -160,7 +160,7 @@ class CPUKernels:
     ) -> None:
         """See ``Kernels.copy_blocks``."""
         threads = torch.get_num_threads()
-        for part, other in zip(_tensors(source), _tensors(target), strict=True):
+        for part, other in zip(source.parts, target.parts, strict=True):
             size = part[0].numel() * part.element_size()
             _native.copy_blocks(part.data_ptr(), other.data_ptr(), size, pairs, threads)
 
@@ -169,7 +169,7 @@ class CPUKernels:
         if known is None:
             known = self._norms[id(norm)] = (norm, _native_norm(norm))
         rows, width = x.shape
-        out = x.new_empty((rows, width))
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
         data, stride = x.data_ptr(), x.stride(0)
         self._native.norm(
             known[1],
@@ -215,11 +215,6 @@ def _rows(x: Tensor) -> Tensor:
     """x [T, heads, D] with contiguous tokens."""
     _, heads, dim = x.stride()
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
-
-
-def _tensors(kv: LayerKV) -> list[Tensor]:
-    parts = (kv.keys, kv.values, kv.key_scales, kv.value_scales)
-    return [part for part in parts if part is not None]
 
 
 def _native_norm(norm: Norm) -> _native.Norm:

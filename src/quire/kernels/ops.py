@@ -30,6 +30,12 @@ class LayerKV(NamedTuple):
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
     value_scales: Tensor | None = None
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """Its tensors, whose first dimension is the blocks."""
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [part for part in every if part is not None]
+
 
 class LaneTables(NamedTuple):
     """Where the tokens of a step are kept in the layers of one lane, which share a window.

@@ -28,7 +28,14 @@ def texts(outputs: Sequence[RequestOutput]) -> list[list[list[int]]]:
 
 
 def make_llm(directory: Path, blocks: int, **options: Any) -> LLM:
-    roomy = LLM(directory, block_size=BLOCK_SIZE, max_model_len=128, max_num_seqs=64)
+    kv_dtype = options.get("kv_cache_dtype", "auto")
+    roomy = LLM(
+        directory,
+        block_size=BLOCK_SIZE,
+        max_model_len=128,
+        max_num_seqs=64,
+        kv_cache_dtype=kv_dtype,
+    )
     block_bytes = roomy.capacity.kv_bytes_per_token * BLOCK_SIZE
     return LLM(
         directory,
@@ -38,6 +45,19 @@ def make_llm(directory: Path, blocks: int, **options: Any) -> LLM:
         kv_cache_memory_bytes=blocks * block_bytes,
         **options,
     )
+
+
+def test_int8_blocks_keep_their_scales(model_dir: ModelDir) -> None:
+    """Copied on write, swapped out and back."""
+    directory, prompts = model_dir("llama"), random_prompts(33, 41, 37)
+    roomy = make_llm(directory, 200, kv_cache_dtype="int8")
+    exact = LLM(directory).capacity.kv_bytes_per_token
+    assert roomy.capacity.kv_bytes_per_token < exact
+    wanted = roomy.generate(prompts, SAMPLES, use_tqdm=False)
+    llm = make_llm(directory, 50, kv_cache_dtype="int8", preemption_mode="swap", swap_space=0.01)
+    got = llm.generate(prompts, SAMPLES, use_tqdm=False)
+    assert texts(got) == texts(wanted)
+    assert sum(output.metrics.num_swaps for output in got) > 0
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute", "auto"])

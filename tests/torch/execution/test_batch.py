@@ -79,3 +79,17 @@ def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
     assert layer.keys.dtype == torch.bfloat16
     assert not layer.keys.any() and not layer.values.any()
     assert bytes_per_token(shapes, torch.bfloat16) == 2 * (4 + 3) * 2
+
+
+def test_a_cache_of_int8_has_a_scale_for_each_key_and_value() -> None:
+    shapes = (KVShape(2, 4, 3),)
+    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.int8, choose_kernels(torch.bfloat16))
+    (layer,) = cache.layers
+    assert layer.keys.dtype == layer.values.dtype == torch.int8
+    assert layer.key_scales is not None and layer.value_scales is not None
+    assert layer.key_scales.shape == layer.value_scales.shape == (5, 2, 8)
+    assert bytes_per_token(shapes, torch.int8) == 2 * (4 + 3 + 2 * 4)
+    assert sum(part.nbytes for part in layer.parts) == 5 * 8 * bytes_per_token(shapes, torch.int8)
+    layer.key_scales[1], layer.value_scales[1] = 0.5, 0.25
+    cache.move([BlockMove(MoveKind.COPY, 1, 4)])
+    assert (layer.key_scales[4] == 0.5).all() and (layer.value_scales[4] == 0.25).all()

@@ -135,9 +135,14 @@ def make_case(
 
 
 def attend(
-    kernels: Kernels, case: Case, spec: AttentionSpec, rotation: Rotation | None = None
+    kernels: Kernels,
+    case: Case,
+    spec: AttentionSpec,
+    rotation: Rotation | None = None,
+    kv: LayerKV | None = None,
 ) -> Tensor:
-    kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone())
+    """On a copy of the pool, or on ``kv``."""
+    kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone()) if kv is None else kv
     plan = kernels.plan(case.batch)
     return kernels.attend(
         case.query, case.new(case.keys), case.new(case.values), kv, spec, plan, rotation
@@ -202,6 +207,69 @@ def test_mixed_batch(
         assert_equal_to_plain(
             kernels, case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap)
         )
+
+
+@with_types
+@pytest.mark.parametrize("dim", [32, 96, 128, 256])
+def test_head_sizes(kernels: Kernels, dtype: torch.dtype, dim: int) -> None:
+    case = make_case(dtype, (7, 1), (dim, dim), 16, ((20, 1), (70, 33)))
+    assert_equal_to_plain(kernels, case, AttentionSpec(dim**-0.5))
+
+
+@with_types
+@pytest.mark.parametrize("kv_dtype", [*DTYPES, torch.int8], ids=str)
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_the_cache_may_have_another_type(
+    kernels: Kernels, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int
+) -> None:
+    """What was stored is near the new keys and values; attention is that over what was stored."""
+    ragged = tuple((context, context) for context, _ in RAGGED)
+    case = make_case(dtype, (6, 2), (40, 24), block_size, ragged)
+    rows = case.kv.keys.shape[:3]
+    scales = [torch.full(rows, torch.nan) for _ in range(2 if kv_dtype == torch.int8 else 0)]
+    kv = LayerKV(case.kv.keys.to(kv_dtype), case.kv.values.to(kv_dtype), 0, *scales)
+    found = attend(kernels, replace(case, kv=kv), AttentionSpec(0.15), kv=kv)
+    slots = case.batch.lanes[0].slots
+    stored = []
+    for i, (pool, of) in enumerate(((kv.keys, case.keys), (kv.values, case.values))):
+        kept = pool[slots // block_size, :, slots % block_size].double()
+        new = case.new(of).double()
+        if scales:
+            scale = scales[i][slots // block_size, :, slots % block_size].double()[..., None]
+            kept *= scale
+            assert ((kept - new).abs() <= scale * 0.501).all()
+            assert torch.allclose(scale * 127, new.abs().amax(dim=2, keepdim=True))
+        else:
+            assert torch.allclose(kept, new, rtol=torch.finfo(kv_dtype).eps, atol=1e-7)
+        stored.append(list(kept.split([context for context, _ in ragged])))
+    expected = plain(replace(case, keys=stored[0], values=stored[1]), AttentionSpec(0.15))
+    assert (found.double() - expected).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 1500])
+def test_long_contexts_are_divided_among_threads(
+    kernels: Kernels, threads: int, dtype: torch.dtype, window: int | None
+) -> None:
+    torch.set_num_threads(threads)
+    try:
+        for ragged in (((3000, 1),), ((3000, 1), (40, 1), (900, 1)), ((2500, 5), (600, 200))):
+            case = make_case(dtype, (9, 3), (64, 64), 16, ragged)
+            for _ in range(2):  # counters of parts are used again
+                assert_equal_to_plain(kernels, case, AttentionSpec(0.125, window))
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_block_may_be_read_in_the_step_that_fills_it(kernels: Kernels) -> None:
+    """Equal prompts of one step share blocks: here the last token of the first one's only block."""
+    case = make_case(ragged=((4, 1), (5, 1)))
+    tables = case.batch.lanes[0].block_tables
+    tables[1, 0] = tables[0, 0]
+    for of in (case.keys, case.values):
+        of[1][:4] = of[0]
+    assert_equal_to_plain(kernels, case, AttentionSpec(0.25))
 
 
 @pytest.mark.parametrize("ragged", [((7, 1),), ((7, 7),), ((6, 1), (9, 1)), ((6, 3), (9, 4))])

@@ -1,0 +1,171 @@
+"""Attention alone: over blocks against over contiguous memory, and against the machine's limits.
+
+    python benchmarks/attention.py [--threads 2] [--instruction-set avx2]
+
+Paged: blocks of 16 tokens in random order. Contiguous: the same code, one block for each sequence.
+Read: summing a large tensor, the memory bandwidth. Product: a square bf16 or float32 matrix product
+by torch. All of one line are measured in turns in one run; the figures are medians, the last column
+is the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from quire.threads import usable_cores, wait_briefly
+
+wait_briefly()
+
+import torch  # noqa: E402
+
+from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV  # noqa: E402
+
+BLOCK_SIZE = 16
+SECONDS = 2.0  # for all measurements of a line
+
+
+class Load(NamedTuple):
+    """A batch of equal sequences, and the layer's shape."""
+
+    sequences: int
+    context: int
+    new_tokens: int
+    heads: int
+    kv_heads: int
+    dim: int
+
+    @property
+    def kv_elements(self) -> int:
+        return 2 * self.sequences * self.context * self.kv_heads * self.dim
+
+    @property
+    def operations(self) -> int:
+        """Of the products that a causal mask leaves."""
+        older = self.context - self.new_tokens
+        seen = self.new_tokens * older + self.new_tokens * (self.new_tokens + 1) // 2
+        return 4 * self.sequences * seen * self.heads * self.dim
+
+
+DECODES = (
+    Load(64, 4096, 1, 9, 3, 64),
+    Load(1, 65536, 1, 9, 3, 64),
+    Load(64, 4096, 1, 14, 2, 64),
+    Load(16, 4096, 1, 32, 8, 128),
+    Load(64, 275, 1, 9, 3, 64),
+)
+PREFILLS = (
+    Load(1, 2048, 2048, 9, 3, 64),
+    Load(1, 4096, 512, 9, 3, 64),
+    Load(1, 2048, 2048, 32, 8, 128),
+)
+CACHES = (
+    (torch.bfloat16, torch.bfloat16),
+    (torch.bfloat16, torch.int8),
+    (torch.float32, torch.float32),
+)
+
+
+def attention(
+    kernels: CPUKernels, load: Load, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int
+) -> Callable[[], object]:
+    """One layer's attention over a pool whose blocks lie in random order."""
+    blocks = -(-load.context // block_size)
+    tables = torch.randperm(load.sequences * blocks).view(load.sequences, blocks)
+    positions = torch.arange(load.context - load.new_tokens, load.context)
+    slots = tables[:, positions // block_size] * block_size + positions % block_size
+    batch = AttentionBatch(
+        positions=positions.repeat(load.sequences),
+        query_starts=tuple(range(0, slots.numel() + 1, load.new_tokens)),
+        context_lens=torch.full((load.sequences,), load.context),
+        prompt_lens=torch.full((load.sequences,), load.context),
+        lanes=(
+            LaneTables(slots.flatten(), tables, torch.zeros(load.sequences, dtype=torch.int64)),
+        ),
+        block_size=block_size,
+    )
+    rows = (tables.numel(), load.kv_heads, block_size)
+    parts = [torch.randint(-99, 99, (*rows, load.dim)).to(kv_dtype) for _ in range(2)]
+    scales = [torch.rand(rows) for _ in range(2)] if kv_dtype == torch.int8 else []
+    kv = LayerKV(parts[0], parts[1], 0, *scales)
+    tokens = slots.numel()
+    query = torch.randn(tokens, load.heads, load.dim).to(dtype)
+    key, value = torch.randn(2, tokens, load.kv_heads, load.dim).to(dtype)
+    plan, spec = kernels.plan(batch), AttentionSpec(load.dim**-0.5 / 100)
+    return lambda: kernels.attend(query, key, value, kv, spec, plan)
+
+
+def in_turns(works: Sequence[Callable[[], object]]) -> list[float]:
+    """Median seconds of each."""
+    times: list[list[float]] = [[] for _ in works]
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for work, own in zip(works, times, strict=True):
+            start = time.perf_counter()
+            work()
+            own.append(time.perf_counter() - start)
+    return [statistics.median(own[1:]) for own in times]
+
+
+def name(load: Load, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
+    new = f"{load.new_tokens:,} new of " if load.new_tokens > 1 else ""
+    types = " / ".join(str(t).removeprefix("torch.") for t in (dtype, kv_dtype))
+    return (
+        f"{load.sequences} x {new}{load.context:,}, {load.heads}/{load.kv_heads} heads of "
+        f"{load.dim}, {types}"
+    )
+
+
+def decodes(kernels: CPUKernels) -> None:
+    print("decode | paged | contiguous | read | paged / contiguous | of read bandwidth")
+    memory = torch.randn(1 << 26)
+    for load in DECODES:
+        for dtype, kv_dtype in CACHES:
+            paged = attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE)
+            contiguous = attention(kernels, load, dtype, kv_dtype, load.context)
+            seconds = in_turns((paged, contiguous, memory.sum))
+            num_bytes = load.kv_elements * kv_dtype.itemsize
+            rates = [num_bytes / t / 1e9 for t in seconds[:2]]
+            rates.append(memory.nbytes / seconds[2] / 1e9)
+            print(
+                f"{name(load, dtype, kv_dtype)} | {rates[0]:.1f} GB/s | {rates[1]:.1f} | "
+                f"{rates[2]:.1f} | {seconds[0] / seconds[1]:.3f} | {rates[0] / rates[2]:.0%}",
+                flush=True,
+            )
+
+
+def prefills(kernels: CPUKernels) -> None:
+    print("prefill | paged | contiguous | product | paged / contiguous | of product")
+    for load in PREFILLS:
+        for dtype, kv_dtype in CACHES:
+            paged = attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE)
+            contiguous = attention(kernels, load, dtype, kv_dtype, load.context)
+            square = torch.randn(1024, 1024).to(dtype)
+            seconds = in_turns((paged, contiguous, lambda x=square: x @ x))  # type: ignore[misc]
+            rates = [load.operations / t / 1e9 for t in seconds[:2]]
+            rates.append(2 * 1024**3 / seconds[2] / 1e9)
+            print(
+                f"{name(load, dtype, kv_dtype)} | {rates[0]:.0f} GFLOP/s | {rates[1]:.0f} | "
+                f"{rates[2]:.0f} | {seconds[0] / seconds[1]:.3f} | {rates[0] / rates[2]:.0%}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--instruction-set", choices=instruction_sets(), default="")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    kernels = CPUKernels(arguments.instruction_set)
+    print(f"{kernels.instruction_set}, {arguments.threads} threads")
+    decodes(kernels)
+    prefills(kernels)
+
+
+if __name__ == "__main__":
+    main()
