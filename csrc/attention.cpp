@@ -124,9 +124,11 @@ int64_t scratch_bytes(const Attend& a) {
 void norm_rows(const NormRows&);
 void activate(const Activate&);
 void argmax(const Argmax&);
+int64_t product_scratch(const Product&);
+void product(const Product&);
 
 extern const Build build;
-const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,
-                            attend,         norm_rows, activate,  argmax};
+const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,   attend,
+                     norm_rows,      activate,  argmax,    product_scratch, product};
 
 }  // namespace quire::QUIRE_ISA

@@ -1,5 +1,7 @@
 #include "builds.hpp"
 
+#include <stdexcept>
+
 namespace quire {
 
 // __builtin_cpu_supports reads cpuid, and for AVX also whether the system saves the registers.
@@ -13,7 +15,8 @@ const Build* const* usable_builds() {
                 __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16")) *next++ = &avx512_bf16::build;
+    if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
+      *next++ = &avx512_bf16::build;
     if (avx512) *next++ = &avx512::build;
     if (avx2) *next++ = &avx2::build;
 #endif
@@ -22,6 +25,13 @@ const Build* const* usable_builds() {
   }();
   (void)filled;
   return usable;
+}
+
+const Build& usable_build(const std::string& name) {
+  for (const Build* const* build = usable_builds(); *build; build++) {
+    if (name.empty() || name == (*build)->name) return **build;
+  }
+  throw std::invalid_argument("this machine cannot run the kernels for " + name);
 }
 
 }  // namespace quire

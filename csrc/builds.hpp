@@ -1,6 +1,8 @@
 // The instruction sets that this module was built for, best first.
 #pragma once
 
+#include <string>
+
 #include "interface.hpp"
 
 namespace quire {
@@ -22,5 +24,8 @@ extern const Build build;
 
 // A null-terminated list of those that this processor and its operating system can run.
 const Build* const* usable_builds();
+
+// The one called ``name``, or the best. Throws std::invalid_argument if the machine lacks it.
+const Build& usable_build(const std::string& name);
 
 }  // namespace quire

@@ -150,6 +150,8 @@ struct Argmax {
   int threads;
 };
 
+struct Product;  // products.hpp
+
 // The code of one instruction set.
 struct Build {
   const char* name;
@@ -161,6 +163,8 @@ struct Build {
   void (*norm)(const NormRows&);
   void (*activate)(const Activate&);
   void (*argmax)(const Argmax&);
+  int64_t (*product_scratch)(const Product&);
+  void (*product)(const Product&);
 };
 
 }  // namespace quire

@@ -8,28 +8,19 @@
 #include <nanobind/stl/vector.h>
 #include <omp.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "builds.hpp"
+#include "products_module.hpp"
 #include "schedule.hpp"
+#include "workspace.hpp"
 
 namespace nb = nanobind;
 
 namespace quire {
 namespace {
-
-typedef uintptr_t Address;
-
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
 
 Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred) {
   return {at<void>(weight), at<void>(bias), DType(dtype), eps, centred, true};
@@ -41,40 +32,10 @@ struct Layer {
   int lane = 0;
 };
 
-// Memory that grows as needed and is kept between calls.
-template <class T>
-class Workspace {
- public:
-  T* get(size_t n) {
-    if (n > size_) {
-      memory_ = std::unique_ptr<T[], Free>(static_cast<T*>(std::aligned_alloc(64, (n * sizeof(T) + 63) / 64 * 64)));
-      if (!memory_) throw std::bad_alloc();
-      size_ = n;
-    }
-    return memory_.get();
-  }
-  size_t bytes() const { return size_ * sizeof(T); }
-
- private:
-  struct Free {
-    void operator()(T* p) const { std::free(p); }
-  };
-  std::unique_ptr<T[], Free> memory_;
-  size_t size_ = 0;
-};
-
 // The kernels of one instruction set, with their workspace.
 class Kernels {
  public:
-  explicit Kernels(const std::string& name) {
-    for (const Build* const* build = usable_builds(); *build; build++) {
-      if (name.empty() || name == (*build)->name) {
-        build_ = *build;
-        return;
-      }
-    }
-    throw std::invalid_argument("this machine cannot run the kernels for " + name);
-  }
+  explicit Kernels(const std::string& name) : build_(&usable_build(name)) {}
 
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const { return scratch_.bytes() + parts_.bytes(); }
@@ -139,7 +100,7 @@ class Kernels {
   static constexpr int64_t parallel_from = 1 << 18;
   static constexpr int64_t elementwise_from = 1 << 17;
 
-  const Build* build_ = nullptr;
+  const Build* build_;
   Workspace<char> scratch_;
   Workspace<float> parts_;
 };
@@ -232,4 +193,5 @@ NB_MODULE(_native, m) {
       .def("argmax", &Kernels::argmax, nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
+  bind_products(m);
 }

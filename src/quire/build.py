@@ -180,10 +180,14 @@ def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
 
 def _load_model(config: EngineConfig, directory: Path) -> Model:
     if config.window is None:
-        return load_model(directory, config.dtype, config.max_model_len)
+        return load_model(
+            directory, config.dtype, config.max_model_len, quantization=config.quantization
+        )
     # The length of its texts is then no matter of the model's.
     streaming = Streaming(config.window, config.attention_sinks)
-    return load_model(directory, config.dtype, streaming=streaming)
+    return load_model(
+        directory, config.dtype, streaming=streaming, quantization=config.quantization
+    )
 
 
 def _recorder(config: EngineConfig) -> RequestRecorder | None:

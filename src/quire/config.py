@@ -44,6 +44,11 @@ class EngineConfig:
         "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 with a "
         "scale for each key and value",
     )
+    quantization: str | None = _setting(
+        None,
+        "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
+        "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
+    )
     max_model_len: int | None = _setting(
         None,
         "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
@@ -112,6 +117,11 @@ class EngineConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+        if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
+            raise ConfigError(
+                f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
+                f"got {self.quantization!r}"
+            )
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -174,6 +184,7 @@ _COUNTS = (
     "threads",
     "window",
 )
+_QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),

@@ -96,3 +96,36 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+
+class Packed:
+    @staticmethod
+    def make(
+        form: int,
+        rounds_rows: bool,
+        inputs: int,
+        outputs: int,
+        weights: int,
+        scales: int,
+        group_zeros: int,
+        group: int,
+        bias: int,
+        /,
+    ) -> Packed: ...
+
+class Products:
+    def __init__(self, instruction_set: str, /) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def multiply(
+        self,
+        weight: Packed,
+        x: int,
+        x_stride: int,
+        out: int,
+        rows: int,
+        dtype: int,
+        threads: int,
+        /,
+    ) -> None: ...

@@ -7,6 +7,7 @@ import logging
 import torch
 
 from quire.kernels.ops import Kernels
+from quire.kernels.products import Products
 from quire.kernels.reference import ReferenceKernels
 
 logger = logging.getLogger(__name__)
@@ -30,3 +31,11 @@ def choose_kernels(dtype: torch.dtype) -> Kernels:
     if kernels.instruction_set == "portable":
         logger.warning("this processor has no AVX2: its kernels are the portable ones, slower")
     return kernels
+
+
+def choose_products() -> Products | None:
+    """The best products with packed weights that there are here; None without the C++."""
+    try:
+        return Products()
+    except ImportError:  # of which choose_kernels warns
+        return None

@@ -85,7 +85,7 @@ def read_config(directory: Path) -> ModelConfig:
 
     Raises:
         ModelError: a file is missing or is not a JSON object, or the model is none that a decoder
-            can run: encoder-decoder, quantised, or without ``architectures``.
+            can run: encoder-decoder, or without ``architectures``.
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory")
@@ -96,9 +96,6 @@ def read_config(directory: Path) -> ModelConfig:
     architecture = str(architectures[0])
     if fields.get("is_encoder_decoder", bool, False):
         raise ModelError(f"{architecture} is an encoder-decoder model; only decoders are served")
-    if "quantization_config" in fields:
-        method = fields.section("quantization_config").get("quant_method", str, "unnamed")
-        raise ModelError(f"{fields.source}: quantization_config ({method}) is not supported")
 
     generation = Fields({}, "")
     if (directory / "generation_config.json").exists():

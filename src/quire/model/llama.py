@@ -26,9 +26,10 @@ from quire.kernels.ops import (
 )
 from quire.model.base import Streaming, checked_max_positions
 from quire.model.config import Fields, ModelConfig
-from quire.model.layers import MLP, Linear
+from quire.model.layers import MLP
+from quire.model.linear import Linear, LinearReader, PlainLinear
 from quire.model.rope import RopeConfig
-from quire.model.weights import Weights, read_linear
+from quire.model.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ class LlamaModel:
         self,
         config: ModelConfig,
         weights: Weights,
+        linears: LinearReader,
         max_model_len: int | None,
         streaming: Streaming | None = None,
     ) -> None:
@@ -199,16 +201,20 @@ class LlamaModel:
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
 
         shape = (llama.vocab_size, llama.hidden_size)
-        self._embedding = weights.take("model.embed_tokens.weight", *shape)
+        # As in transformers 5, a head that is stored is used even where the config says tied.
+        embedding = "model.embed_tokens.weight"
+        if llama.tied_embeddings and "lm_head.weight" not in weights:
+            self._head = linears.table(embedding, *shape)
+            self._embed = self._head.rows
+        else:
+            self._head = linears.table("lm_head.weight", *shape)
+            self._embed = PlainLinear(weights.take(embedding, *shape)).rows
         self._layers = [
-            _read_layer(llama, weights, index, window, streaming.sinks if streaming else 0)
+            _read_layer(llama, weights, linears, index, window, streaming.sinks if streaming else 0)
             for index, window in enumerate(llama.windows)
         ]
         self._norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
-        # As in transformers 5, a head that is stored is used even where the config says tied.
-        tied = llama.tied_embeddings and "lm_head.weight" not in weights
-        self._head = Linear(self._embedding if tied else weights.take("lm_head.weight", *shape))
-        self.weight_bytes = weights.bytes_taken
+        self.weight_bytes = weights.bytes_taken + linears.nbytes
 
     def forward(
         self,
@@ -220,7 +226,7 @@ class LlamaModel:
         """See ``Model.forward``."""
         plan = kernels.plan(batch)
         rotation = self._rope.rotation(batch)
-        x = torch.embedding(self._embedding, token_ids)
+        x = self._embed(token_ids)
         h = kernels.norm(x, self._layers[0].attention_norm)
         next_norms = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
         for layer, layer_kv, next_norm in zip(self._layers, kv, next_norms, strict=True):
@@ -255,7 +261,12 @@ def _refuse_to_stream(config: LlamaConfig, streaming: Streaming) -> None:
 
 
 def _read_layer(
-    config: LlamaConfig, weights: Weights, index: int, window: int | None, sinks: int
+    config: LlamaConfig,
+    weights: Weights,
+    linears: LinearReader,
+    index: int,
+    window: int | None,
+    sinks: int,
 ) -> _Layer:
     prefix = f"model.layers.{index}"
     hidden, head_dim = config.hidden_size, config.head_dim
@@ -268,12 +279,12 @@ def _read_layer(
 
     return _Layer(
         attention_norm=_read_norm(config, weights, f"{prefix}.input_layernorm", hidden),
-        qkv=_read_qkv(config, weights, f"{prefix}.self_attn", [head_dim * n for n in heads]),
-        output=read_linear(
-            weights, f"{prefix}.self_attn.o_proj", head_dim * heads[0], hidden, config.output_bias
+        qkv=_read_qkv(config, linears, f"{prefix}.self_attn", [head_dim * n for n in heads]),
+        output=linears.linear(
+            [f"{prefix}.self_attn.o_proj"], head_dim * heads[0], [hidden], config.output_bias
         ),
         mlp_norm=_read_norm(config, weights, f"{prefix}.post_attention_layernorm", hidden),
-        mlp=_read_mlp(config, weights, f"{prefix}.mlp"),
+        mlp=_read_mlp(config, linears, f"{prefix}.mlp"),
         heads=heads,
         spec=AttentionSpec(
             scale=head_dim**-0.5,
@@ -285,25 +296,18 @@ def _read_layer(
     )
 
 
-def _read_qkv(config: LlamaConfig, weights: Weights, prefix: str, widths: list[int]) -> Linear:
-    hidden, bias = config.hidden_size, config.qkv_bias
+def _read_qkv(config: LlamaConfig, linears: LinearReader, prefix: str, widths: list[int]) -> Linear:
+    names = [f"{prefix}.{name}_proj" for name in "qkv"]
     if config.fused:
-        return read_linear(weights, f"{prefix}.qkv_proj", hidden, sum(widths), bias)
-    parts = [
-        read_linear(weights, f"{prefix}.{name}", hidden, width, bias)
-        for name, width in zip(("q_proj", "k_proj", "v_proj"), widths, strict=True)
-    ]
-    return Linear.joined(parts)
+        names, widths = [f"{prefix}.qkv_proj"], [sum(widths)]
+    return linears.linear(names, config.hidden_size, widths, config.qkv_bias)
 
 
-def _read_mlp(config: LlamaConfig, weights: Weights, prefix: str) -> MLP:
+def _read_mlp(config: LlamaConfig, linears: LinearReader, prefix: str) -> MLP:
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    names, widths = [f"{prefix}.gate_proj", f"{prefix}.up_proj"], [inner, inner]
     if config.fused:
-        up = read_linear(weights, f"{prefix}.gate_up_proj", hidden, 2 * inner, bias)
-    else:
-        parts = ("gate_proj", "up_proj")
-        up = Linear.joined(
-            [read_linear(weights, f"{prefix}.{name}", hidden, inner, bias) for name in parts]
-        )
-    down = read_linear(weights, f"{prefix}.down_proj", inner, hidden, bias)
+        names, widths = [f"{prefix}.gate_up_proj"], [2 * inner]
+    up = linears.linear(names, hidden, widths, bias)
+    down = linears.linear([f"{prefix}.down_proj"], inner, [hidden], bias)
     return MLP(up, down, config.activation, gated=True)

@@ -8,12 +8,16 @@ from pathlib import Path
 import torch
 
 from quire.errors import ConfigError, ModelError
+from quire.kernels.dispatch import choose_products
+from quire.kernels.products import Products
 from quire.model import llama, opt
 from quire.model.base import Model, Streaming
 from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.linear import LinearReader, Quantization
+from quire.model.linear.checkpoints import read_checkpoint
 from quire.model.weights import Weights
 
-_Builder = Callable[[ModelConfig, Weights, int | None], Model]
+_Builder = Callable[[ModelConfig, Weights, LinearReader, int | None], Model]
 
 # Architectures with code of their own; any other decoder runs through transformers.
 NATIVE: Mapping[str, _Builder] = {
@@ -79,6 +83,7 @@ def load_model(
     dtype: str = "auto",
     max_model_len: int | None = None,
     streaming: Streaming | None = None,
+    quantization: str | None = None,
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -87,41 +92,60 @@ def load_model(
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
+        quantization: how to round the weights, a value of ``Quantization``; None leaves them.
 
     Raises:
-        ConfigError: ``dtype`` is unknown, or the model cannot attend as ``streaming`` says.
+        ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, or its
+            weights are rounded already.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
     config = read_config(directory)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
-    if streaming is not None:
-        return _load_streaming(config, directory, wanted, max_model_len, streaming)
     build = NATIVE.get(config.architecture)
-    if build is None:
-        from quire.model.transformers_model import TransformersModel
-
-        return TransformersModel.load(config, directory, wanted, max_model_len)
-    weights = Weights(directory, wanted)
-    model = build(config, weights, max_model_len)
-    weights.finish()
-    return model
-
-
-def _load_streaming(
-    config: ModelConfig,
-    directory: Path,
-    dtype: torch.dtype | None,
-    max_model_len: int | None,
-    streaming: Streaming,
-) -> Model:
-    if config.architecture not in llama.ARCHITECTURES:
+    if streaming is not None and config.architecture not in llama.ARCHITECTURES:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; "
             f"{config.architecture} is none, but these are: {', '.join(llama.ARCHITECTURES)}"
         )
-    weights = Weights(directory, dtype)
-    model = llama.LlamaModel(config, weights, max_model_len, streaming)
+    if build is None:
+        if _is_rounded(config) or quantization is not None:
+            raise ModelError(
+                f"quantization is for architectures with code of their own: {', '.join(NATIVE)}; "
+                f"this is {config.architecture}"
+            )
+        from quire.model.transformers_model import TransformersModel
+
+        return TransformersModel.load(config, directory, wanted, max_model_len)
+    products = choose_products()
+    weights = Weights(directory, wanted, copies=products is not None)
+    linears = _read_linears(config, weights, products, quantization)
+    if streaming is not None:
+        model: Model = llama.LlamaModel(config, weights, linears, max_model_len, streaming)
+    else:
+        model = build(config, weights, linears, max_model_len)
     weights.finish()
     return model
+
+
+def _is_rounded(config: ModelConfig) -> bool:
+    return "quantization_config" in config.fields
+
+
+def _read_linears(
+    config: ModelConfig, weights: Weights, products: Products | None, quantization: str | None
+) -> LinearReader:
+    rounded = _is_rounded(config)
+    if products is None and (rounded or quantization is not None):
+        raise ModelError("quantised weights need the C++ kernels, which this installation lacks")
+    if rounded and quantization is not None:
+        raise ConfigError(
+            f"quantization is {quantization!r}, but the weights in {weights.directory} are "
+            "quantised already; leave the option out"
+        )
+    checkpoint = None
+    if rounded:
+        checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
+    rounding = None if quantization is None else Quantization(quantization)
+    return LinearReader(weights, products, rounding, checkpoint)

@@ -25,8 +25,9 @@ from quire.kernels.ops import (
 )
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
-from quire.model.layers import MLP, Linear
-from quire.model.weights import Weights, read_linear
+from quire.model.layers import MLP
+from quire.model.linear import Linear, LinearReader, PlainLinear
+from quire.model.weights import Weights
 
 ARCHITECTURES = ("OPTForCausalLM",)
 
@@ -119,7 +120,13 @@ class OPTModel:
 
     kv_depends_on_prompt_length = False
 
-    def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        linears: LinearReader,
+        max_model_len: int | None,
+    ) -> None:
         """Take the family's tensors from ``weights``.
 
         Raises:
@@ -139,25 +146,30 @@ class OPTModel:
         plain = "decoder.embed_tokens.weight" in weights
         prefix = "decoder" if plain else "model.decoder"
         shape = (opt.vocab_size, opt.embedding_size)
-        self._embedding = weights.take(f"{prefix}.embed_tokens.weight", *shape)
+        # As in transformers 5, a head that is stored is used even where the config says tied.
+        embedding = f"{prefix}.embed_tokens.weight"
+        if opt.tied_embeddings and "lm_head.weight" not in weights:
+            self._head = linears.table(embedding, *shape)
+            self._embed = self._head.rows
+        else:
+            self._head = linears.table("lm_head.weight", *shape)
+            self._embed = PlainLinear(weights.take(embedding, *shape)).rows
         self._positions = weights.take(
             f"{prefix}.embed_positions.weight", positions + _POSITION_OFFSET, opt.hidden_size
         )
         self._project_in = self._project_out = None
         if opt.embedding_size != opt.hidden_size:
             narrow, wide = opt.embedding_size, opt.hidden_size
-            self._project_in = read_linear(weights, f"{prefix}.project_in", narrow, wide, False)
-            self._project_out = read_linear(weights, f"{prefix}.project_out", wide, narrow, False)
+            self._project_in = linears.linear([f"{prefix}.project_in"], narrow, [wide], False)
+            self._project_out = linears.linear([f"{prefix}.project_out"], wide, [narrow], False)
         self._layers = [
-            _read_layer(opt, weights, f"{prefix}.layers.{index}") for index in range(opt.num_layers)
+            _read_layer(opt, weights, linears, f"{prefix}.layers.{index}")
+            for index in range(opt.num_layers)
         ]
         self._norm = (
             _read_norm(opt, weights, f"{prefix}.final_layer_norm") if opt.final_norm else None
         )
-        # As in transformers 5, a head that is stored is used even where the config says tied.
-        tied = opt.tied_embeddings and "lm_head.weight" not in weights
-        self._head = Linear(self._embedding if tied else weights.take("lm_head.weight", *shape))
-        self.weight_bytes = weights.bytes_taken
+        self.weight_bytes = weights.bytes_taken + linears.nbytes
 
     def forward(
         self,
@@ -168,7 +180,7 @@ class OPTModel:
     ) -> Tensor:
         """See ``Model.forward``."""
         plan = kernels.plan(batch)
-        x = torch.embedding(self._embedding, token_ids)
+        x = self._embed(token_ids)
         if self._project_in is not None:
             x = self._project_in(x)
         x = x + torch.embedding(self._positions, batch.positions + _POSITION_OFFSET)
@@ -183,20 +195,23 @@ class OPTModel:
         return self._head(hidden).float()
 
 
-def _read_layer(config: OPTConfig, weights: Weights, prefix: str) -> _Layer:
+def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str) -> _Layer:
     hidden, ffn = config.hidden_size, config.ffn_size
 
-    def linear(name: str, inputs: int, outputs: int) -> Linear:
-        return read_linear(weights, f"{prefix}.{name}", inputs, outputs, config.bias)
+    def linear(names: list[str], inputs: int, outputs: int) -> Linear:
+        paths = [f"{prefix}.{name}" for name in names]
+        return linears.linear(paths, inputs, [outputs] * len(names), config.bias)
 
-    projections = [linear(f"self_attn.{name}_proj", hidden, hidden) for name in "qkv"]
     return _Layer(
         attention_norm=_read_norm(config, weights, f"{prefix}.self_attn_layer_norm"),
-        qkv=Linear.joined(projections),
-        output=linear("self_attn.out_proj", hidden, hidden),
+        qkv=linear([f"self_attn.{name}_proj" for name in "qkv"], hidden, hidden),
+        output=linear(["self_attn.out_proj"], hidden, hidden),
         mlp_norm=_read_norm(config, weights, f"{prefix}.final_layer_norm"),
         mlp=MLP(
-            linear("fc1", hidden, ffn), linear("fc2", ffn, hidden), config.activation, gated=False
+            linear(["fc1"], hidden, ffn),
+            linear(["fc2"], ffn, hidden),
+            config.activation,
+            gated=False,
         ),
         norm_first=config.norm_first,
         num_heads=config.num_heads,

@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.errors import ModelError
-from quire.model.layers import Linear
 
 INDEX = "model.safetensors.index.json"
 
@@ -23,48 +22,78 @@ INDEX = "model.safetensors.index.json"
 _COMPUTED = ("rotary_emb.inv_freq",)
 
 
-class Weights:
-    """The checkpoint in a directory: each tensor is taken once, with the shape it must have."""
+_MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 
-    def __init__(self, directory: Path, dtype: torch.dtype | None) -> None:
+
+class Weights:
+    """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
+
+    def __init__(self, directory: Path, dtype: torch.dtype | None, copies: bool = False) -> None:
         """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
+
+        ``copies``: what is taken is no view, so that the files can be closed.
 
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
         """
-        self._files: dict[str, tuple[Path, Any]] = {}  # by tensor name: where it is, open
+        self._files: dict[str, Path] = {}  # by tensor name
+        self._open: dict[Path, Any] = {}
         for path in _checkpoint_files(directory):
-            handle = _open(path)
-            self._files.update(dict.fromkeys(handle.keys(), (path, handle)))
+            self._open[path] = _open(path)
+            self._files.update(dict.fromkeys(self._open[path].keys(), path))
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.bytes_taken = 0
+        self._bytes_mapped = 0
+        self._copies = copies
         self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor called ``name``.
+        """The tensor called ``name``, for the model to keep.
 
         Raises:
-            ModelError: there is none, it has another shape, or it cannot be read.
+            ModelError: there is none, it has another shape or no floats, or it cannot be read.
         """
+        tensor = self.read(name, *shape)
+        self.bytes_taken += tensor.nbytes
+        return tensor.clone() if self._copies else tensor
+
+    def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """As ``take``, but to make something else of; ``dtype`` None is the model's."""
+        tensor = self._read(name, *shape)
+        if not tensor.is_floating_point():
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
+        return tensor.to(dtype or self.dtype)
+
+    def read_codes(self, name: str, *shape: int) -> Tensor:
+        """As ``read``, of int32."""
+        tensor = self._read(name, *shape)
+        if tensor.dtype != torch.int32:
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
+        return tensor
+
+    def _read(self, name: str, *shape: int) -> Tensor:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
-        path, handle = self._files[name]
+        path = self._files[name]
         try:
-            tensor: Tensor = handle.get_tensor(name)
+            tensor: Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {error}") from error
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-        if not tensor.is_floating_point():
-            raise ModelError(f"{path}: {name} holds {tensor.dtype}; quantised weights are refused")
         self._taken.add(name)
-        tensor = tensor.to(self.dtype)
-        self.bytes_taken += tensor.nbytes
+        self._bytes_mapped += tensor.nbytes
+        if self._copies and self._bytes_mapped > _MOST_MAPPED:
+            # Pages that were read count as ours until the mapping goes, with its last tensor.
+            self._bytes_mapped = 0
+            self._open = {path: _open(path) for path in self._open}
         return tensor
 
     def finish(self) -> None:
@@ -82,17 +111,11 @@ class Weights:
             )
 
     def _first_dtype(self) -> torch.dtype:
-        for name, (_, handle) in self._files.items():
-            dtype: torch.dtype = handle.get_tensor(name).dtype
+        for name, path in self._files.items():
+            dtype: torch.dtype = self._open[path].get_tensor(name).dtype
             if dtype.is_floating_point:
                 return dtype
         return torch.float32
-
-
-def read_linear(weights: Weights, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
-    """The projection whose tensors are called ``name.weight`` and, with ``bias``, ``name.bias``."""
-    weight = weights.take(f"{name}.weight", outputs, inputs)
-    return Linear(weight, weights.take(f"{name}.bias", outputs) if bias else None)
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:

@@ -42,7 +42,10 @@ def edited(model_dir: ModelDir, tmp_path: Path) -> Callable[..., Path]:
         ({"architectures": None}, "architectures is missing"),
         ({"architectures": ["NoSuchModel"]}, "NoSuchModel is not a decoder"),
         ({"is_encoder_decoder": True}, "LlamaForCausalLM is an encoder-decoder"),
-        ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\)"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config has quant_method fp8",
+        ),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "64"}, "hidden_size must be int, but is '64'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),

@@ -72,10 +72,19 @@ def test_computed_tables_of_old_checkpoints_are_left_alone(tmp_path: Path) -> No
     Weights(tmp_path, torch.float32).finish()
 
 
-def test_quantised_tensors_are_refused(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match=r"a holds torch\.int8"):
-        Weights(tmp_path, None).take("a", 4)
+def test_other_types_are_refused(tmp_path: Path) -> None:
+    tensors = {"a": torch.ones(4, dtype=torch.int8), "b": torch.ones(4)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    weights = Weights(tmp_path, None)
+    with pytest.raises(ModelError, match=r"a holds torch\.int8 where floats are expected"):
+        weights.take("a", 4)
+    with pytest.raises(ModelError, match=r"b holds torch\.float32 where int32 is expected"):
+        weights.read_codes("b", 4)
+
+
+def test_copies_do_not_need_the_file(single: Path) -> None:
+    tensor = Weights(single, torch.float32, copies=True).take("a", 2, 3)
+    assert not is_mapped(tensor, single / "model.safetensors")
 
 
 def test_no_weights(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+#include "products_module.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include "builds.hpp"
+#include "products.hpp"
+#include "workspace.hpp"
+
+namespace nb = nanobind;
+
+namespace quire {
+namespace {
+
+Packed make_packed(int format, bool rounds_rows, int64_t inputs, int64_t outputs, Address weights,
+                   Address scales, Address group_zeros, int64_t group, Address bias) {
+  Packed p{};
+  p.format = Format(format);
+  p.rounds_rows = rounds_rows;
+  p.inputs = inputs;
+  p.outputs = outputs;
+  p.panels = (outputs + 2 * panel_width - 1) / (2 * panel_width) * 2;
+  int64_t per_line = inputs_per_line(p.format);
+  p.lines = (inputs + per_line - 1) / per_line;
+  p.weights = at<char>(weights);
+  if (p.format == Format::int4) {
+    p.group_scales = at<f16>(scales);
+    p.group_zeros = at<uint8_t>(group_zeros);
+    p.group_lines = group / per_line;
+  } else {
+    p.scales = at<float>(scales);
+  }
+  p.bias = at<float>(bias);
+  return p;
+}
+
+// The products of one instruction set, with their workspace.
+class Products {
+ public:
+  explicit Products(const std::string& name) : build_(&usable_build(name)) {}
+
+  std::string name() const { return build_->name; }
+  size_t workspace_bytes() const { return scratch_.bytes(); }
+
+  void multiply(const Packed& weight, Address x, int64_t x_stride, Address out, int64_t rows,
+                int dtype, int threads) {
+    if (!rows) return;
+    Product p{weight, at<void>(x), x_stride, at<void>(out), rows, DType(dtype), nullptr, threads};
+    // Starting threads takes as long as reading so much.
+    if (weight.panels * weight.lines * line_bytes * (1 + rows / 8) < parallel_from) p.threads = 1;
+    p.scratch = scratch_.get(build_->product_scratch(p));
+    build_->product(p);
+  }
+
+ private:
+  static constexpr int64_t parallel_from = 1 << 16;
+
+  const Build* build_;
+  Workspace<char> scratch_;
+};
+
+}  // namespace
+
+void bind_products(nb::module_& m) {
+  nb::class_<Packed>(m, "Packed").def_static("make", &make_packed);
+  nb::class_<Products>(m, "Products")
+      .def(nb::init<const std::string&>())
+      .def_prop_ro("name", &Products::name)
+      .def_prop_ro("workspace_bytes", &Products::workspace_bytes)
+      .def("multiply", &Products::multiply, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace quire

@@ -1,0 +1,169 @@
+// Tiles of a product: some rows times P panels of weights, summed in registers.
+#pragma once
+
+#include "products.hpp"
+#include "vec.hpp"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int V = panel_width / W;  // vectors side by side in a panel
+
+// What registers hold: rows times panels, and panels of products that only wait for memory.
+constexpr int most_rows = W == 16 ? 12 : W == 8 ? 5 : 2;
+constexpr int most_panels = W == 16 ? 2 : 1;
+constexpr int few_rows = W == 16 ? 4 : 1;
+constexpr int few_rows_panels = W == 16 ? 4 : 2;
+
+// --- lines of weights as numbers -----------------------------------------------------------------
+
+// The weights of input j of a line, less what was added to them.
+template <Format format>
+QUIRE_INLINE F decode(U lanes, int j) {
+  if constexpr (format == Format::float32) return (F)lanes;
+  if constexpr (format == Format::bfloat16) return (F)(j ? lanes & 0xffff0000u : lanes << 16);
+  // A float from 2^23 on holds a whole number in its last bits.
+  if constexpr (format == Format::int8) {
+    return (F)(((lanes >> (8 * (j / 2) + 16 * (j % 2))) & 0xffu) | 0x4b000000u) - 8388736.0f;
+  }
+  return (F)(((lanes >> (4 * (j / 2) + 16 * (j % 2))) & 0xfu) | 0x4b000000u) - 8388616.0f;
+}
+
+#if defined(__AVX512BF16__)
+// The number ``first + step n`` in bf16, for the four bits n from ``bit`` on of each half of a lane.
+template <int first, int step>
+QUIRE_INLINE __m512bh look_up(U lanes, int bit) {
+  F numbers;
+  for (int n = 0; n < 16; n++) numbers[n] = first + n * step;
+  __m256i table = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
+  // Of an index five bits count, and the fifth is another weight's: the table is there twice.
+  return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)lanes, bit),
+                                            _mm512_broadcast_i64x4(table));
+}
+
+// The weights of inputs 2 j and 2 j + 1 of a line.
+template <Format format>
+QUIRE_INLINE __m512bh decode_pairs(U lanes, int j) {
+  static_assert(format != Format::float32);
+  if constexpr (format == Format::bfloat16) return (__m512bh)lanes;
+  if constexpr (format == Format::int8) {
+    U even = (U)decode<format>(lanes, 2 * j), odd = (U)decode<format>(lanes, 2 * j + 1);
+    return (__m512bh)((even >> 16) | (odd & 0xffff0000u));  // exact: they have 8 bits
+  }
+  return look_up<-8, 1>(lanes, 4 * j);
+}
+#endif
+
+// --- sums ----------------------------------------------------------------------------------------
+
+// Where a tile's weights and rows begin.
+struct Tile {
+  const char* lines;  // of the first panel
+  int64_t panel_bytes;
+  const char* x;  // the first row
+  int64_t row_bytes;
+  const char* ahead;  // panels to be fetched meanwhile, and how far one is from the next
+  int64_t ahead_bytes;
+
+  __attribute__((always_inline)) U lanes(int64_t line, int vector) const {
+    return read<U>(lines + vector / V * panel_bytes + line * line_bytes + vector % V * (W * 4));
+  }
+
+  template <int P>
+  __attribute__((always_inline)) void fetch(int64_t line) const {
+#pragma GCC unroll 16
+    for (int panel = 0; panel < P / V; panel++)
+      __builtin_prefetch(ahead + panel * ahead_bytes + line * line_bytes, 0, 2);
+  }
+};
+
+// Add the products of lines ``first`` to ``last`` to ``acc``: floats times floats.
+template <Format format, int R, int P>
+QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+  constexpr int n = inputs_per_line(format);
+  for (int64_t l = first; l < last; l++) {
+    const char* x = t.x + l * n * 4;
+    t.fetch<P>(l);
+#pragma GCC unroll 8
+    for (int j = 0; j < n; j++) {
+      F w[P];
+#pragma GCC unroll 16
+      for (int p = 0; p < P; p++) w[p] = decode<format>(t.lanes(l, p), j);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) {
+        F v = splat(read<float>(x + r * t.row_bytes + j * 4));
+#pragma GCC unroll 16
+        for (int p = 0; p < P; p++) acc[r][p] += v * w[p];
+      }
+    }
+  }
+}
+
+#if defined(__AVX512BF16__)
+// bf16 times bf16, two at a time.
+template <Format format, int R, int P>
+QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+  constexpr int n = inputs_per_line(format) / 2;
+  for (int64_t l = first; l < last; l++) {
+    const char* x = t.x + l * n * 4;
+    t.fetch<P>(l);
+    U lanes[P];
+#pragma GCC unroll 16
+    for (int p = 0; p < P; p++) lanes[p] = t.lanes(l, p);
+#pragma GCC unroll 4
+    for (int j = 0; j < n; j++) {
+      auto add = [&](const __m512bh(&w)[P]) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+          __m512bh v = (__m512bh)_mm512_set1_epi32(read<int>(x + r * t.row_bytes + j * 4));
+#pragma GCC unroll 16
+          for (int p = 0; p < P; p++) acc[r][p] = (F)_mm512_dpbf16_ps((__m512)acc[r][p], v, w[p]);
+        }
+      };
+      __m512bh w[P];
+      if constexpr (format == Format::int8 && R <= 2) {
+        // Two products of halves cost less than one decoding, for so few rows.
+#pragma GCC unroll 16
+        for (int p = 0; p < P; p++) w[p] = look_up<0, 1>(lanes[p], 8 * j);
+        add(w);
+#pragma GCC unroll 16
+        for (int p = 0; p < P; p++) w[p] = look_up<-128, 16>(lanes[p], 8 * j + 4);
+        add(w);
+      } else {
+#pragma GCC unroll 16
+        for (int p = 0; p < P; p++) w[p] = decode_pairs<format>(lanes[p], j);
+        add(w);
+      }
+    }
+  }
+}
+#endif
+
+// Bytes times signed bytes, four at a time; of the former 128 is not subtracted.
+template <int R, int P>
+QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
+  for (int64_t l = 0; l < lines; l++) {
+    const char* x = t.x + l * 4;
+    t.fetch<P>(l);
+    U w[P];
+#pragma GCC unroll 16
+    for (int p = 0; p < P; p++) w[p] = t.lanes(l, p);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+#if defined(__AVX512VNNI__)
+      __m512i v = _mm512_set1_epi32(read<int>(x + r * t.row_bytes));
+#pragma GCC unroll 16
+      for (int p = 0; p < P; p++)
+        acc[r][p] = (I)_mm512_dpbusd_epi32((__m512i)acc[r][p], (__m512i)w[p], v);
+#else
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) {
+        I v = splat(int32_t(read<int8_t>(x + r * t.row_bytes + j)));
+#pragma GCC unroll 16
+        for (int p = 0; p < P; p++) acc[r][p] += v * (I)((w[p] >> 8 * j) & 0xffu);
+      }
+#endif
+    }
+  }
+}
+
+}  // namespace quire::QUIRE_ISA

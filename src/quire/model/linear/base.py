@@ -1,0 +1,48 @@
+"""What decoders ask of a projection, and the plain one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Linear(Protocol):
+    """x [rows, in] -> x weightᵀ + bias [rows, out]."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that weight and bias take."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x and the result are of the dtype that the model computes in."""
+        ...
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """The weights of some outputs, ids [n] -> [n, in]: an embedding that shares the weight."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlainLinear:
+    """The weight as PyTorch multiplies it, of any dtype."""
+
+    weight: Tensor  # [out, in]
+    bias: Tensor | None = None  # [out]
+
+    @property
+    def nbytes(self) -> int:
+        """See ``Linear.nbytes``."""
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See ``Linear``."""
+        return F.linear(x, self.weight, self.bias)
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """See ``Linear.rows``."""
+        return torch.embedding(self.weight, outputs)

@@ -1,0 +1,186 @@
+"""Products with packed weights equal those in float64, within the rounding of their types.
+
+Once for each instruction set that this machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels.cpu import instruction_sets
+from quire.kernels.packing import Format, pack_codes, pack_floats, unpack_rows
+from quire.kernels.products import DTYPES, PackedWeight, Products
+
+SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # outputs, inputs
+ODD_INPUTS = ((5, 1), (48, 7), (64, 77))  # for all but int4, whose groups are multiples of 8
+ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
+
+# Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
+# type, and of sums in float32. bf16 weights are multiplied without rounding.
+BOUND = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11 + 1e-6}
+
+with_types = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@pytest.fixture(params=instruction_sets())
+def products(request: pytest.FixtureRequest) -> Products:
+    return Products(request.param)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """New tensors hold NaN until they are written."""
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def check(packed: PackedWeight, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    """Against ``weight`` [out, in] in float64, for several numbers of rows."""
+    for rows in ROWS:
+        # A view that is wider than its rows, beyond which there is NaN.
+        x = torch.full((rows, packed.inputs + 3), float("nan"), dtype=dtype)[:, : packed.inputs]
+        x.copy_(torch.randn(x.shape))
+        expected = x.double() @ weight.double().T
+        scale = x.double().abs() @ weight.double().abs().T
+        if bias is not None:
+            expected, scale = expected + bias.double(), scale + bias.double().abs()
+        found = packed(x)
+        assert found.dtype == dtype
+        assert found.shape == expected.shape
+        assert bool(((found.double() - expected).abs() <= BOUND[dtype] * scale).all())
+
+
+def bias_of(outputs: int) -> Tensor | None:
+    return torch.randn(outputs) if outputs % 2 else None
+
+
+@with_types
+@pytest.mark.parametrize("shape", (*SHAPES, *ODD_INPUTS), ids=str)
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_floats(
+    products: Products, shape: tuple[int, int], weight_dtype: torch.dtype, dtype: torch.dtype
+) -> None:
+    weight, bias = torch.randn(shape).to(weight_dtype), bias_of(shape[0])
+    check(PackedWeight.from_floats(products, weight, bias), weight, bias, dtype)
+
+
+@with_types
+@pytest.mark.parametrize("shape", (*SHAPES, *ODD_INPUTS), ids=str)
+def test_int8(products: Products, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    codes, scales = torch.randint(256, shape, dtype=torch.uint8), torch.rand(shape[0]) / 100
+    weight, bias = (codes.double() - 128) * scales[:, None], bias_of(shape[0])
+    check(PackedWeight.from_int8(products, codes, scales, bias, False), weight, bias, dtype)
+
+
+@with_types
+@pytest.mark.parametrize("with_zeros", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_int4(
+    products: Products, shape: tuple[int, int], with_zeros: bool, dtype: torch.dtype
+) -> None:
+    outputs, inputs = shape
+    for group in {8, inputs}:
+        codes = torch.randint(16, shape, dtype=torch.uint8)
+        scales = (torch.rand(outputs, inputs // group) / 10).half()
+        zeros = torch.randint(16, scales.shape, dtype=torch.uint8) if with_zeros else None
+        offsets = torch.full(scales.shape, 8.0) if zeros is None else zeros.double()
+        centred = codes.double().view(outputs, -1, group) - offsets[..., None]
+        weight = (centred * scales.double()[..., None]).view(shape)
+        bias = bias_of(outputs)
+        packed = PackedWeight.from_int4(products, codes, scales, zeros, bias)
+        if zeros is not None:  # the sums of x are subtracted, and rounded on their own
+            weight_bound = (codes.double().view(outputs, -1, group) + 8) * scales[..., None]
+            check_within(packed, weight, weight_bound.view(shape), bias, dtype)
+        else:
+            check(packed, weight, bias, dtype)
+
+
+def check_within(
+    packed: PackedWeight, weight: Tensor, largest: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> None:
+    """As ``check``, with rounding relative to |x| ``largest``."""
+    for rows in ROWS:
+        x = torch.randn(rows, packed.inputs).to(dtype)
+        expected = x.double() @ weight.T + (0 if bias is None else bias.double())
+        scale = x.double().abs() @ largest.T + expected.abs()
+        assert bool(((packed(x).double() - expected).abs() <= BOUND[dtype] * scale).all())
+
+
+@with_types
+@pytest.mark.parametrize("shape", (*SHAPES, *ODD_INPUTS), ids=str)
+def test_int8_rows_are_rounded_to_their_own_scales(
+    products: Products, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    codes, scales = torch.randint(256, shape, dtype=torch.uint8), torch.rand(shape[0]) / 100
+    weight, bias = (codes.double() - 128) * scales[:, None], bias_of(shape[0])
+    packed = PackedWeight.from_int8(products, codes, scales, bias, True)
+    for rows in ROWS:
+        x = (torch.randn(rows, shape[1]) * torch.logspace(-2, 0, rows)[:, None]).to(dtype)
+        step = x.double().abs().amax(dim=1, keepdim=True) / 127
+        rounded = (x.double() / step).round() * step
+        added = 0 if bias is None else bias.double()
+        expected = rounded @ weight.T + added
+        # float32 divides a little otherwise: a number between two steps may go to the other.
+        scale = x.double().abs() @ weight.abs().T + (0 if bias is None else bias.double().abs())
+        unsure = ((x.double() / step) % 1 - 0.5).abs() < 1e-3
+        ties = (unsure * step) @ weight.abs().T
+        error = (packed(x).double() - expected).abs()
+        assert bool((error <= BOUND[dtype] * (scale + step) + ties).all())
+
+
+def test_rows_of_zeros_and_no_rows(products: Products) -> None:
+    codes = torch.randint(256, (40, 24), dtype=torch.uint8)
+    packed = PackedWeight.from_int8(products, codes, torch.ones(40), None, True)
+    assert torch.equal(packed(torch.zeros(3, 24)), torch.zeros(3, 40))
+    assert packed(torch.zeros(0, 24)).shape == (0, 40)
+
+
+def test_a_rows_nan_stays_in_its_row(products: Products) -> None:
+    weight = torch.randn(40, 24)
+    for packed in (
+        PackedWeight.from_floats(products, weight, None),
+        PackedWeight.from_floats(products, weight.bfloat16(), None),
+    ):
+        x = torch.randn(14, 24).to(torch.bfloat16)
+        x[3, 5] = float("nan")
+        found = packed(x)
+        assert bool(found[3].isnan().all())
+        assert not bool(found[[0, 1, 2, *range(4, 14)]].isnan().any())
+
+
+def test_columns_of_x_may_be_strided(products: Products) -> None:
+    weight = torch.randn(40, 24)
+    x = torch.randn(24, 5).T
+    found = PackedWeight.from_floats(products, weight, None)(x)
+    assert torch.allclose(found, x @ weight.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (33, 16), (300, 72)], ids=str)
+def test_rows_can_be_read_back(shape: tuple[int, int]) -> None:
+    ids = torch.randint(shape[0], (7,))
+    for weight in (torch.randn(shape), torch.randn(shape).bfloat16()):
+        form = Format[str(weight.dtype).removeprefix("torch.")]
+        assert torch.equal(unpack_rows(pack_floats(weight), form, ids, shape[1]), weight[ids])
+    for form, largest in ((Format.int8, 256), (Format.int4, 16)):
+        codes = torch.randint(largest, shape, dtype=torch.uint8)
+        assert torch.equal(unpack_rows(pack_codes(codes, form), form, ids, shape[1]), codes[ids])
+
+
+def test_an_embedding_shares_the_weight() -> None:
+    products, codes = Products(), torch.randint(256, (50, 24), dtype=torch.uint8)
+    scales, ids = torch.rand(50), torch.tensor([49, 0, 7, 7])
+    packed = PackedWeight.from_int8(products, codes, scales, None, False)
+    expected = (codes[ids].float() - 128) * scales[ids, None]
+    assert torch.equal(packed.rows(ids, torch.float32), expected)
+
+
+def test_another_machines_instructions_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot run the kernels for mmx"):
+        Products("mmx")

@@ -1,0 +1,229 @@
+"""Rounded weights compute what a float model with the same weights computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.errors import ConfigError, ModelError
+from quire.model import load_model, loader
+from quire.model.linear import Quantization
+from support.hf_reference import hf_logits, random_prompts
+from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import (
+    Tensors,
+    as_floats,
+    awq,
+    gptq,
+    is_projection,
+    rewritten,
+    rounded,
+)
+from support.small_models import SMALL_LLAMA, save_model
+
+ModelDir = Callable[[str], Path]
+
+# Llamas and OPTs; fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks.
+FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m")
+
+
+def logits(directory: Path, **options: Any) -> list[Tensor]:
+    return PagedHarness(load_model(directory, **options)).prefill(random_prompts(5, 30), 7)
+
+
+def difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+
+
+def by_outputs(weight: Tensor) -> Tensor:
+    """To the nearest of 255 steps, output by output."""
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    return (weight / step).round().nan_to_num() * step  # rows of zeros: padding
+
+
+def by_groups(weight: Tensor, group: int) -> Tensor:
+    """To the nearest of 16 steps, from -8 to 7, where the largest number is -8."""
+    rows = []
+    for row in weight.view(-1, group):
+        step = (row[row.abs().argmax()] / -8).half().float()
+        rows.append((row / step).round().nan_to_num().clamp(-8, 7) * step)
+    return torch.stack(rows).view(weight.shape)
+
+
+def is_table(name: str) -> bool:
+    return name.endswith("embed_tokens.weight") or name == "lm_head.weight"
+
+
+def rounded_model(source: Path, target: Path, quantization: str) -> Path:
+    """A float model with the weights that ``quantization`` gives."""
+    tied = "lm_head.weight" not in load_names(source)
+
+    def change(name: str, tensor: Tensor) -> Tensors:
+        if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
+            return {name: by_outputs(tensor)}
+        if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
+            return {name: tensor}
+        group = next((size for size in (128, 64, 32) if tensor.shape[1] % size == 0), 0)
+        if quantization == "int4" and group:
+            return {name: by_groups(tensor, group)}
+        return {name: by_outputs(tensor)}
+
+    return rewritten(source, target, change)
+
+
+def load_names(directory: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with safe_open(directory / "model.safetensors", framework="pt") as file:
+        return list(file.keys())
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_rounded_and_nothing_else(
+    family: str, quantization: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory = rounded_model(model_dir(family), tmp_path / "rounded", quantization)
+    expected = [hf_logits(directory, text) for text in random_prompts(5, 30)]
+    assert difference(logits(model_dir(family), quantization=quantization), expected) < 1e-3
+    assert difference(logits(model_dir(family)), expected) > 1e-2, "rounding must show"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activations_are_rounded_too(family: str, model_dir: ModelDir) -> None:
+    expected = logits(model_dir(family))
+    found = logits(model_dir(family), quantization="w8a8")
+    for a, b in zip(found, expected, strict=True):
+        centred = b - b.mean(dim=1, keepdim=True)
+        assert 1e-3 < float((a - b).norm() / centred.norm()) < 0.1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "w8a8"])
+def test_other_dtypes(quantization: str, dtype: str, model_dir: ModelDir) -> None:
+    expected = logits(model_dir("smollm"), quantization=quantization)
+    found = logits(model_dir("smollm"), quantization=quantization, dtype=dtype)
+    for a, b in zip(found, expected, strict=True):
+        assert float((a - b).norm() / b.norm()) < 0.2  # these models magnify bfloat16's rounding
+
+
+def test_rounded_weights_take_less_memory(model_dir: ModelDir) -> None:
+    sizes = [
+        load_model(model_dir("smollm"), quantization=quantization).weight_bytes
+        for quantization in (None, "int8", "int4")
+    ]
+    assert sizes[0] > 3 * sizes[1] > 3 * sizes[2]
+
+
+def checkpoints(source: Path, target: Path, method: str, **options: Any) -> tuple[Path, Path]:
+    """A rounded checkpoint, and the float model with its weights."""
+    group = options.get("group_size", 32)
+    symmetric = options.get("sym", True) and method == "gptq"
+    offset = 0 if options.get("checkpoint_format") == "gptq_v2" else 1
+
+    def pack(name: str, tensor: Tensor) -> Tensors:
+        if not is_projection(name):
+            return {name: tensor}
+        bare = name.removesuffix(".weight")
+        size = tensor.shape[1] if group == -1 else group
+        if method == "awq":
+            return awq(bare, tensor, size)
+        return gptq(bare, tensor, size, symmetric, offset)
+
+    def widen(name: str, tensor: Tensor) -> Tensors:
+        if not is_projection(name):
+            return {name: tensor}
+        size = tensor.shape[1] if group == -1 else group
+        return {name: as_floats(*rounded(tensor, size, symmetric))}
+
+    config = {"quant_method": method, "bits": 4, **options}
+    config.setdefault("group_size", group)
+    return rewritten(source, target / "rounded", pack, config), rewritten(
+        source, target / "floats", widen
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("gptq", {}),
+        ("gptq", {"sym": False, "desc_act": False}),
+        ("gptq", {"sym": False, "checkpoint_format": "gptq_v2"}),
+        ("gptq", {"group_size": -1}),
+        ("awq", {"version": "gemm", "zero_point": True}),
+        ("awq", {"group_size": 16}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["biases", "phi3"])
+def test_rounded_checkpoints(
+    family: str, method: str, options: dict[str, Any], model_dir: ModelDir, tmp_path: Path
+) -> None:
+    packed, floats = checkpoints(model_dir(family), tmp_path, method, **options)
+    expected = [hf_logits(floats, text) for text in random_prompts(5, 30)]
+    assert difference(logits(packed), expected) < 1e-3
+
+
+def test_inputs_in_another_order_are_refused(model_dir: ModelDir, tmp_path: Path) -> None:
+    packed, _ = checkpoints(model_dir("llama"), tmp_path, "gptq")
+
+    def shuffled(name: str, tensor: Tensor) -> Tensors:
+        return {name: tensor.flip(0).clone() if name.endswith("g_idx") else tensor}
+
+    with pytest.raises(ModelError, match="q_proj has its inputs in the order of their activations"):
+        load_model(rewritten(packed, tmp_path / "shuffled", shuffled))
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method bitsandbytes; supported: awq, gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "8 bits; supported: 4"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemv; supported: gemm"),
+        ({"quant_method": "gptq", "group_size": 0}, "group_size 0"),
+        ({"quant_method": "gptq", "group_size": 48}, "which groups of 48 do not divide"),
+    ],
+    ids=str,
+)
+def test_unknown_formats_are_refused(
+    section: dict[str, Any], message: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    packed, _ = checkpoints(model_dir("llama"), tmp_path, "gptq")
+    with pytest.raises(ModelError, match=message):
+        load_model(rewritten(packed, tmp_path / "other", lambda n, t: {n: t}, section))
+
+
+def test_rounding_twice_is_refused(model_dir: ModelDir, tmp_path: Path) -> None:
+    packed, _ = checkpoints(model_dir("llama"), tmp_path, "awq")
+    with pytest.raises(ConfigError, match="are quantised already"):
+        load_model(packed, quantization="int8")
+
+
+def test_the_fallback_is_refused(model_dir: ModelDir) -> None:
+    with pytest.raises(ModelError, match=r"code of their own: .*; this is GPT2LMHeadModel"):
+        load_model(model_dir("gpt2"), quantization="int8")
+
+
+@pytest.mark.parametrize("quantization", [kind.value for kind in Quantization])
+def test_without_the_kernels(
+    quantization: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = logits(model_dir("smollm"))
+    monkeypatch.setattr(loader, "choose_products", lambda: None)
+    assert difference(logits(model_dir("smollm")), expected) < 1e-4
+    with pytest.raises(ModelError, match="need the C\\+\\+ kernels"):
+        load_model(model_dir("smollm"), quantization=quantization)
+
+
+def test_inputs_that_no_group_divides_are_rounded_to_int8(tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+
+    fields = {**SMALL_LLAMA, "hidden_size": 40, "num_attention_heads": 2, "intermediate_size": 40}
+    directory = save_model(LlamaConfig(**fields), tmp_path / "llama")
+    found = logits(directory, quantization="int4")
+    assert difference(found, logits(directory, quantization="int8")) == 0
