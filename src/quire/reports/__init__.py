@@ -1,0 +1,5 @@
+"""A simulation as pictures, tables and files that a person wants to look at. Never torch."""
+
+from quire.reports.simulation_report import KEPT_DECISIONS, KEPT_RECORDS, write_report
+
+__all__ = ["KEPT_DECISIONS", "KEPT_RECORDS", "write_report"]
