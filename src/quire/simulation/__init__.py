@@ -1,1 +1,43 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
+
+from quire.simulation.cost_model import CostModel
+from quire.simulation.deployment import Deployment
+from quire.simulation.machines import MACHINES, Machine, find_machine
+from quire.simulation.models import MODELS, ModelShape, find_model, read_shape
+from quire.simulation.result import (
+    BlockMap,
+    Owner,
+    Preempted,
+    RequestRecord,
+    SimulationResult,
+    TimedDecision,
+)
+from quire.simulation.roofline import Roofline
+from quire.simulation.series import Point
+from quire.simulation.settings import Settings
+from quire.simulation.simulator import Simulator
+from quire.simulation.work import Work, work_of
+
+__all__ = [
+    "MACHINES",
+    "MODELS",
+    "BlockMap",
+    "CostModel",
+    "Deployment",
+    "Machine",
+    "ModelShape",
+    "Owner",
+    "Point",
+    "Preempted",
+    "RequestRecord",
+    "Roofline",
+    "Settings",
+    "SimulationResult",
+    "Simulator",
+    "TimedDecision",
+    "Work",
+    "find_machine",
+    "find_model",
+    "read_shape",
+    "work_of",
+]

@@ -91,7 +91,7 @@ class Deployment:
     def _does_not_fit(self, total: int) -> str:
         model, machine = self.model, self.machine
         text = (
-            f"{model.name} does not fit {self.tensor_parallel} × {machine.name}: its weights take "
+            f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
             f"{model.weight_bytes / GB:.1f} GB in {model.dtype}, and {total / GB:.1f} GB can be "
             "used"
         )

@@ -1,36 +1,113 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from quire.errors import ConfigError
-from quire.workload import TraceRequest, read_azure
+from quire.workload import (
+    Segment,
+    TraceRequest,
+    block_names,
+    read_azure,
+    read_burstgpt,
+    read_mooncake,
+    read_timed_trace,
+)
 
-CSV = """TIMESTAMP,ContextTokens,GeneratedTokens
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109
 2023-11-16 18:15:51.2224670,879,55
 """
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+118.5,GPT-4,417,276,693,API log
+"""
+MOONCAKE = """{"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
+{"timestamp": 3500, "input_length": 513, "output_length": 0, "hash_ids": [7, 9]}
+"""
+
+
+def write(directory: Path, text: str) -> Path:
+    file = directory / "trace"
+    file.write_text(text)
+    return file
 
 
 def test_azure_rows_become_requests(tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    file.write_text(CSV)
-    requests = read_azure(file, limit=2)
-    assert [(r.prompt_tokens, r.output_tokens) for r in requests] == [(374, 44), (396, 109)]
+    requests = list(read_azure(write(tmp_path, AZURE)))
+    assert [(r.prompt_tokens, r.output_tokens) for r in requests] == [
+        (374, 44), (396, 109), (879, 55)
+    ]  # fmt: skip
     assert requests[0].arrival == 0.0
     assert requests[1].arrival == pytest.approx(4.314579, abs=1e-6)
 
 
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\nx,1,2\n"])
-def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "trace.csv"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=r"trace\.csv"):
-        read_azure(file)
+def test_failed_requests_of_burstgpt_are_left_out(tmp_path: Path) -> None:
+    requests = list(read_burstgpt(write(tmp_path, BURSTGPT)))
+    assert requests == [TraceRequest(0.0, 472, 18), TraceRequest(113.5, 417, 276)]
+
+
+def test_mooncake_tells_which_blocks_are_equal(tmp_path: Path) -> None:
+    first, second = read_mooncake(write(tmp_path, MOONCAKE))
+    assert first == TraceRequest(0.0, 600, 5, content=(Segment(7, 512), Segment(8, 88)))
+    assert second == TraceRequest(2.5, 513, 1, content=(Segment(7, 512), Segment(9, 1)))
+
+
+def test_timed_traces_are_in_seconds_and_blocks_of_16(tmp_path: Path) -> None:
+    line = '{"timestamp": 1.5, "input_length": 20, "output_length": 5, "hash_ids": ["a", "b"]}'
+    (request,) = read_timed_trace(write(tmp_path, line))
+    assert request.content == (Segment("a", 16), Segment("b", 4))
+
+
+def test_rows_are_read_one_by_one(tmp_path: Path) -> None:
+    rows = read_azure(write(tmp_path, AZURE + "2023-11-16 18:15:52,broken,55\n"))
+    assert [next(rows).prompt_tokens for _ in range(3)] == [374, 396, 879]
+    with pytest.raises(ConfigError, match="line 5: ContextTokens must be a whole number"):
+        next(rows)
+
+
+Reader = Callable[[Path], Iterator[TraceRequest]]
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "message"),
+    [
+        (read_azure, "", "line 1: column 'TIMESTAMP' is missing"),
+        (read_azure, "a,b\n1,2\n", "line 1: column 'TIMESTAMP' is missing; wanted: TIMESTAMP"),
+        (read_azure, AZURE.replace("\n", ",Extra\n", 1), "line 1: unknown column 'Extra'"),
+        (read_azure, AZURE + "x,1,2\n", "line 5: TIMESTAMP is not a time: 'x'"),
+        (read_azure, AZURE + "2023-11-16 18:15:52.1,-4,2\n", "line 5: ContextTokens must be from"),
+        (read_azure, AZURE + "2023-11-16 18:15:52.1,4,99999999999\n", "line 5: GeneratedTokens"),
+        (read_azure, AZURE + "2023-11-16 18:15:52.1,4\n", "line 5: the row must have 3 columns"),
+        (read_azure, AZURE + "2023-11-16 18:15:40.1,4,2\n", "line 5: times must not go back"),
+        (read_burstgpt, BURSTGPT + "nan,GPT-4,1,2,3,API log\n", "line 5: Timestamp must be a time"),
+        (read_mooncake, MOONCAKE + "{\n", "line 3: not JSON"),
+        (read_mooncake, "[]\n", "line 1: not a JSON object"),
+        (read_mooncake, '{"timestamp": 0}\n', "line 1: input_length is missing"),
+        (
+            read_mooncake,
+            '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1, 2]}',
+            "line 1: 2 hash_ids are too many for 5 tokens",
+        ),
+        (
+            read_mooncake,
+            '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": 3}',
+            "line 1: hash_ids must be a list",
+        ),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path: Path, reader: Reader, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(reader(write(tmp_path, text)))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing"):
-        read_azure(tmp_path / "missing.csv")
+        list(read_azure(tmp_path / "missing.csv"))
 
 
 @pytest.mark.parametrize(
@@ -47,3 +124,26 @@ def test_clipping_keeps_within_the_models_length(
 ) -> None:
     clipped = TraceRequest(0.0, prompt, output).clipped(length)
     assert (clipped.prompt_tokens, clipped.output_tokens) == expected
+
+
+def test_a_clipped_prompt_shares_what_is_left_and_an_output_goes_its_own_way() -> None:
+    content = (Segment("a", 40), Segment("b", 60))
+    request = TraceRequest(0.0, 90, 10, content=content)
+    assert request.clipped(200) is request
+    assert request.clipped(60).content == (Segment("a", 40), Segment("b", 10))
+
+
+def test_names_of_blocks_are_equal_exactly_where_all_before_is() -> None:
+    def names(*content: tuple[str, int], own: str = "me") -> list[bytes]:
+        return block_names([Segment(*piece) for piece in content], 64, 16, own)
+
+    first = names(("a", 32), ("b", 32))
+    assert len(set(first)) == 4
+    assert names(("a", 32), ("c", 32))[:2] == first[:2]
+    assert not set(names(("a", 32), ("c", 32))[2:]) & set(first)
+    assert not set(names(("c", 32), ("b", 32))) & set(first)  # same tokens after others
+    assert names(("a", 40), own="x")[:2] == first[:2]
+    assert not set(names(own="x")) & set(names(own="y"))
+    # A border inside a block: as far as it goes, the content is the same.
+    assert names(("a", 24), ("b", 40))[0] == first[0]
+    assert names(("a", 24), ("b", 40))[1] != first[1]
