@@ -78,7 +78,7 @@ def batch_over_time(result: SimulationResult) -> Picture:
         above.plot(edges, most, color=VERMILLION, linestyle=":", label="most in one step")
         above.set_title("Batch size")
         above.set_ylabel("sequences in a step")
-        above.legend(loc="upper right", ncols=2)
+        above.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
         below.fill_between(edges, waiting, color=ORANGE, linewidth=0)
         below.set_title("Line")
         below.set_ylabel("requests waiting")

@@ -24,7 +24,7 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .7rem; border-bot
 th { background: #f4f4f4; border-bottom: 2px solid #999; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 nav ol { columns: 2; max-width: 60rem; margin: .5rem 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem;
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .8rem;
   margin: 1.2rem 0; }
 .card { border: 1px solid #ccc; border-radius: 6px; padding: .6rem .9rem; }
 .card b { display: block; font-size: 1.4rem; }

@@ -8,9 +8,8 @@ from pathlib import Path
 from quire.errors import ConfigError
 from quire.metrics import Summary
 from quire.reports.block_map import draw_block_map, holdings
-from quire.reports.chrome_trace import chrome_trace
 from quire.reports.curves import Panel, draw_curves
-from quire.reports.files import summary, write_decisions, write_json, write_records, write_series
+from quire.reports.files import write_files
 from quire.reports.over_time import PARTS, batch_over_time, memory_over_time
 from quire.reports.page import Page
 from quire.reports.style import Picture
@@ -58,11 +57,7 @@ def write_report(
         directory.mkdir(parents=True, exist_ok=True)
         for picture in pictures.values():
             (directory / f"{picture.name}.png").write_bytes(picture.png)
-        write_json(directory / "result.json", {"facts": dict(facts), **summary(result)})
-        write_json(directory / "trace.json", chrome_trace(result))
-        write_series(directory / "series.csv", result)
-        write_records(directory / "requests.csv", result)
-        write_decisions(directory / "decisions.csv", result)
+        write_files(directory, result, facts)
         path = directory / "report.html"
         path.write_text(page.html(), encoding="utf-8")
     except OSError as error:
@@ -173,7 +168,7 @@ def _block_map(page: Page, result: SimulationResult, pictures: dict[str, Picture
     size = result.block_size
     page.table(
         ("request", "outputs", "tokens (longest output)", "blocks", "of them shared",
-         "slots without sharing, in blocks"),
+         "blocks without sharing"),
         [
             (one.request_id, f"{one.branches}", f"{one.tokens:,}", f"{one.blocks:,}",
              f"{one.shared:,}", f"{one.branches * -(-one.tokens // size):,}")
