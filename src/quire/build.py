@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quire.config import EngineConfig
-from quire.engine import Engine, Intake, load_tokenizer
+from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.executor import ModelExecutor
 from quire.execution.kv_cache import KVCache, bytes_per_token
@@ -33,6 +34,7 @@ from quire.scheduling import (
     Scheduler,
     SchedulingPolicy,
 )
+from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -141,8 +143,21 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         seed=config.seed,
         sampling_defaults=_sampling_defaults(config, directory),
     )
-    engine = Engine(scheduler, executor, intake, block_bytes=capacity.mean_block_bytes)
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        block_bytes=capacity.mean_block_bytes,
+        recorder=_recorder(config),
+    )
     return engine, capacity
+
+
+def _recorder(config: EngineConfig) -> RequestRecorder | None:
+    if config.record_trace is None:
+        return None
+    size = config.block_size
+    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:

@@ -57,7 +57,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     print(capacity.describe(), flush=True)
     names = arguments.served_model_name or [capacity.model_name]
     app = create_app(engine, model_names=names, api_key=arguments.api_key)
-    serve(app, arguments.host, arguments.port)
+    try:
+        serve(app, arguments.host, arguments.port)
+    finally:
+        engine.close()
     return 0
 
 

@@ -70,6 +70,11 @@ class EngineConfig:
     swap_path: str | None = _setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
     )
+    record_trace: str | None = _setting(
+        None,
+        "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
+        "of blocks, no text",
+    )
     seed: int = _setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:

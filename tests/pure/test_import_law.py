@@ -28,9 +28,18 @@ MAY_IMPORT = {
     "simulation": {"metrics", "workload", "memory", "scheduling"},
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
-    "engine": {"metrics", "memory", "scheduling"},
+    "engine": {"metrics", "workload", "memory", "scheduling"},
     "server": {"metrics", "scheduling", "engine", "version"},
-    "build": {"config", "memory", "scheduling", "kernels", "model", "execution", "engine"},
+    "build": {
+        "config",
+        "workload",
+        "memory",
+        "scheduling",
+        "kernels",
+        "model",
+        "execution",
+        "engine",
+    },
     "llm": {"build", "config", "engine", "scheduling"},
 }
 COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all

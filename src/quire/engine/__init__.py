@@ -4,6 +4,7 @@ from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine
 from quire.engine.intake import Intake, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.recorder import RequestRecorder
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Message",
     "Prompt",
     "RequestOutput",
+    "RequestRecorder",
     "Tokenizer",
     "load_tokenizer",
 ]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
+from quire.engine.recorder import RequestRecorder
 from quire.engine.stats import EngineStats
 from quire.errors import RequestError
 from quire.scheduling import (
@@ -40,6 +41,7 @@ class Engine:
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        recorder: RequestRecorder | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.intake = intake
@@ -48,6 +50,7 @@ class Engine:
         self._executor = executor
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
+        self._recorder = recorder
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
 
     def add_request(
@@ -72,11 +75,20 @@ class Engine:
         self._requests[request_id] = RequestProgress(
             prepared, group.memory, self.intake.tokenizer, self._block_bytes
         )
+        if self._recorder is not None:
+            self._recorder.begin(prepared.request)
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks at once; False if it is not running."""
-        self._requests.pop(request_id, None)
+        progress = self._requests.pop(request_id, None)
+        if progress is not None:
+            self._record(progress)
         return self.scheduler.abort(request_id)
+
+    def close(self) -> None:
+        """End the recording, if there is one."""
+        if self._recorder is not None:
+            self._recorder.close()
 
     @property
     def has_work(self) -> bool:
@@ -110,9 +122,14 @@ class Engine:
                 self.scheduler.finish(progress.seq_id)  # a stop string
             if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
+                self._record(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
+
+    def _record(self, progress: RequestProgress) -> None:
+        if self._recorder is not None:
+            self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
         for decision in step.decisions:
@@ -140,6 +157,7 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 del self._requests[chunk.request.request_id]
+                self._record(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
                 deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
         return deltas

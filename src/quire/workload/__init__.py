@@ -2,14 +2,28 @@
 
 from quire.workload.csv_traces import read_azure, read_burstgpt
 from quire.workload.jsonl_traces import read_mooncake, read_timed_trace
+from quire.workload.recording import TraceWriter, read_recording
 from quire.workload.request import Segment, TraceRequest, block_names
+from quire.workload.sharegpt import read_sharegpt
+from quire.workload.synthetic import DATASETS, Lengths, Synthetic, arrival_times
+from quire.workload.traces import FORMATS, Trace, TraceFormat
 
 __all__ = [
+    "DATASETS",
+    "FORMATS",
+    "Lengths",
     "Segment",
+    "Synthetic",
+    "Trace",
+    "TraceFormat",
     "TraceRequest",
+    "TraceWriter",
+    "arrival_times",
     "block_names",
     "read_azure",
     "read_burstgpt",
     "read_mooncake",
+    "read_recording",
+    "read_sharegpt",
     "read_timed_trace",
 ]

@@ -1,0 +1,89 @@
+"""A trace file of any known format, and what can be expected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from quire.errors import ConfigError
+from quire.workload.csv_traces import AZURE_COLUMNS, BURSTGPT_COLUMNS, read_azure, read_burstgpt
+from quire.workload.jsonl_traces import MOONCAKE_BLOCK, read_mooncake, read_timed_trace
+from quire.workload.recording import read_recording
+from quire.workload.request import TraceRequest
+from quire.workload.rows import json_rows
+from quire.workload.sharegpt import read_sharegpt
+
+
+@dataclass(frozen=True)
+class TraceFormat:
+    name: str
+    read: Callable[[Path], Iterator[TraceRequest]]
+    has_times: bool = True
+    shares_prefixes: bool = False  # tells which beginnings are equal
+
+
+FORMATS: Mapping[str, TraceFormat] = {
+    form.name: form
+    for form in (
+        TraceFormat("azure", read_azure),
+        TraceFormat("burstgpt", read_burstgpt),
+        TraceFormat("mooncake", read_mooncake, shares_prefixes=True),
+        TraceFormat("timed-trace", read_timed_trace, shares_prefixes=True),
+        TraceFormat("quire", read_recording, shares_prefixes=True),
+        TraceFormat("sharegpt", read_sharegpt, has_times=False, shares_prefixes=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace file, read anew each time it is asked for its requests."""
+
+    path: Path
+    format: TraceFormat
+    limit: int | None = None  # requests; None: all
+
+    @classmethod
+    def open(cls, path: Path, name: str | None = None, limit: int | None = None) -> Trace:
+        """The trace in a file, its format told by ``name`` or by how the file begins.
+
+        Raises:
+            ConfigError: there is no such format, or the file is of none that is known.
+        """
+        if name is None:
+            name = _format_of(path)
+        if name not in FORMATS:
+            raise ConfigError(f"trace format {name!r} is unknown; known: {', '.join(FORMATS)}")
+        return cls(path, FORMATS[name], limit)
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        return islice(self.format.read(self.path), self.limit)
+
+
+def _format_of(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            start = file.readline(4096).lstrip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    columns = start.strip().split(",")
+    if set(AZURE_COLUMNS) <= set(columns):
+        return "azure"
+    if set(BURSTGPT_COLUMNS) <= set(columns):
+        return "burstgpt"
+    if start.startswith("["):
+        return "sharegpt"
+    if start.startswith("{"):
+        row = next(json_rows(path))
+        if "quire_trace" in row.values:
+            return "quire"
+        if "timestamp" in row.values:
+            blocks = len(row.values.get("hash_ids") or ())
+            wanted = -(-row.tokens("input_length", 1) // MOONCAKE_BLOCK)
+            return "mooncake" if blocks <= wanted else "timed-trace"
+    raise ConfigError(
+        f"{path} is no trace of a known format ({', '.join(FORMATS)}); it begins with "
+        f"{start[:60]!r}"
+    )

@@ -1,0 +1,152 @@
+"""The simulator and the engine, given the same arrivals and step times, make the same Steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.build import build_engine
+from quire.config import EngineConfig
+from quire.engine import Engine, RequestRecorder
+from quire.scheduling import Executor, RecoveryCosts, SamplingParams, Step, StepResult
+from quire.simulation import RequestRecord, Settings, Simulator, Work, work_of
+from quire.workload import Trace, TraceWriter
+
+Seen = list[tuple[float, Any, Any, Any]]
+SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
+TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
+
+
+class Costs:
+    """Seconds from what a step has to do: for the engine's clock and for the simulator."""
+
+    def seconds(self, work: Work) -> float:
+        return (
+            0.01 + 2e-4 * work.prefill_tokens + 1e-3 * work.decode_seqs
+            + 1e-6 * work.decode_context + 1e-3 * work.swapped_blocks
+        )  # fmt: skip
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        return RecoveryCosts()
+
+
+class TimedExecutor:
+    """Carries out steps with the real model, on a clock that says what they ought to take."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.now = 0.0
+        self.steps: Seen = []
+        self._executor = executor
+
+    def execute(self, step: Step) -> StepResult:
+        self.steps.append(seen(self.now, step))
+        self.now += Costs().seconds(work_of(step))
+        return self._executor.execute(step)
+
+
+def seen(now: float, step: Step) -> tuple[float, Any, Any, Any]:
+    # Not seq_id: the simulator gives numbers to those in line later, if the line is long.
+    chunks = [
+        (c.request.request_id, c.branch, len(c.token_ids), c.start, c.table, c.num_samples)
+        for c in step.chunks
+    ]
+    return now, step.moves, chunks, step.decisions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kv_cache_memory_bytes": "1700KiB"},  # 26 blocks of 16: some must give way
+        {"kv_cache_memory_bytes": "1700KiB", "swap_space": 0.01, "preemption_mode": "swap"},
+        {"kv_cache_memory_bytes": "2MiB", "block_size": 4, "max_num_batched_tokens": 24},
+        {"kv_cache_memory_bytes": "2MiB", "kv_allocator": "oracle"},
+        {"enable_prefix_caching": False, "max_num_seqs": 3},
+    ],
+)
+def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any]) -> None:
+    facts = {"kv_cache_memory_bytes": "4MiB", "max_model_len": 400, "dtype": "float32", **options}
+    config = EngineConfig.create(facts)
+    built, capacity = build_engine(config)
+    executor = TimedExecutor(built._executor)
+    path = tmp_path / "trace.jsonl"
+    recorder = RequestRecorder(TraceWriter(path, config.block_size), config.block_size, 0.0)
+    engine = Engine(
+        built.scheduler, executor, built.intake, clock=lambda: executor.now, recorder=recorder
+    )
+    measured = serve(engine, executor)
+    recorder.close()
+
+    (lane,) = capacity.lanes
+    settings = Settings(
+        num_blocks=lane.num_blocks,
+        max_model_len=capacity.max_model_len,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        kv_allocator=config.kv_allocator,
+        enable_prefix_caching=capacity.prefix_caching,
+        preemption_mode=config.preemption_mode,
+        num_host_blocks=lane.num_host_blocks,
+    )
+    steps: Seen = []
+    simulator = Simulator(
+        settings, Costs(), skip_ahead=False, keep_records=None,
+        on_step=lambda now, step: steps.append(seen(now, step)),
+    )  # fmt: skip
+    result = simulator.run(Trace.open(path))
+    assert len(steps) == len(executor.steps)
+    for simulated, real in zip(steps, executor.steps, strict=True):
+        assert simulated == real
+    assert {record.request_id: story(record) for record in result.records} == measured
+    if options.get("kv_cache_memory_bytes") == "1700KiB":
+        swaps = bool(options.get("swap_space"))
+        assert (result.preemptions.swaps > 0, result.preemptions.recomputes > 0) == (
+            swaps, not swaps
+        )  # fmt: skip
+    ahead = Simulator(settings, Costs(), keep_records=None).run(Trace.open(path))
+    assert ahead == result
+
+
+def serve(engine: Engine, executor: TimedExecutor) -> dict[str, tuple[Any, ...]]:
+    """Questions that arrive while others are answered; what each of them cost."""
+    arrivals = [0.08 * number * (number % 3) for number in range(24)]
+    arrivals.sort()
+    told: dict[str, tuple[Any, ...]] = {}
+    number = 0
+    while number < len(arrivals) or engine.has_work:
+        if not engine.has_work:
+            executor.now = max(executor.now, arrivals[number])
+        while number < len(arrivals) and arrivals[number] <= executor.now:
+            engine.add_request(str(number), prompt(number), params(number), arrivals[number])
+            number += 1
+        for delta in engine.step():
+            if delta.final is not None:
+                told[delta.request_id] = facts_of(delta.final.metrics)
+    return told
+
+
+def prompt(number: int) -> str:
+    topic = TOPICS[number % len(TOPICS)]
+    return SYSTEM * (1 + number % 2) + f"What is {topic}? " * (1 + number % 5)
+
+
+def params(number: int) -> SamplingParams:
+    if number % 6 == 5:  # outputs that part at once, and are of one length
+        return SamplingParams(n=2, temperature=5.0, max_tokens=30, ignore_eos=True, seed=number)
+    return SamplingParams(temperature=0.8, max_tokens=20 + 5 * number, seed=number)
+
+
+def story(record: RequestRecord) -> tuple[Any, ...]:
+    assert record.metrics is not None
+    return facts_of(record.metrics)
+
+
+def facts_of(metrics: Any) -> tuple[Any, ...]:
+    return (
+        metrics.num_prompt_tokens, metrics.num_output_tokens, metrics.cached_tokens,
+        metrics.peak_blocks, metrics.block_seconds, metrics.copied_blocks,
+        metrics.num_preemptions, metrics.ttft, metrics.tpot, metrics.e2e_latency,
+    )  # fmt: skip
