@@ -89,6 +89,18 @@ def _generate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from quire.calibration import calibrate, describe
+
+    path = Path(arguments.out)
+    calibration = calibrate(_config(arguments), lambda text: print(text, file=sys.stderr))
+    calibration.write(path)
+    print(describe(calibration, path))
+    return 0
+
+
 def _chat(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
@@ -173,7 +185,28 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
     _add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
     _add_engine_flags(chat)
+
+    # Imported with their flags: neither these rooms nor their flags load anything heavy.
+    _planning_commands(commands)
+
+    text = "measure how long steps take on this machine, for simulate and plan"
+    calibrate = _command(commands, "calibrate", _calibrate, text)
+    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
+    _add_engine_flags(calibrate)
     return parser
+
+
+def _planning_commands(commands: Any) -> None:
+    from quire.commands.plan import add_plan, plan
+    from quire.commands.simulate import add_simulate, simulate
+
+    add_simulate(
+        _command(commands, "simulate", simulate, "serve a workload on a virtual clock, no model")
+    )
+    add_plan(
+        _command(commands, "plan", plan, "how many users fit, how fast, and what would change it")
+    )
 
 
 def _command(

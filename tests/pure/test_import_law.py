@@ -40,9 +40,10 @@ MAY_IMPORT = {
         "execution",
         "engine",
     },
+    "calibration": {"build", "config", "memory", "scheduling", "model", "engine", "simulation"},
     "llm": {"build", "config", "engine", "scheduling"},
 }
-COMPOSITION_ROOTS = {"cli", "__init__", "__main__"}  # may import all
+COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "config", "metrics", "workload", "memory", "scheduling", "simulation", "engine",
     "server",

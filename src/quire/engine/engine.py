@@ -47,7 +47,7 @@ class Engine:
         self.intake = intake
         self.clock = clock
         self.stats = EngineStats()
-        self._executor = executor
+        self.executor = executor
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
@@ -105,7 +105,7 @@ class Engine:
         self._note(step)
         usage = self.scheduler.allocator.usage()
         try:
-            result = self._executor.execute(step)
+            result = self.executor.execute(step)
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             self.scheduler.spoil(step.moves)

@@ -1,5 +1,6 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
+from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.simulation.cost_model import CostModel
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import MACHINES, Machine, find_machine
@@ -21,11 +22,14 @@ from quire.simulation.work import Work, work_of
 __all__ = [
     "MACHINES",
     "MODELS",
+    "Arrivals",
     "BlockMap",
+    "ClosedLoop",
     "CostModel",
     "Deployment",
     "Machine",
     "ModelShape",
+    "OpenLoop",
     "Owner",
     "Point",
     "Preempted",

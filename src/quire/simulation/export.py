@@ -27,8 +27,8 @@ def summary_values(result: SimulationResult) -> dict[str, Any]:
         for name in (
             "block_size", "num_blocks", "seconds", "busy_seconds", "num_steps", "num_finished",
             "num_refused", "num_met_goals", "goodput_share", "tokens_in", "tokens_out",
-            "request_rate", "output_rate", "mean_running", "most_running", "kv_efficiency",
-            "saved_blocks_share", "first_refusal",
+            "request_rate", "output_rate", "mean_running", "most_running", "most_held",
+            "kv_efficiency", "saved_blocks_share", "first_refusal",
         )
     }  # fmt: skip
     values["latency"] = {name: asdict(getattr(result, name)) for name in _SUMMARIES}

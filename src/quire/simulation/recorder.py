@@ -127,6 +127,7 @@ class Recorder:
             queueing=self._queueing.summary(),
             mean_running=running,
             most_running=max((point.most_running for point in series), default=0),
+            most_held=max((point.most_held for point in series), default=0),
             mean_usage=usage,
             saved_blocks_share=self._saved_blocks / total if total else 0.0,
             first_refusal=self._first_refusal,

@@ -100,6 +100,7 @@ class SimulationResult:
     queueing: Summary  # from arrival to first admission
     mean_running: float  # sequences in a step, over the time of all steps
     most_running: int
+    most_held: int  # slots in blocks that somebody held, at the worst moment
     mean_usage: Usage  # slots over the time of all steps, rounded
     saved_blocks_share: float  # of all blocks without sharing among branches, requests at peak
     first_refusal: str | None

@@ -10,7 +10,7 @@ MOST_POINTS = 512
 
 
 class Point(NamedTuple):
-    """What was the case in one interval. All but the last two are means over its time."""
+    """What was the case in one interval. All but the last three are means over its time."""
 
     start: float  # seconds
     seconds: float  # during which steps ran; the rest of the interval was idle
@@ -23,6 +23,7 @@ class Point(NamedTuple):
     running: float  # sequences in the batch
     waiting: float  # requests in line
     most_running: int
+    most_held: int  # slots in blocks that somebody held
     num_steps: int
 
 
@@ -35,7 +36,7 @@ class TimeSeries:
     def __init__(self) -> None:
         self.width = 2.0**-10  # seconds
         self._sums: list[list[float]] = []  # by interval: seconds, then value × seconds
-        self._peaks: list[list[int]] = []  # by interval: most running, steps begun
+        self._peaks: list[list[int]] = []  # by interval: most running, most held, steps begun
 
     def add(self, start: float, end: float, usage: Usage, running: int, waiting: int) -> None:
         """A step from ``start`` to ``end``, with the pool and the queues as they were meanwhile."""
@@ -45,9 +46,10 @@ class TimeSeries:
         index, last = int(start / width), int(end / width)
         while len(self._sums) <= last:
             self._sums.append([0.0] * 9)
-            self._peaks.append([0, 0])
-        self._peaks[index][1] += 1
+            self._peaks.append([0, 0, 0])
+        self._peaks[index][2] += 1
         values = (1.0, *usage, running, waiting)
+        held = usage.used + usage.reserved + usage.internal
         while True:
             stop = end if index == last else (index + 1) * width
             seconds = stop - start
@@ -56,6 +58,8 @@ class TimeSeries:
                 sums[i] += value * seconds
             if running > peaks[0]:
                 peaks[0] = running
+            if held > peaks[1]:
+                peaks[1] = held
             if index == last:
                 return
             index, start = index + 1, stop
@@ -76,12 +80,12 @@ class TimeSeries:
         sums, peaks = self._sums, self._peaks
         if len(sums) % 2:
             sums.append([0.0] * 9)
-            peaks.append([0, 0])
+            peaks.append([0, 0, 0])
         self._sums = [
             [a + b for a, b in zip(sums[i], sums[i + 1], strict=True)]
             for i in range(0, len(sums), 2)
         ]
         self._peaks = [
-            [max(peaks[i][0], peaks[i + 1][0]), peaks[i][1] + peaks[i + 1][1]]
-            for i in range(0, len(peaks), 2)
+            [max(a[0], b[0]), max(a[1], b[1]), a[2] + b[2]]
+            for a, b in zip(peaks[::2], peaks[1::2], strict=True)
         ]

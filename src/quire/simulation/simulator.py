@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from quire.errors import RequestError
 from quire.metrics import Goals
 from quire.scheduling import Decision, Progress, Step, Verdict
 from quire.scheduling.sequence import Sequence
 from quire.scheduling.steady import SteadyDecoding
+from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel
 from quire.simulation.live import LiveRequest, RequestMaker
 from quire.simulation.recorder import Recorder, map_blocks
@@ -62,21 +63,23 @@ class Simulator:
         self._live: dict[str, LiveRequest] = {}
         # Requests that have arrived, and that the scheduler need not know of yet.
         self._line: deque[TraceRequest] = deque()
-        self._coming: Iterator[TraceRequest] = iter(())
-        self._next: TraceRequest | None = None
+        self._arrivals: Arrivals = OpenLoop(())
         self._num_arrived = 0
 
     def run(self, workload: Iterable[TraceRequest]) -> SimulationResult:
-        """Serve the workload, which is in order of arrival, to its end. Call it once."""
-        self._coming = iter(workload)
-        self._next = next(self._coming, None)
-        now = begin = 0.0 if self._next is None else self._next.arrival
+        """Serve requests that come in order of arrival."""
+        return self.serve(OpenLoop(workload))
+
+    def serve(self, arrivals: Arrivals) -> SimulationResult:
+        """Serve all that come, to the end. A simulator serves once."""
+        self._arrivals = arrivals
+        now = begin = arrivals.next_time or 0.0
         while True:
             self._arrive(now)
             if not self._scheduler.has_work:
-                if self._next is None:
+                if arrivals.next_time is None:
                     break
-                now = self._next.arrival
+                now = max(now, arrivals.next_time)
                 continue
             steady = self._scheduler.steady() if self._skip_ahead else None
             after = None if steady is None else self._decode(steady, now)
@@ -90,9 +93,9 @@ class Simulator:
 
         Whoever is further back in line cannot matter to it yet, and would only take memory.
         """
-        while self._next is not None and self._next.arrival <= now:
-            self._line.append(self._next)
-            self._next = next(self._coming, None)
+        arrivals = self._arrivals
+        while (time := arrivals.next_time) is not None and time <= now:
+            self._line.append(arrivals.take())
         while self._line and len(self._scheduler.waiting) <= self.settings.max_num_seqs:
             self._add(self._line.popleft())
 
@@ -105,6 +108,7 @@ class Simulator:
             group = self._scheduler.add(request)
         except RequestError as error:
             self._recorder.refuse(str(number), trace.arrival, str(error))
+            self._arrivals.ended(trace.arrival)
         else:
             self._live[request.request_id] = LiveRequest(trace, request, group)
 
@@ -169,6 +173,7 @@ class Simulator:
                 if not live.to_end:
                     del self._live[request_id]
                     self._recorder.finish(live, now)
+                    self._arrivals.ended(now)
         self._recorder.gaps(gaps)
 
     # -- steps that only decode ----------------------------------------------------------------
@@ -183,7 +188,8 @@ class Simulator:
         count, context = len(rows), steady.num_context_tokens
         seconds, recorder, waiting = self._cost_model.seconds, self._recorder, self._num_waiting
         map_at = math.inf if self._map_at is None else self._map_at
-        arrival = math.inf if self._next is None else self._next.arrival
+        time = self._arrivals.next_time
+        arrival = math.inf if time is None else time
         start = end = now
         while steady.num_steps < limit and end < arrival:
             stop = end + seconds(decoding(count, context))

@@ -70,7 +70,7 @@ def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any])
     facts = {"kv_cache_memory_bytes": "4MiB", "max_model_len": 400, "dtype": "float32", **options}
     config = EngineConfig.create(facts)
     built, capacity = build_engine(config)
-    executor = TimedExecutor(built._executor)
+    executor = TimedExecutor(built.executor)
     path = tmp_path / "trace.jsonl"
     recorder = RequestRecorder(TraceWriter(path, config.block_size), config.block_size, 0.0)
     engine = Engine(

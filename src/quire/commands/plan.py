@@ -1,0 +1,238 @@
+"""``quire plan``: how many fit, how fast, what binds and what would change that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from quire.commands.setup import Setup, add_flags
+from quire.commands.simulate import describe_deployment, setup_values
+from quire.commands.text import number, percent, seconds, size, table
+from quire.metrics import Goals
+from quire.simulation import SimulationResult
+from quire.simulation.plan import Binding, Capacity, Plan, UserLoad
+from quire.simulation.planner import Planner
+from quire.simulation.sample import Sample
+
+_BINDS = {
+    Binding.MEMORY: "memory: the KV pool is full while requests wait for blocks",
+    Binding.COMPUTE: "compute: prompts wait for their turn in steps that are full",
+    Binding.LATENCY: "latency: steps take longer than the goal for a token",
+    Binding.SEQUENCES: "max_num_seqs: more sequences may not run at once",
+    Binding.NOTHING: "nothing that this sample showed",
+}
+_NAMES = {"paged": "paged", "max": "contiguous, Max", "pow2": "contiguous, Pow2",
+          "oracle": "contiguous, Oracle"}  # fmt: skip
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    parser.add_argument_group("output").add_argument(
+        "--json", action="store_true", help="print the plan as JSON"
+    )
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    setup = Setup(arguments)
+    changes = {"max_num_seqs": 1024, **setup.changes}
+    sample = Sample.take(
+        setup.workload,
+        setup.max_model_len,
+        shares_prefixes=setup.shares_prefixes,
+        has_times=setup.has_times,
+        seed=arguments.seed,
+    )
+    show = sys.stderr.isatty()
+
+    def progress(what: str) -> None:
+        if show:
+            print(f"\r\033[Ksimulating: {what}", end="", file=sys.stderr, flush=True)
+
+    planner = Planner(setup.deployment, changes, sample, setup.goals, progress)
+    found = planner.plan(arguments.users, arguments.rate)
+    if show:
+        print("\r\033[K", end="", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(plan_values(setup, found), indent=1))
+    else:
+        print("\n".join(describe(setup, found)))
+    return 0
+
+
+# -- for people ---------------------------------------------------------------------------------
+
+
+def describe(setup: Setup, plan: Plan) -> list[str]:
+    lines = describe_deployment(setup, plan.settings)
+    prompt, output = plan.mean_tokens
+    text = (
+        f"  {plan.num_requests:,} requests of the workload, {prompt:,.0f} tokens in and "
+        f"{output:,.0f} out on average"
+    )
+    if plan.sample_rate is not None:
+        text += f", {number(plan.sample_rate)} requests/s"
+    if plan.num_clipped:
+        text += f"; {plan.num_clipped:,} cut to {plan.settings.max_model_len:,} tokens"
+    lines += [text, ""]
+    if plan.user_load is not None:
+        lines += [*_users(plan.user_load), ""]
+    lines += [*_answers(plan), ""]
+    lines += _variants(plan)
+    return lines
+
+
+def _answers(plan: Plan) -> list[str]:
+    capacity, goals, goodput = plan.capacity, plan.goals, plan.goodput
+    fit = f"{number(capacity.running)} requests run at once while others wait (at most "
+    fit += f"{capacity.most_running:,})"
+    if capacity.all_at_once:
+        fit = f"all {capacity.most_running:,} requests of the workload run at once"
+    rows = [["fit at once", fit]]
+    if plan.most_users is not None:
+        users, ((_, result),) = plan.most_users
+        rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
+    if goals == Goals():
+        rows.append(["highest rate", f"{number(goodput.rate)} requests/s, "
+                     f"{number(capacity.output_rate)} output tokens/s; faster, the line grows "
+                     "without end"])  # fmt: skip
+    else:
+        wanted = " and ".join(
+            f"{name.upper()} {seconds(value)}"
+            for name, value in asdict(goals).items()
+            if value is not None
+        )
+        text = f"{number(goodput.rate)} requests/s with {wanted} for 90 %"
+        if goodput.at is not None:
+            text += f" ({_story(goodput.at)})"
+        rows.append(["goodput", text])
+    rows.append(["what binds", _BINDS[plan.binds]])
+    if plan.memory_need is not None:
+        need = plan.memory_need
+        share = need.num_bytes / plan.kv_bytes
+        text = f"{need.load} need {size(need.num_bytes)} of KV cache at the worst moment"
+        rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
+    best = plan.best_block_size
+    same = ", as it is" if best == plan.settings.block_size else ""
+    rows.append(["block size", f"{best}: the largest within 1 % of the best{same}"])
+    return [f"{name:<14}{text}" for name, text in rows]
+
+
+def _story(result: SimulationResult) -> str:
+    return (
+        f"p90: TTFT {seconds(result.ttft.p90)}, TPOT {seconds(result.tpot.p90)}; "
+        f"{result.mean_running:.1f} run on average"
+    )
+
+
+def _users(load: UserLoad) -> list[str]:
+    rows = [["", "run at once", "at most", "wait", "requests/s", "TTFT p90", "TPOT p90"]]
+    for policy, result in load.results:
+        waiting = sum(point.waiting * point.seconds for point in result.series)
+        rows.append(
+            [
+                _NAMES[policy],
+                f"{result.mean_running:.1f}",
+                f"{result.most_running}",
+                f"{waiting / (result.busy_seconds or 1):.1f}",
+                number(result.request_rate),
+                seconds(result.ttft.p90),
+                seconds(result.tpot.p90),
+            ]
+        )
+    return [f"{load.users} users, each with one request at a time", *table(rows)]
+
+
+def _variants(plan: Plan) -> list[str]:
+    base = plan.capacity
+    rows = [["what would change", "fit at once", "output tokens/s", "", "preempted"]]
+    rows.append(["as it is", *_cells(base, base)])
+    refused = []
+    for variant in plan.variants:
+        if variant.capacity is None:
+            refused.append(f"  {variant.name}: {variant.refused}")
+        else:
+            rows.append([variant.name, *_cells(variant.capacity, base)])
+    return [*table(rows, ""), *refused]
+
+
+def _cells(capacity: Capacity, base: Capacity) -> list[str]:
+    preemptions = capacity.result.preemptions
+    change = capacity.output_rate / base.output_rate
+    return [
+        f"{capacity.running:,.1f}" if not capacity.all_at_once else f"all {capacity.running:,.0f}",
+        number(capacity.output_rate),
+        f"x {change:.2f}",
+        f"{preemptions.swaps + preemptions.recomputes:,}",
+    ]
+
+
+# -- for programs -------------------------------------------------------------------------------
+
+
+def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
+    need, users = plan.memory_need, plan.user_load
+    return {
+        "setup": setup_values(setup, plan.settings),
+        "workload": {
+            "num_requests": plan.num_requests,
+            "num_clipped": plan.num_clipped,
+            "mean_prompt_tokens": plan.mean_tokens[0],
+            "mean_output_tokens": plan.mean_tokens[1],
+            "requests_per_second": plan.sample_rate,
+        },
+        "fit": _capacity_values(plan.capacity),
+        "users": None
+        if users is None
+        else {
+            "users": users.users,
+            "by_allocator": {policy: _load_values(result) for policy, result in users.results},
+        },
+        "most_users": None
+        if plan.most_users is None
+        else {"users": plan.most_users.users, **_load_values(plan.most_users.results[0][1])},
+        "goodput": {
+            "requests_per_second": plan.goodput.rate,
+            "at": None if plan.goodput.at is None else _load_values(plan.goodput.at),
+        },
+        "binds": plan.binds.value,
+        "memory_need": None
+        if need is None
+        else {"load": need.load, "bytes": need.num_bytes, **_load_values(need.result)},
+        "best_block_size": plan.best_block_size,
+        "variants": [
+            {
+                "name": variant.name,
+                "refused": variant.refused,
+                "fit": variant.capacity and _capacity_values(variant.capacity),
+            }
+            for variant in plan.variants
+        ],
+    }
+
+
+def _capacity_values(capacity: Capacity) -> dict[str, Any]:
+    return {
+        "running": capacity.running,
+        "most_running": capacity.most_running,
+        "all_at_once": capacity.all_at_once,
+        "request_rate": capacity.request_rate,
+        "output_rate": capacity.output_rate,
+        "preemptions": capacity.result.preemptions._asdict(),
+        "kv_efficiency": capacity.result.kv_efficiency,
+    }
+
+
+def _load_values(result: SimulationResult) -> dict[str, Any]:
+    return {
+        "mean_running": result.mean_running,
+        "most_running": result.most_running,
+        "request_rate": result.request_rate,
+        "output_rate": result.output_rate,
+        "goodput_share": result.goodput_share,
+        "ttft": asdict(result.ttft),
+        "tpot": asdict(result.tpot),
+        "queueing": asdict(result.queueing),
+    }

@@ -1,0 +1,239 @@
+"""What ``simulate`` and ``plan`` are told: model, machine, workload, settings, goals."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from quire.config import parse_bytes
+from quire.errors import ConfigError
+from quire.metrics import Goals
+from quire.simulation import Deployment, Machine, ModelShape, find_machine, find_model
+from quire.simulation.calibrated import Calibration, read_calibration
+from quire.simulation.machines import GIB
+from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
+
+_KV_DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8")
+_SETTINGS = (
+    "max_model_len", "block_size", "max_num_seqs", "max_num_batched_tokens", "kv_allocator",
+    "preemption_mode",
+)  # fmt: skip
+SYNTHETIC_REQUESTS = 1000
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL",
+        help="name in the catalogue, or a config.json or its directory (default: the calibrated "
+        "model)",
+    )  # fmt: skip
+    _add_machine(parser.add_argument_group("machine"))
+    _add_workload(parser.add_argument_group("workload"))
+    _add_settings(parser.add_argument_group("engine"))
+    group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
+    group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
+    group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
+
+
+def _add_machine(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--machine", default="a100-80", metavar="NAME", help="(%(default)s)")
+    group.add_argument(
+        "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
+        "model (%(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--kv-cache-memory-bytes", metavar="SIZE",
+        help="size of the KV pool, such as 12GiB (default: what the weights leave)",
+    )  # fmt: skip
+    group.add_argument(
+        "--kv-cache-dtype", default="auto", choices=_KV_DTYPES, help="(%(default)s: the model's)"
+    )
+    group.add_argument(
+        "--swap-space", type=float, default=0.0, metavar="GIB", help="host memory to swap to "
+        "(%(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
+        "(default: from the machine's figures)",
+    )  # fmt: skip
+
+
+def _add_workload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--trace", metavar="FILE", help="requests from a trace")
+    group.add_argument(
+        "--trace-format", choices=list(FORMATS), help="(default: by how the file begins)"
+    )
+    group.add_argument(
+        "--requests", type=int, metavar="N", help="only the first N (drawn ones: "
+        f"{SYNTHETIC_REQUESTS:,})",
+    )  # fmt: skip
+    group.add_argument(
+        "--dataset", choices=list(DATASETS), help="draw lengths like those of a known data set"
+    )
+    lengths = "512, 100-500, normal:512:100 or lognormal:512:0.8"
+    group.add_argument("--input", metavar="L", help=f"draw lengths of prompts: {lengths}")
+    group.add_argument("--output", metavar="L", help="draw lengths of outputs, likewise")
+    group.add_argument("--users", type=int, metavar="N", help="each has one request at a time")
+    group.add_argument(
+        "--rate", type=float, metavar="R", help="requests per second (a trace's are scaled to it)"
+    )
+    group.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="X", help="shape of the gamma "
+        "distribution of times between requests; 1 is a Poisson process (%(default)s)",
+    )  # fmt: skip
+    group.add_argument("--n", type=int, default=1, help="outputs of a request (%(default)s)")
+    group.add_argument("--beam-search", action="store_true", help="the n outputs are beams")
+    group.add_argument(
+        "--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin "
+        "with",
+    )  # fmt: skip
+    group.add_argument("--turns", type=int, default=1, metavar="N", help="answers in a chat")
+    group.add_argument(
+        "--think-seconds", type=float, default=60.0, metavar="S", help="mean time from a chat's "
+        "turn to the next (%(default)s)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-model-len", type=int, metavar="N")
+    group.add_argument("--block-size", type=int, metavar="N", help="(16)")
+    group.add_argument("--max-num-seqs", type=int, metavar="N", help="(256; for plan 1024)")
+    group.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="(2048)")
+    group.add_argument("--kv-allocator", choices=["paged", "max", "pow2", "oracle"])
+    group.add_argument(
+        "--enable-prefix-caching", action=argparse.BooleanOptionalAction,
+        help="(default: if the workload tells what is shared)",
+    )  # fmt: skip
+    group.add_argument("--preemption-mode", choices=["auto", "swap", "recompute"])
+
+
+class Setup:
+    """The flags, understood."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        calibration = None
+        if arguments.cost_model is not None:
+            calibration = read_calibration(Path(arguments.cost_model))
+        self.deployment = self._deployment(calibration)
+        self.workload = self._workload()
+        self.goals = Goals(arguments.ttft, arguments.tpot)
+        for name in ("ttft", "tpot"):
+            value = getattr(self.goals, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {value}")
+        for name in ("users", "requests"):
+            value = getattr(arguments, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if arguments.rate is not None and not arguments.rate > 0:
+            raise ConfigError(f"rate must be above 0 requests per second, got {arguments.rate}")
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Fields of Settings that are not the defaults."""
+        given = {name: getattr(self._arguments, name) for name in _SETTINGS}
+        changes: dict[str, object] = {k: v for k, v in given.items() if v is not None}
+        caching = self._arguments.enable_prefix_caching
+        changes["enable_prefix_caching"] = self.shares_prefixes if caching is None else caching
+        if self.deployment.swap_bytes:
+            changes.setdefault("preemption_mode", "auto")
+        return {**changes, "seed": self._arguments.seed}
+
+    @property
+    def max_model_len(self) -> int:
+        chosen: int | None = self._arguments.max_model_len
+        return chosen or self.deployment.model.max_positions
+
+    @property
+    def shares_prefixes(self) -> bool:
+        if isinstance(self.workload, Trace):
+            return self.workload.format.shares_prefixes
+        return self.workload.shares_prefixes
+
+    @property
+    def has_times(self) -> bool:
+        if isinstance(self.workload, Trace):
+            return self.workload.format.has_times
+        return self.workload.rate is not None
+
+    def _deployment(self, calibration: Calibration | None) -> Deployment:
+        arguments = self._arguments
+        model, machine = self._model(calibration), find_machine(arguments.machine)
+        pool = arguments.kv_cache_memory_bytes
+        if arguments.swap_space < 0:
+            raise ConfigError(f"swap_space must be at least 0 GiB, got {arguments.swap_space}")
+        pool_bytes = None if pool is None else parse_bytes(pool)
+        if calibration is not None:
+            pool_bytes = pool_bytes or calibration.pool_bytes
+            machine = replace(machine, name=calibration.machine)
+        return Deployment(
+            model,
+            machine,
+            arguments.tensor_parallel_size,
+            pool_bytes,
+            int(arguments.swap_space * GIB),
+            None if calibration is None else calibration.costs,
+        )
+
+    def _model(self, calibration: Calibration | None) -> ModelShape:
+        arguments = self._arguments
+        if arguments.model is not None:
+            model = find_model(arguments.model)
+        elif calibration is not None:
+            model = calibration.model
+        else:
+            raise ConfigError("name a model, or give the file of a calibrated one (--cost-model)")
+        if arguments.kv_cache_dtype != "auto":
+            model = replace(model, kv_dtype=arguments.kv_cache_dtype)
+        return model
+
+    def _workload(self) -> Trace | Synthetic:
+        arguments = self._arguments
+        if arguments.trace is not None:
+            for name in ("dataset", "input", "output"):
+                if getattr(arguments, name) is not None:
+                    raise ConfigError(f"--trace and --{name} contradict each other")
+            return Trace.open(Path(arguments.trace), arguments.trace_format, arguments.requests)
+        inputs, outputs = DATASETS.get(arguments.dataset, (None, None))
+        inputs = Lengths.parse(arguments.input) if arguments.input else inputs
+        outputs = Lengths.parse(arguments.output) if arguments.output else outputs
+        if inputs is None or outputs is None:
+            raise ConfigError(
+                "say what is to be served: --trace FILE, --dataset NAME, or --input and --output"
+            )
+        return Synthetic(
+            num_requests=arguments.requests or SYNTHETIC_REQUESTS,
+            input_lengths=inputs,
+            output_lengths=outputs,
+            rate=arguments.rate,
+            burstiness=arguments.burstiness,
+            n=arguments.n,
+            beam_search=arguments.beam_search,
+            shared_prefix=arguments.shared_prefix,
+            turns=arguments.turns,
+            think_seconds=arguments.think_seconds,
+            seed=arguments.seed,
+        )
+
+
+class Clipping:
+    """A workload as a model of some length can serve it, counting what had to be cut."""
+
+    def __init__(self, workload: Iterable[TraceRequest], max_model_len: int) -> None:
+        self.num_clipped = 0
+        self._workload = workload
+        self._max_model_len = max_model_len
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        for request in self._workload:
+            fitting = request.clipped(self._max_model_len)
+            self.num_clipped += fitting is not request
+            yield fitting
+
+
+def describe_machine(machine: Machine, tensor_parallel: int) -> str:
+    return machine.name if tensor_parallel == 1 else f"{tensor_parallel} x {machine.name}"

@@ -1,0 +1,153 @@
+"""``quire simulate``: a workload through the real scheduler on a virtual clock."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+from typing import IO, Any
+
+from quire.commands.setup import Clipping, Setup, add_flags, describe_machine
+from quire.commands.text import latencies, number, percent, seconds, size, table
+from quire.errors import ConfigError
+from quire.metrics import Goals
+from quire.simulation import ClosedLoop, OpenLoop, Settings, SimulationResult, Simulator
+from quire.simulation.export import RecordWriter, summary_values, write_series
+from quire.workload import Trace, TraceRequest, arrival_times
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the figures as JSON")
+    group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
+    group.add_argument("--series-out", metavar="FILE", help="CSV of memory and batch over time")
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    setup = Setup(arguments)
+    settings = setup.deployment.settings(**setup.changes)
+    workload = Clipping(setup.workload, setup.max_model_len)
+    with contextlib.ExitStack() as files:
+        on_record = None
+        if arguments.requests_out is not None:
+            on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
+        simulator = Simulator(
+            settings,
+            setup.deployment.cost_model(settings.block_size),
+            goals=setup.goals,
+            on_record=on_record,
+        )
+        result = simulator.serve(_arrivals(arguments, setup, workload))
+        if arguments.series_out is not None:
+            write_series(files.enter_context(_open(arguments.series_out)), result.series)
+    if not result.num_finished:
+        raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
+    if arguments.json:
+        values = {"setup": setup_values(setup, settings), **summary_values(result)}
+        print(json.dumps({**values, "num_clipped": workload.num_clipped}, indent=1))
+    else:
+        print("\n".join(describe(setup, settings, result, workload.num_clipped)))
+    return 0
+
+
+def _arrivals(
+    arguments: argparse.Namespace, setup: Setup, workload: Clipping
+) -> OpenLoop | ClosedLoop:
+    if arguments.users is not None:
+        return ClosedLoop(workload, arguments.users)
+    if isinstance(setup.workload, Trace) and arguments.rate is not None:
+        if setup.has_times:
+            raise ConfigError("this trace has times of its own; --rate would contradict them")
+        return OpenLoop(_at_rate(workload, arguments))
+    return OpenLoop(workload)
+
+
+def _at_rate(workload: Clipping, arguments: argparse.Namespace) -> Iterator[TraceRequest]:
+    times = arrival_times(Random(arguments.seed), arguments.rate, arguments.burstiness)
+    for request, time in zip(workload, times, strict=False):
+        yield replace(request, arrival=time)
+
+
+def _open(name: str) -> IO[str]:
+    try:
+        return Path(name).open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be written: {error}") from error
+
+
+def setup_values(setup: Setup, settings: Settings) -> dict[str, Any]:
+    """What was simulated, as plain JSON values."""
+    deployment = setup.deployment
+    return {
+        "model": asdict(deployment.model),
+        "machine": asdict(deployment.machine),
+        "tensor_parallel": deployment.tensor_parallel,
+        "kv_bytes_per_token": deployment.model.kv_bytes_per_token,
+        "weight_bytes": deployment.model.weight_bytes,
+        "kv_bytes": deployment.kv_bytes,
+        "settings": asdict(settings),
+        "goals": asdict(setup.goals),
+    }
+
+
+def describe_deployment(setup: Setup, settings: Settings) -> list[str]:
+    """Where the memory is, in two lines."""
+    deployment, model = setup.deployment, setup.deployment.model
+    return [
+        f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
+        f"  {size(model.weight_bytes)} of weights, {size(model.kv_bytes_per_token)} of KV cache a "
+        f"token; the KV pool is {size(deployment.kv_bytes)}: {settings.num_blocks:,} blocks of "
+        f"{settings.block_size}, {settings.num_blocks * settings.block_size:,} tokens",
+    ]
+
+
+def describe(
+    setup: Setup, settings: Settings, result: SimulationResult, num_clipped: int
+) -> list[str]:
+    """The run for a person at a terminal."""
+    lines = describe_deployment(setup, settings)
+    lines.append("")
+    served = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
+    if result.num_refused:
+        served += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
+    if num_clipped:
+        served += f", {num_clipped:,} cut to {setup.max_model_len:,} tokens"
+    rows = [
+        ["served", served],
+        ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "
+         "output tokens/s"],
+        ["tokens", f"{result.tokens_in:,} in, {result.tokens_out:,} out"],
+        ["running", f"{result.mean_running:.1f} sequences on average, at most "
+         f"{result.most_running}"],
+        ["preempted", f"{result.preemptions.swaps:,} times by swap, "
+         f"{result.preemptions.recomputes:,} by recompute"],
+    ]  # fmt: skip
+    if settings.names_blocks:
+        cache = result.prefix_cache
+        hits = cache.hits / cache.queries if cache.queries else 0.0
+        lost = cache.evicted / cache.queries if cache.queries else 0.0
+        rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had been "
+                     "there, and had to make room"])  # fmt: skip
+    if setup.goals != Goals():
+        rows.append(["goals met", f"by {percent(result.goodput_share)} of the requests"])
+    lines += [f"  {name:<12}{text}" for name, text in rows]
+    lines += ["", "latency", *latencies(
+        [("TTFT", result.ttft), ("TPOT", result.tpot), ("between tokens", result.itl),
+         ("per token, e2e", result.normalized_latency), ("end to end", result.e2e_latency),
+         ("in line", result.queueing)]
+    )]  # fmt: skip
+    usage = result.mean_usage
+    capacity = usage.capacity or 1
+    cells = [["KV memory, mean", *usage._fields], ["tokens", *(f"{slots:,}" for slots in usage)],
+             ["share", *(percent(slots / capacity) for slots in usage)]]  # fmt: skip
+    lines += ["", *table(cells, ""), ""]
+    lines.append(
+        f"{percent(result.kv_efficiency)} of the memory that was taken held tokens; at the worst "
+        f"moment {percent(result.most_held / capacity)} of the pool was taken"
+    )
+    return lines

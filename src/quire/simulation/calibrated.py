@@ -1,0 +1,122 @@
+"""Seconds of steps as they were measured on a machine, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from quire.errors import ConfigError
+from quire.scheduling import RecoveryCosts
+from quire.simulation.models import ModelShape
+from quire.simulation.work import Work
+
+VERSION = 1
+KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Numbers of tokens between which a step's time is taken to be linear in them."""
+
+
+@dataclass(frozen=True)
+class CalibratedCosts:
+    """A step's time, linear in its work but for the number of tokens.
+
+    Matrix products get more efficient as tokens grow in number, so their time is a broken line
+    through ``token_seconds`` at ``knots``. All figures are seconds.
+    """
+
+    knots: tuple[int, ...]
+    token_seconds: tuple[float, ...]  # of a step of so many tokens, at no context
+    per_seq: float  # for each sequence in the step
+    per_decode_context: float  # for each token that a decoding sequence sees
+    per_prefill_pair: float  # for each (token, token it sees) of a chunk
+    per_copied_block: float
+    per_swapped_block: float
+
+    def seconds(self, work: Work) -> float:
+        return (
+            self._tokens(work.num_tokens)
+            + work.samples * self.per_seq
+            + work.decode_context * self.per_decode_context
+            + work.prefill_pairs * self.per_prefill_pair
+            + work.copied_blocks * self.per_copied_block
+            + work.swapped_blocks * self.per_swapped_block
+        )
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        last = self.knots[-1]
+        return RecoveryCosts(self.per_swapped_block, self.token_seconds[-1] / last)
+
+    def _tokens(self, count: int) -> float:
+        knots, seconds = self.knots, self.token_seconds
+        right = min(max(1, bisect_left(knots, count)), len(knots) - 1)
+        left = right - 1
+        slope = (seconds[right] - seconds[left]) / (knots[right] - knots[left])
+        return seconds[left] + slope * (count - knots[left])
+
+
+def line_weights(count: int, knots: Sequence[int]) -> list[float]:
+    """How much each knot's value weighs in the broken line's value at ``count``."""
+    right = min(max(1, bisect_left(knots, count)), len(knots) - 1)
+    left = right - 1
+    part = (count - knots[left]) / (knots[right] - knots[left])
+    weights = [0.0] * len(knots)
+    weights[left], weights[right] = 1 - part, part
+    return weights
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured costs, of which model and on which machine, and how far off they were."""
+
+    model: ModelShape
+    machine: str
+    block_size: int
+    pool_bytes: int
+    costs: CalibratedCosts
+    mean_error: float  # of held-out steps: mean of |predicted - measured| / measured
+    worst_error: float
+
+    def write(self, path: Path) -> None:
+        """ConfigError if the file cannot be written."""
+        try:
+            text = json.dumps({"quire_costs": VERSION, **asdict(self)}, indent=1)
+            path.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def read_calibration(path: Path) -> Calibration:
+    """What ``quire calibrate`` wrote. ConfigError, with what is wrong, if the file is not that."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.pop("quire_costs", None) != VERSION:
+        raise ConfigError(f"{path} was not written by quire calibrate (version {VERSION})")
+    try:
+        costs: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values["costs"].items()
+        }
+        _check(costs)
+        values["model"] = ModelShape(**values["model"])
+        values["costs"] = CalibratedCosts(**costs)
+        return Calibration(**values)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not a calibration: {error!r}") from error
+
+
+def _check(costs: dict[str, Any]) -> None:
+    knots, seconds = costs["knots"], costs["token_seconds"]
+    if len(knots) != len(seconds) or len(knots) < 2 or list(knots) != sorted(set(knots)):
+        raise ValueError("knots must ascend, with seconds for each")
+    for field in fields(CalibratedCosts):
+        value = costs[field.name]
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(one, (int, float)) and one >= 0 for one in numbers):
+            raise ValueError(f"{field.name} must not be negative")
+    if min(seconds) <= 0:
+        raise ValueError("token_seconds must be above 0")

@@ -1,0 +1,144 @@
+"""A plan as values: what the planner found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from quire.metrics import Goals
+from quire.simulation.machines import Machine
+from quire.simulation.models import ModelShape
+from quire.simulation.result import SimulationResult
+from quire.simulation.settings import Settings
+
+GOAL_SHARE = 0.9
+"""Share of the requests that must meet the goals."""
+
+CLOSE = 0.01
+"""A block size is as good as another if it serves so little less."""
+
+
+class Binding(Enum):
+    """What keeps more from being served."""
+
+    MEMORY = "memory"  # the pool is full, and somebody waits for blocks
+    COMPUTE = "compute"  # prompts wait for their share of steps
+    LATENCY = "latency"  # steps take longer than the goal for a token
+    SEQUENCES = "max_num_seqs"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What happens when everybody comes at once.
+
+    running: requests that run while others wait, mean over that time; all, if nobody waits.
+    """
+
+    name: str
+    running: float
+    most_running: int
+    all_at_once: bool
+    request_rate: float
+    output_rate: float
+    result: SimulationResult
+
+    @classmethod
+    def of(cls, name: str, result: SimulationResult, width: int) -> Capacity:
+        """``width``: branches of a request."""
+        # The last interval with a waiting request is partly without; so is the first.
+        busy = [point for point in result.series if point.waiting >= 1.0]
+        seconds = sum(point.seconds for point in busy)
+        mean = sum(point.running * point.seconds for point in busy) / (seconds or 1.0)
+        waited = seconds > 0.0
+        return cls(
+            name=name,
+            running=(mean if waited else result.most_running) / width,
+            most_running=result.most_running // width,
+            all_at_once=not waited,
+            request_rate=result.request_rate,
+            output_rate=result.output_rate,
+            result=result,
+        )
+
+
+class Variant(NamedTuple):
+    """One change and what it would do; or why it cannot be had."""
+
+    name: str
+    capacity: Capacity | None
+    refused: str | None
+
+
+class UserLoad(NamedTuple):
+    """Users who each have one request under way, by allocator."""
+
+    users: int
+    results: tuple[tuple[str, SimulationResult], ...]
+
+
+class Goodput(NamedTuple):
+    rate: float  # requests per second
+    at: SimulationResult | None  # at that rate
+    beyond: SimulationResult | None  # at the lowest rate that was found too high
+
+
+class MemoryNeed(NamedTuple):
+    load: str
+    num_bytes: int
+    result: SimulationResult
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answers for one model, machine and workload."""
+
+    model: ModelShape
+    machine: Machine
+    tensor_parallel: int
+    settings: Settings
+    kv_bytes: int
+    num_requests: int
+    num_clipped: int
+    mean_tokens: tuple[float, float]
+    sample_rate: float | None
+    goals: Goals
+    capacity: Capacity
+    user_load: UserLoad | None
+    most_users: UserLoad | None
+    goodput: Goodput
+    memory_need: MemoryNeed | None
+    variants: tuple[Variant, ...]
+
+    @property
+    def best_block_size(self) -> int:
+        """The largest that serves within 1 % of the best: larger blocks make shorter tables."""
+        rates = {self.settings.block_size: self.capacity.output_rate}
+        for variant in self.variants:
+            if variant.name.startswith("block size ") and variant.capacity is not None:
+                rates[int(variant.name.split()[-1])] = variant.capacity.output_rate
+        best = max(rates.values())
+        return max(size for size, rate in rates.items() if rate >= (1 - CLOSE) * best)
+
+    @property
+    def binds(self) -> Binding:
+        """What keeps the rate from being higher."""
+        beyond = self.goodput.beyond or self.capacity.result
+        return binding(beyond, self.settings, self.goals)
+
+
+def binding(result: SimulationResult, settings: Settings, goals: Goals) -> Binding:
+    """What a load that was too high ran into first."""
+    full = result.most_held >= 0.95 * settings.num_blocks * settings.block_size
+    waits = result.num_decisions.get("wait", 0) > 0
+    gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0
+    if goals.tpot is not None and result.tpot.p90 > goals.tpot and not gave_way:
+        return Binding.LATENCY
+    if gave_way or (full and waits):
+        return Binding.MEMORY
+    if waits and result.most_running >= settings.max_num_seqs:
+        return Binding.SEQUENCES
+    if goals.ttft is not None and result.ttft.p90 > goals.ttft:
+        return Binding.COMPUTE
+    return Binding.COMPUTE if goals == Goals() else Binding.NOTHING

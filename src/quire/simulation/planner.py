@@ -1,0 +1,219 @@
+"""How many users fit, how fast they may come, what binds, and what would change that.
+
+Every answer is a simulation of the sample under other settings; nothing is extrapolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from quire.errors import ConfigError
+from quire.metrics import Goals
+from quire.simulation.arrivals import ClosedLoop
+from quire.simulation.deployment import Deployment
+from quire.simulation.plan import (
+    GOAL_SHARE,
+    Capacity,
+    Goodput,
+    MemoryNeed,
+    Plan,
+    UserLoad,
+    Variant,
+)
+from quire.simulation.result import SimulationResult
+from quire.simulation.sample import Sample
+from quire.simulation.settings import Settings
+from quire.simulation.simulator import Simulator
+
+BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
+_FEW = 128  # requests, for variants that take long
+_BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans for one model on one machine, under one sample of a workload.
+
+    changes: fields of Settings that are not what the deployment would have them.
+    """
+
+    deployment: Deployment
+    changes: dict[str, object]
+    sample: Sample
+    goals: Goals
+    progress: Callable[[str], None] = lambda _: None  # told what is being simulated
+
+    def plan(self, users: int | None, rate: float | None) -> Plan:
+        """The whole plan. ``users``, ``rate``: the load that was asked about."""
+        settings = self._settings()
+        capacity = self._capacity(settings)
+        rate = rate or (self.sample.rate if users is None else None)
+        return Plan(
+            model=self.deployment.model,
+            machine=self.deployment.machine,
+            tensor_parallel=self.deployment.tensor_parallel,
+            settings=settings,
+            kv_bytes=self.deployment.kv_bytes,
+            num_requests=len(self.sample.requests),
+            num_clipped=self.sample.num_clipped,
+            mean_tokens=self.sample.mean_tokens,
+            sample_rate=self.sample.rate,
+            goals=self.goals,
+            capacity=capacity,
+            user_load=None if users is None else self._user_load(settings, users),
+            most_users=self._most_users(settings, capacity),
+            goodput=self._goodput(settings, capacity),
+            memory_need=self._memory_need(settings, users, rate),
+            variants=self._variants(settings, capacity),
+        )
+
+    # -- what fits -----------------------------------------------------------------------------
+
+    def _capacity(self, settings: Settings) -> Capacity:
+        """Everybody at once: how many run while others wait, under each allocator."""
+        self.progress("how many fit")
+        return self._fitted("paged" if settings.kv_allocator == "paged" else "this", settings)
+
+    def _fitted(
+        self,
+        name: str,
+        settings: Settings,
+        deployment: Deployment | None = None,
+        width: int = 1,
+        beams: bool = False,
+    ) -> Capacity:
+        sample = self.sample
+        if width > 1:
+            sample = replace(sample, requests=sample.requests[:_FEW])
+        result = self._run(settings, deployment).run(sample.at_once(width, beams))
+        if not result.num_finished:
+            raise ConfigError(f"no request of this workload can be served: {result.first_refusal}")
+        return Capacity.of(name, result, width)
+
+    def _variants(self, settings: Settings, base: Capacity) -> tuple[Variant, ...]:
+        """What each change alone would do."""
+        deployment, variants = self.deployment, []
+
+        def add(name: str, setup: Settings, other: Deployment | None = None, width: int = 1,
+                beams: bool = False) -> None:  # fmt: skip
+            self.progress(name)
+            try:
+                capacity = self._fitted(name, setup, other, width, beams)
+            except ConfigError as error:
+                variants.append(Variant(name, None, str(error)))
+            else:
+                variants.append(Variant(name, capacity, None))
+
+        for policy, name in (
+            ("max", "contiguous, Max: the model's length reserved"),
+            ("pow2", "contiguous, Pow2: the output's power of two reserved"),
+            ("oracle", "contiguous, Oracle: the true length reserved"),
+        ):
+            add(name, replace(settings, kv_allocator=policy, enable_prefix_caching=False))
+        for size in BLOCK_SIZES:
+            if size != settings.block_size and settings.num_blocks * settings.block_size >= size:
+                add(f"block size {size}", self._settings(block_size=size))
+        if self.sample.shares_prefixes:
+            caching = not settings.enable_prefix_caching
+            name = f"prefix caching {'on' if caching else 'off'}"
+            add(name, replace(settings, enable_prefix_caching=caching))
+        if deployment.model.kv_dtype is None:
+            small = replace(deployment, model=replace(deployment.model, kv_dtype="fp8"))
+            add("KV cache in 8 bits", self._settings(small), small)
+        if not settings.num_host_blocks:
+            swapping = replace(deployment, swap_bytes=64 * 2**30)
+            add("64 GiB of swap space", self._settings(swapping, preemption_mode="auto"), swapping)
+        for width, beams, name in (
+            (2, False, "n = 2 outputs"), (4, False, "n = 4 outputs"), (4, True, "4 beams"),
+        ):  # fmt: skip
+            add(name, settings, None, width, beams)
+        return tuple(variants)
+
+    # -- loads ---------------------------------------------------------------------------------
+
+    def _user_load(self, settings: Settings, users: int) -> UserLoad:
+        """So many users, each with one request at a time, under each allocator."""
+        loads = []
+        for policy in ("paged", "max", "pow2", "oracle"):
+            self.progress(f"{users} users, {policy}")
+            setup = replace(settings, kv_allocator=policy, max_num_seqs=max(users, 1))
+            loads.append((policy, self._closed(setup, users)))
+        return UserLoad(users, tuple(loads))
+
+    def _closed(self, settings: Settings, users: int) -> SimulationResult:
+        count = max(len(self.sample.requests), 4 * users)
+        return self._run(settings).serve(ClosedLoop(self.sample.repeated(count), users))
+
+    def _most_users(self, settings: Settings, capacity: Capacity) -> UserLoad | None:
+        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
+
+        Raises:
+            ConfigError: not even one user's do; with what one user gets.
+        """
+        if self.goals == Goals():
+            return None
+        alone = self._closed(settings, 1)
+        if alone.goodput_share < GOAL_SHARE:
+            raise ConfigError(
+                f"goals nobody can meet: a user who is alone has a TTFT of "
+                f"{alone.ttft.p90:.3g} s and a TPOT of {alone.tpot.p90:.3g} s at the 90th "
+                "percentile; ask for no less, or take a faster machine"
+            )
+        best, low, high = alone, 1, max(2, 2 * capacity.most_running)
+        while low < high:
+            users = (low + high + 1) // 2
+            self.progress(f"{users} users")
+            result = self._closed(settings, users)
+            if result.goodput_share >= GOAL_SHARE:
+                best, low = result, users
+            else:
+                high = users - 1
+        return UserLoad(low, ((settings.kv_allocator, best),))
+
+    def _goodput(self, settings: Settings, capacity: Capacity) -> Goodput:
+        """The highest rate at which GOAL_SHARE of the requests meet the goals, to 2 %.
+
+        Without goals it is the rate at which a line that never empties is served.
+        """
+        if self.goals == Goals():
+            return Goodput(capacity.request_rate, None, None)
+        low, high = 0.0, 1.2 * capacity.request_rate
+        best = failed = None
+        while high - low > 0.02 * high:
+            rate = (low + high) / 2
+            self.progress(f"{rate:.3g} requests/s")
+            result = self._run(settings).run(self.sample.at_rate(rate))
+            if result.goodput_share >= GOAL_SHARE:
+                best, low = result, rate
+            else:
+                failed, high = result, rate
+            if high < 1e-3 * capacity.request_rate:
+                break
+        return Goodput(low, best, failed)
+
+    def _memory_need(
+        self, settings: Settings, users: int | None, rate: float | None
+    ) -> MemoryNeed | None:
+        """What the load holds at its worst moment, where memory makes nobody wait."""
+        if users is None and rate is None:
+            return None
+        self.progress("memory needed")
+        big = replace(settings, num_blocks=_BIG_POOL // settings.block_size, kv_allocator="paged")
+        if users is not None:
+            load, result = f"{users} users", self._closed(big, users)
+        else:
+            assert rate is not None
+            load = f"{rate:.3g} requests/s"
+            result = self._run(big).run(self.sample.at_rate(rate))
+        each = self.deployment.model.kv_bytes_per_token
+        return MemoryNeed(load, result.most_held * each, result)
+
+    # -- simulations ---------------------------------------------------------------------------
+
+    def _settings(self, deployment: Deployment | None = None, **changes: object) -> Settings:
+        return (deployment or self.deployment).settings(**{**self.changes, **changes})
+
+    def _run(self, settings: Settings, deployment: Deployment | None = None) -> Simulator:
+        costs = (deployment or self.deployment).cost_model(settings.block_size)
+        return Simulator(settings, costs, goals=self.goals)
