@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.reports.style import (
-    BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, VERMILLION, YELLOW, Picture, draw, legend_below,
-)  # fmt: skip
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    Picture,
+    draw,
+    legend_below,
+)
 from quire.simulation.result import BlockMap
 
 if TYPE_CHECKING:
@@ -84,14 +95,18 @@ def draw_block_map(block_map: BlockMap, held: list[Holding]) -> Picture:
                 _write(axes, block, across, owner[:5], colour)
         axes.set_xlim(0, across)
         axes.set_ylim(down, 0)
-        axes.set_xticks([x + 0.5 for x in range(0, across, 8)], [f"+{x}" for x in range(0, across, 8)])
+        axes.set_xticks(
+            [x + 0.5 for x in range(0, across, 8)], [f"+{x}" for x in range(0, across, 8)]
+        )
         rows = range(0, down, max(1, down // 16))
         axes.set_yticks([y + 0.5 for y in rows], [f"{y * across:,}" for y in rows])
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
         axes.set_ylabel("number of the row's first block")
-        axes.set_title(f"Block map at {block_map.time:.2f} s (blocks of {block_map.block_size} tokens)")
+        axes.set_title(
+            f"Block map at {block_map.time:.2f} s (blocks of {block_map.block_size} tokens)"
+        )
         _legend(figure)
 
     swapped = sum(len(owner.block_ids) for owner in block_map.owners if owner.swapped)
@@ -123,9 +138,14 @@ def _cell(axes: Axes, block: int, across: int, colour: str, hatch: str | None) -
     edge = "#9A9A9A" if hatch else "white" if colour != "white" else "#D0D0D0"
     axes.add_patch(
         Rectangle(
-            (block % across + 0.04, block // across + 0.04), 0.92, 0.92,
-            facecolor=PALE if hatch else colour, edgecolor=edge, hatch=hatch, linewidth=0.5,
-        )  # fmt: skip
+            (block % across + 0.04, block // across + 0.04),
+            0.92,
+            0.92,
+            facecolor=PALE if hatch else colour,
+            edgecolor=edge,
+            hatch=hatch,
+            linewidth=0.5,
+        )
     )
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from quire.memory import Usage
 from quire.reports.style import (
-    BLUE, GREY, ORANGE, PALE, PURPLE, SKY, VERMILLION, Picture, draw, legend_below,
-)  # fmt: skip
+    BLUE,
+    GREY,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Picture,
+    draw,
+    legend_below,
+)
 from quire.simulation.result import SimulationResult
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ def memory_over_time(result: SimulationResult, bytes_per_token: int | None) -> P
         axes.set_ylim(0, capacity or 1)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         share = axes.secondary_yaxis(
-            "right", functions=(lambda y: y * 100 / capacity, lambda y: y * capacity / 100)
+            "right", functions=(_scaled_by(100 / capacity), _scaled_by(capacity / 100))
         )
         share.set_ylabel("share of the pool (%)")
         _time_axis(axes, edges)
@@ -105,7 +115,7 @@ def batch_over_time(result: SimulationResult) -> Picture:
 def _width(result: SimulationResult) -> float:
     """Seconds between the series' points; they are multiples of it."""
     starts = [point.start for point in result.series]
-    return min((b - a for a, b in zip(starts, starts[1:], strict=False)), default=2.0**-10)
+    return min((b - a for a, b in pairwise(starts)), default=2.0**-10)
 
 
 def _edges(result: SimulationResult) -> tuple[list[float], list[bool]]:
@@ -145,6 +155,10 @@ def _time_axis(axes: Axes, edges: list[float]) -> None:
         step = next(n for n in (2, 5, 10, 20, 60, 120, 1440, 10**9) if last / 60 / n <= 12)
         axes.xaxis.set_major_locator(MultipleLocator(60 * step))
     axes.set_xlabel(f"time ({unit} since the first arrival)")
+
+
+def _scaled_by(factor: float) -> Any:
+    return lambda value: value * factor
 
 
 def _scaled(seconds: float) -> Any:

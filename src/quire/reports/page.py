@@ -11,7 +11,8 @@ from quire.reports.style import Picture
 _CSS = """
 :root { color-scheme: light; }
 body { margin: 0 auto; padding: 1.5rem 2rem 4rem; max-width: 74rem; background: #fff;
-  color: #1a1a1a; font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+  color: #1a1a1a; font: 16px/1.5 system-ui, "Segoe UI", Roboto, Arial,
+  sans-serif; }
 h1 { font-size: 1.9rem; margin: .5rem 0; }
 h2 { font-size: 1.35rem; margin: 2.6rem 0 .4rem; padding-top: .8rem; border-top: 2px solid #ddd; }
 h3 { font-size: 1.05rem; margin: 1.4rem 0 .3rem; }
@@ -20,9 +21,11 @@ figure { margin: 1rem 0; }
 figure img { width: 100%; height: auto; border: 1px solid #e4e4e4; }
 figcaption, .note { color: #444; font-size: .92rem; max-width: 60rem; }
 table { border-collapse: collapse; margin: .8rem 0; font-size: .92rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .7rem; border-bottom: 1px solid #ddd; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .7rem;
+  border-bottom: 1px solid #ddd; }
 th { background: #f4f4f4; border-bottom: 2px solid #999; }
-td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 nav ol { columns: 2; max-width: 60rem; margin: .5rem 0; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .8rem;
   margin: 1.2rem 0; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,9 @@ from quire.reports.style import BLUE, ORANGE, Picture, draw, legend_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_LABEL = 42  # characters in a line
 
 
 class Pair(NamedTuple):
@@ -34,22 +38,23 @@ def draw_pairs(name: str, title: str, note: str, unit: str, pairs: Sequence[Pair
                     place - 0.2, high - low, 0.36, left=low, color="white", edgecolor=ORANGE,
                     hatch="////",
                 )  # fmt: skip
-                text = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+                text = _figure(low) if low == high else f"{_figure(low)} to {_figure(high)}"
                 axes.annotate(
                     text, (high, place - 0.2), (4, 0), textcoords="offset points", va="center",
                     fontsize=9,
                 )  # fmt: skip
             axes.barh(place + 0.2, pair.ours, 0.36, color=BLUE)
             axes.annotate(
-                f"{pair.ours:.4g}", (pair.ours, place + 0.2), (4, 0), textcoords="offset points",
+                _figure(pair.ours), (pair.ours, place + 0.2), (4, 0), textcoords="offset points",
                 va="center", fontsize=9, fontweight="bold",
             )  # fmt: skip
-        axes.set_yticks(range(len(pairs)), [pair.label for pair in pairs])
+        axes.set_yticks(range(len(pairs)), [textwrap.fill(pair.label, _LABEL) for pair in pairs])
         axes.set_ylim(len(pairs) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(unit)
-        axes.set_xlim(left=0)
         axes.margins(x=0.12)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.grid(axis="x")
         axes.set_title(title)
         handles = [
@@ -63,3 +68,7 @@ def draw_pairs(name: str, title: str, note: str, unit: str, pairs: Sequence[Pair
         legend_below(figure, handles, columns=3)
 
     return draw(name, title, note, paint, 1.5 + 0.52 * len(pairs))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

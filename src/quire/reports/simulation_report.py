@@ -119,10 +119,7 @@ def _memory_table(page: Page, result: SimulationResult) -> None:
     usage = result.mean_usage._asdict()
     page.table(
         ("mean over the time of all steps", "slots", "share of the pool"),
-        [
-            (label, f"{usage[name]:,}", f"{usage[name] / capacity:.1%}")
-            for name, label, _ in PARTS
-        ],
+        [(label, f"{usage[name]:,}", f"{usage[name] / capacity:.1%}") for name, label, _ in PARTS],
         numbers=(1, 2),
         colours=[colour for _, _, colour in PARTS],
     )

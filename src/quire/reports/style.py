@@ -81,7 +81,9 @@ def draw(
         raise ConfigError(
             'reports are drawn by matplotlib, which is missing: pip install "quire[reports]"'
         ) from error
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context():
+        for name, value in _LOOK.items():
+            matplotlib.rcParams[name] = value
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         paint(figure)
         svg, png = io.BytesIO(), io.BytesIO()

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.reports.style import (
-    BLUE, GREY, ORANGE, SKY, VERMILLION, Picture, draw, legend_below,
-)  # fmt: skip
+    BLUE,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    Picture,
+    draw,
+    legend_below,
+)
 from quire.simulation.result import RequestRecord
 
 if TYPE_CHECKING:
@@ -58,7 +64,7 @@ def phases(record: RequestRecord) -> list[Phase]:
 
 
 def choose_rows(records: Sequence[RequestRecord], most: int = MOST_ROWS) -> list[RequestRecord]:
-    """Neighbours by arrival: of all such windows the one with most preemptions, then most waiting."""
+    """Neighbours by arrival: where most were preempted or, failing that, waited longest."""
     served = sorted(
         (record for record in records if record.metrics is not None),
         key=lambda record: (_arrival(record), record.request_id),

@@ -41,6 +41,7 @@ def worked_examples(scale: Scale) -> Experiment:
         tuple(findings),
         "What is arithmetic is the same to the last digit; articles cut 5.86, 39.06 and 97.66 % "
         "off rather than rounding.",
+        charted=("%",),
     )
 
 

@@ -41,6 +41,7 @@ class Experiment:
     key: short name, for files and anchors.
     asked: what its authors wanted to know and how they found out.
     done: what was simulated here.
+    charted: units whose figures are drawn in pairs.
     learned: what came of it, and why it differs from what was published.
     """
 
@@ -52,6 +53,7 @@ class Experiment:
     learned: str
     panels: tuple[Panel, ...] = ()
     panels_note: str = ""
+    charted: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -74,15 +76,21 @@ class Scale:
     """How much is simulated.
 
     share: of the simulated time that an experiment takes in full.
+    fewest: requests of a run, however low its rate.
     refinements: halvings of the interval in which a sustained rate is searched.
     models: how many of the models of an experiment that has several.
     """
 
     share: float = 1.0
+    fewest: int = 100
     refinements: int = 3
     models: int = 3
     seed: int = 0
 
+    def count(self, rate: float, seconds: float) -> int:
+        """Requests of a run that takes ``seconds`` in full."""
+        return max(self.fewest, round(rate * seconds * self.share))
+
 
 FULL = Scale()
-QUICK = Scale(share=0.05, refinements=0, models=1)
+QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1)

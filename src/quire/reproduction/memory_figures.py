@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.reproduction.systems import (
-    PAGED, READABLE, SYSTEMS, System, deployment, requests, serve, sustained,
-)  # fmt: skip
+    PAGED,
+    READABLE,
+    SYSTEMS,
+    System,
+    deployment,
+    requests,
+    serve,
+    sustained,
+)
 from quire.simulation.machines import GIB
 from quire.workload import DATASETS
 
@@ -35,6 +42,7 @@ def pool_sizes(scale: Scale) -> Experiment:
         "pools differ by what is set aside: the paper does not say how much it keeps for "
         "activations, and we keep 10 % of the memory free, which weighs most where the weights "
         "leave little.",
+        charted=("slots",),
     )
 
 
@@ -44,7 +52,7 @@ def memory_waste(scale: Scale) -> Experiment:
     where = deployment("opt-13b")
     findings, parts = [], []
     for system in (*SYSTEMS, _GROWING):
-        workload = requests("sharegpt", 2.0, 600 * scale.share, scale.seed)
+        workload = requests("sharegpt", 2.0, scale.count(2.0, 600), scale.seed)
         result = serve(where, system, workload)
         usage = result.mean_usage
         taken = usage.capacity - usage.free - usage.cached
@@ -91,6 +99,7 @@ def memory_waste(scale: Scale) -> Experiment:
         "adds is internal here, external in the paper. Under paging only last blocks have empty "
         "slots, half a block each in the mean. The last row is not in the paper: a region that "
         "doubles as the output outgrows it wastes less, and pays by moving.",
+        charted=("%",),
     )
 
 
@@ -103,18 +112,19 @@ def batch_sizes(scale: Scale) -> Experiment:
     where = deployment("opt-13b")
     findings = []
     for (dataset, rate), figures in published.items():
-        seconds = {"sharegpt": 300, "alpaca": 90}[dataset] * scale.share
+        seconds = {"sharegpt": 300, "alpaca": 90}[dataset]
         load = _sustained_by_paging(dataset, rate, seconds, scale)
-        mean_output = DATASETS[dataset][1].mean
         for at, why in ((rate, "the paper's rate"), (load, "as loaded as the paper's system was")):
             for system, figure in zip(SYSTEMS, figures, strict=True):
-                result = serve(where, system, requests(dataset, at, seconds, scale.seed))
+                workload = requests(dataset, at, scale.count(at, seconds), scale.seed)
+                result = serve(where, system, workload)
                 note = ""
                 if system is PAGED and at == rate:
-                    theirs, ours = (1e3 * n / rate / mean_output for n in (figure, result.mean_running))
+                    ours = result.tpot.mean
+                    theirs = figure / rate / DATASETS[dataset][1].mean
                     note = (
                         "batch = rate × time in the system (Little's law): theirs took "
-                        f"{theirs:.0f} ms a token, ours {ours:.0f} ms"
+                        f"{1e3 * theirs:.0f} ms a token, ours {1e3 * ours:.0f} ms"
                     )
                 findings.append(
                     Finding(
@@ -135,6 +145,7 @@ def batch_sizes(scale: Scale) -> Experiment:
         "2023's kernels, so a step is faster than the paper's, requests leave sooner, and fewer "
         "are there at once. Under the same load relative to what the machine can do, memory "
         "decides alone, and the batches are nearly the paper's.",
+        charted=("requests",),
     )
 
 
@@ -142,8 +153,8 @@ def _sustained_by_paging(dataset: str, first: float, seconds: float, scale: Scal
     where = deployment("opt-13b")
 
     def latency(rate: float) -> float:
-        result = serve(where, PAGED, requests(dataset, rate, seconds, scale.seed))
-        return result.normalized_latency.mean
+        workload = requests(dataset, rate, scale.count(rate, seconds), scale.seed)
+        return serve(where, PAGED, workload).normalized_latency.mean
 
     rate, _ = sustained(latency, first, min(1, scale.refinements))
     return rate
@@ -162,9 +173,8 @@ def memory_saved(scale: Scale) -> Experiment:
     for (dataset, beam_search), figures in published.items():
         rate, seconds = {"sharegpt": (0.5, 400), "alpaca": (8.0, 60)}[dataset]
         for width, figure in ((2, figures[0]), (4, ()), (6, figures[1])):
-            workload = requests(
-                dataset, rate, seconds * scale.share, scale.seed, width, beam_search
-            )
+            count = scale.count(rate, seconds)
+            workload = requests(dataset, rate, count, scale.seed, width, beam_search)
             result = serve(where, PAGED, workload)
             what = f"{width} beams" if beam_search else f"{width} samples"
             findings.append(
@@ -191,4 +201,5 @@ def memory_saved(scale: Scale) -> Experiment:
         "seeded stand-in (the likeliest token has probability u^(1/3), u uniform), not from OPT, "
         "so the order of magnitude is what can be compared. The paper gives the figures for 2 "
         "and 6 as the ends of a range; means are over time there, at the peak here.",
+        charted=("%",),
     )

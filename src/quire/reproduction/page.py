@@ -13,7 +13,6 @@ from quire.reports.style import Picture
 from quire.reproduction.experiment import TOLERANCE, Experiment, Finding
 from quire.simulation.export import write_json
 
-_MOST_PAIRS = 12
 _TERMS = (
     ("KV cache", "keys and values of all tokens so far, which attention reads for every new token"),
     ("slot", "room for the keys and values of one token"),
@@ -122,17 +121,15 @@ def _introduction(page: Page, experiments: Sequence[Experiment], how: str) -> No
 
 def _pictures(experiment: Experiment) -> Iterable[Picture]:
     """Curves, and bars in pairs for each unit that has enough published figures."""
-    for unit in dict.fromkeys(one.unit for one in experiment.findings):
+    for number, unit in enumerate(experiment.charted, 1):
         pairs = [
             Pair(one.what, one.published, one.ours)
             for one in experiment.findings
             if one.unit == unit and one.published
         ]
-        if 3 <= len(pairs) <= _MOST_PAIRS or (len(pairs) > _MOST_PAIRS and unit == "requests"):
-            yield draw_pairs(
-                f"{experiment.key}-{unit.replace('/', '-per-').replace('%', 'percent')}",
-                experiment.title, "Orange: published. Blue: simulated.", unit or "share", pairs,
-            )  # fmt: skip
+        name = f"{experiment.key}-pairs-{number}"
+        note = "Orange: published. Blue: simulated."
+        yield draw_pairs(name, experiment.title, note, unit, pairs)
     if experiment.panels:
         yield draw_curves(
             f"{experiment.key}-curves", experiment.title, experiment.panels_note,
@@ -143,6 +140,7 @@ def _pictures(experiment: Experiment) -> Iterable[Picture]:
 def _row(finding: Finding) -> tuple[str, ...]:
     verdict = {None: "", True: "✓ agrees", False: "≠ differs"}[finding.agrees]
     published = " to ".join(_figure(value) for value in finding.published)
+    verdict = verdict.replace(" ", "\N{NO-BREAK SPACE}")
     return (
         finding.what, published or "–", _figure(finding.ours), finding.unit, verdict, finding.why,
     )  # fmt: skip

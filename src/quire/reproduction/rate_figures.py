@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 
 from quire.reports.curves import Curve, Panel
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.reproduction.systems import (
-    FASTER_TRANSFORMER, MAX_MODEL_LEN, ORCA_MAX, ORCA_ORACLE, PAGED, READABLE, SYSTEMS, System,
-    batch_latency, deployment, requests, serve, sustained,
-)  # fmt: skip
+    FASTER_TRANSFORMER,
+    MAX_MODEL_LEN,
+    ORCA_MAX,
+    ORCA_ORACLE,
+    PAGED,
+    READABLE,
+    SYSTEMS,
+    System,
+    batch_latency,
+    deployment,
+    requests,
+    serve,
+    sustained,
+)
 from quire.simulation.deployment import Deployment
 from quire.workload import DATASETS, Lengths, Synthetic, TraceRequest, arrival_times
 
@@ -51,7 +63,7 @@ def _basic_sampling(
         where = deployment(model)
 
         def workload(rate: float) -> Iterable[TraceRequest]:
-            return requests(dataset, rate, seconds * scale.share, scale.seed)
+            return requests(dataset, rate, scale.count(rate, seconds), scale.seed)
 
         found, panel = _compare(where, SYSTEMS, workload, first, scale, batches=True)
         panels.append(panel)
@@ -96,6 +108,7 @@ def _basic_sampling(
         ),
         tuple(panels),
         _NOTE,
+        ("×",) if published else (),
     )
 
 
@@ -106,9 +119,7 @@ def parallel_and_beam(scale: Scale) -> Experiment:
     published = {(1, False): (1.3,), (6, True): (2.3,)}
     kinds = [(1, False), (2, False), (4, False), (6, False), (2, True), (4, True), (6, True)]
     for width, beam_search in kinds if scale.models > 1 else kinds[:2] + kinds[4:5]:
-
-        def workload(rate: float, width: int = width, beam_search: bool = beam_search) -> Iterable[TraceRequest]:  # noqa: E501
-            return requests("alpaca", rate, 40 * scale.share, scale.seed, width, beam_search)
+        workload = partial(_branching, scale, width, beam_search)
 
         systems = (ORCA_ORACLE, PAGED)
         found, panel = _compare(where, systems, workload, 24 / width, scale, outputs=width)
@@ -140,6 +151,10 @@ def parallel_and_beam(scale: Scale) -> Experiment:
     )
 
 
+def _branching(scale: Scale, width: int, beam_search: bool, rate: float) -> Iterable[TraceRequest]:
+    return requests("alpaca", rate, scale.count(rate, 40), scale.seed, width, beam_search)
+
+
 def shared_prefix(scale: Scale) -> Experiment:
     """Figure 16."""
     where = deployment("llama-13b")
@@ -148,10 +163,10 @@ def shared_prefix(scale: Scale) -> Experiment:
     for prefix, figure in ((80, 1.67), (341, 3.58)):
 
         def workload(rate: float, prefix: int = prefix) -> Iterable[TraceRequest]:
-            count = max(100, round(rate * 40 * scale.share))
             return Synthetic(
-                count, sentence, translation, rate, shared_prefix=prefix, seed=scale.seed
-            )
+                scale.count(rate, 40), sentence, translation, rate, shared_prefix=prefix,
+                seed=scale.seed,
+            )  # fmt: skip
 
         systems = (ORCA_ORACLE, PAGED)
         found, panel = _compare(where, systems, workload, 20.0, scale, caching=True)
@@ -190,7 +205,7 @@ def chatbot(scale: Scale) -> Experiment:
         """Prompts are the last 1,024 tokens of a conversation of up to eight turns."""
         random = Random(scale.seed)
         arrivals = arrival_times(Random(scale.seed + 1), rate)
-        for _ in range(max(100, round(rate * 300 * scale.share))):
+        for _ in range(scale.count(rate, 300)):
             turns = random.randint(1, 8)
             history = sum(asked.draw(random) + answered.draw(random) for _ in range(turns - 1))
             prompt = min(1024, history + asked.draw(random))

@@ -21,9 +21,7 @@ class Batched(NamedTuple):
     batch: float  # requests, those that have ended but hold their place included
 
 
-def serve_in_batches(
-    workload: Iterable[TraceRequest], most: int, cost_model: CostModel
-) -> Batched:
+def serve_in_batches(workload: Iterable[TraceRequest], most: int, cost_model: CostModel) -> Batched:
     """Serve in batches of at most ``most`` requests, whoever is in line when one begins.
 
     A batch's outputs are returned together, when the longest is complete.

@@ -61,9 +61,7 @@ def reproduce(
     """
     unknown = [key for key in only if key not in EXPERIMENTS]
     if unknown:
-        raise ConfigError(
-            f"unknown experiment {unknown[0]!r}; known: {', '.join(EXPERIMENTS)}"
-        )
+        raise ConfigError(f"unknown experiment {unknown[0]!r}; known: {', '.join(EXPERIMENTS)}")
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
     scale = Scale(**{**vars(QUICK if quick else FULL), "seed": seed})
@@ -83,9 +81,7 @@ def reproduce(
     return write_page(directory, [done[key] for key in keys], how)
 
 
-def _run(
-    keys: Sequence[str], scale: Scale, jobs: int
-) -> Iterable[tuple[str, Experiment]]:
+def _run(keys: Sequence[str], scale: Scale, jobs: int) -> Iterable[tuple[str, Experiment]]:
     if jobs == 1:
         for key in keys:
             yield key, EXPERIMENTS[key](scale)

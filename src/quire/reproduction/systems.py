@@ -21,8 +21,6 @@ READABLE = 0.2
 """Seconds per token: about as fast as people read (238 words a minute, Brysbaert 2019). A rate is
 sustained while the mean normalised latency stays below."""
 
-_FEWEST = 100  # requests of a run, however low its rate
-
 
 @dataclass(frozen=True)
 class System:
@@ -60,11 +58,10 @@ def deployment(model: str) -> Deployment:
 
 
 def requests(
-    dataset: str, rate: float, seconds: float, seed: int, n: int = 1, beam_search: bool = False
+    dataset: str, rate: float, count: int, seed: int, n: int = 1, beam_search: bool = False
 ) -> Iterator[TraceRequest]:
-    """So many seconds of Poisson arrivals with a dataset's lengths, cut to what the model takes."""
+    """Poisson arrivals with a dataset's lengths, cut to what the model takes."""
     inputs, outputs = DATASETS[dataset]
-    count = max(_FEWEST, round(rate * seconds))
     drawn = Synthetic(count, inputs, outputs, rate, n=n, beam_search=beam_search, seed=seed)
     return (request.clipped(MAX_MODEL_LEN) for request in drawn)
 
