@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ LINE_STYLES = (
 _WIDTH = 11.0  # inches
 _DOTS = 120  # per inch, of PNG files: 1,320 pixels wide
 
-_LOOK: dict[str, Any] = {
+_LOOK: Any = {
     "font.family": "DejaVu Sans",  # it comes with matplotlib
     "font.size": 11,
     "axes.titlesize": 13,
@@ -66,6 +67,14 @@ class Picture:
     png: bytes
 
 
+def require_matplotlib() -> None:
+    """ConfigError if matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            'reports are drawn by matplotlib, which is missing: pip install "quire[reports]"'
+        )
+
+
 def draw(
     name: str, title: str, note: str, paint: Callable[[Figure], None], height: float = 4.2
 ) -> Picture:
@@ -74,16 +83,11 @@ def draw(
     Raises:
         ConfigError: matplotlib is missing.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            'reports are drawn by matplotlib, which is missing: pip install "quire[reports]"'
-        ) from error
-    with matplotlib.rc_context():
-        for name, value in _LOOK.items():
-            matplotlib.rcParams[name] = value
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_LOOK):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         paint(figure)
         svg, png = io.BytesIO(), io.BytesIO()

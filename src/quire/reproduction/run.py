@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from quire.errors import ConfigError
+from quire.reports.style import require_matplotlib
 from quire.reproduction.articles import worked_examples
 from quire.reproduction.block_figures import block_sizes, swap_or_recompute
 from quire.reproduction.experiment import FULL, QUICK, Experiment, Scale
@@ -62,6 +63,7 @@ def reproduce(
     unknown = [key for key in only if key not in EXPERIMENTS]
     if unknown:
         raise ConfigError(f"unknown experiment {unknown[0]!r}; known: {', '.join(EXPERIMENTS)}")
+    require_matplotlib()
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}")
     scale = Scale(**{**vars(QUICK if quick else FULL), "seed": seed})
