@@ -40,7 +40,7 @@ def block_sizes(scale: Scale) -> Experiment:
     """Figure 18 (b)."""
     where = deployment("opt-13b")
     findings, panels = [], []
-    loads = (("sharegpt", 3.4, 300, (16, 128)), ("alpaca", 70.0, 60, (16, 32)))
+    loads = (("sharegpt", 3.4, 150, (16, 128)), ("alpaca", 70.0, 60, (16, 32)))
     for dataset, rate, seconds, good in loads:
         points = []
         for size in SIZES:

@@ -38,7 +38,7 @@ def basic_sampling_sharegpt(scale: Scale) -> Experiment:
     return _basic_sampling(
         scale, "figure-12-sharegpt", "sharegpt", 300,
         {"opt-13b": 1.5, "opt-66b": 0.7, "opt-175b": 2.0},
-        {"Orca (Oracle)": (1.7, 2.7), "Orca (Max)": (2.7, 8.0), FASTER_TRANSFORMER: (22.0,)},
+        {"Orca (Oracle)": (1.7, 2.7), "Orca (Max)": (2.7, 8.0), FASTER_TRANSFORMER: (1.0, 22.0)},
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _basic_sampling(
                 continue
             figures, why = published.get(other, ()), ""
             if other == FASTER_TRANSFORMER and figures:
-                why = 'published as "up to"'
+                why = 'published as "up to 22"'
             findings.append(
                 Finding(
                     f"{model}: paging's rate over that of {other}", figures,
@@ -152,7 +152,7 @@ def parallel_and_beam(scale: Scale) -> Experiment:
 
 
 def _branching(scale: Scale, width: int, beam_search: bool, rate: float) -> Iterable[TraceRequest]:
-    return requests("alpaca", rate, scale.count(rate, 40), scale.seed, width, beam_search)
+    return requests("alpaca", rate, scale.count(rate, 15), scale.seed, width, beam_search)
 
 
 def shared_prefix(scale: Scale) -> Experiment:
@@ -212,7 +212,8 @@ def chatbot(scale: Scale) -> Experiment:
             yield TraceRequest(next(arrivals), prompt, min(1024, answered.draw(random)))
 
     found, panel = _compare(where, SYSTEMS, workload, 1.0, scale)
-    findings = [
+    findings = [Finding("rate that paging sustains", (), found[PAGED.name], "req/s")]
+    findings += [
         Finding(f"paging's rate over that of {name}", (2.0,), found[PAGED.name] / rate, "×")
         for name, rate in found.items()
         if name != PAGED.name

@@ -60,10 +60,13 @@ def deployment(model: str) -> Deployment:
 def requests(
     dataset: str, rate: float, count: int, seed: int, n: int = 1, beam_search: bool = False
 ) -> Iterator[TraceRequest]:
-    """Poisson arrivals with a dataset's lengths, cut to what the model takes."""
+    """Poisson arrivals with a dataset's lengths, cut to what the model takes: prompts first."""
     inputs, outputs = DATASETS[dataset]
     drawn = Synthetic(count, inputs, outputs, rate, n=n, beam_search=beam_search, seed=seed)
-    return (request.clipped(MAX_MODEL_LEN) for request in drawn)
+    for request in drawn:
+        output = min(request.output_tokens, MAX_MODEL_LEN - 1)
+        prompt = min(request.prompt_tokens, MAX_MODEL_LEN - output)
+        yield replace(request, prompt_tokens=prompt, output_tokens=output)
 
 
 def serve(
