@@ -63,12 +63,13 @@ class Goals:
     ttft: float | None = None
     tpot: float | None = None
 
-    def met_by(self, metrics: RequestMetrics) -> bool:
+    def misses_ttft(self, metrics: RequestMetrics) -> bool:
+        """A request that gave no token misses every goal for the first one."""
+        return self.ttft is not None and (metrics.ttft is None or metrics.ttft > self.ttft)
+
+    def misses_tpot(self, metrics: RequestMetrics) -> bool:
         """A request of one token has no tpot, and meets every goal for it."""
-        ttft, tpot = metrics.ttft, metrics.tpot
-        return (self.ttft is None or (ttft is not None and ttft <= self.ttft)) and (
-            self.tpot is None or tpot is None or tpot <= self.tpot
-        )
+        return self.tpot is not None and metrics.tpot is not None and metrics.tpot > self.tpot
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ _BINDS = {
     Binding.COMPUTE: "compute: prompts wait for their turn in steps that are full",
     Binding.LATENCY: "latency: steps take longer than the goal for a token",
     Binding.SEQUENCES: "max_num_seqs: more sequences may not run at once",
-    Binding.NOTHING: "nothing that this sample showed",
 }
 _NAMES = {"paged": "paged", "max": "contiguous, Max", "pow2": "contiguous, Pow2",
           "oracle": "contiguous, Oracle"}  # fmt: skip
@@ -107,6 +106,11 @@ def _answers(plan: Plan) -> list[str]:
         text = f"{number(goodput.rate)} requests/s with {wanted} for 90 %"
         if goodput.at is not None:
             text += f" ({_story(goodput.at)})"
+        if goodput.poisson is not None:
+            text = (
+                f"none: this workload's own bursts miss {wanted} for 90 % however slowly it is "
+                f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
+            )
         rows.append(["goodput", text])
     rows.append(["what binds", _BINDS[plan.binds]])
     if plan.memory_need is not None:
@@ -154,7 +158,7 @@ def _variants(plan: Plan) -> list[str]:
         if variant.capacity is None:
             refused.append(f"  {variant.name}: {variant.refused}")
         else:
-            rows.append([variant.name, *_cells(variant.capacity, base)])
+            rows.append([variant.name, *_cells(variant.capacity, variant.base)])
     return [*table(rows, ""), *refused]
 
 
@@ -195,6 +199,7 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
         else {"users": plan.most_users.users, **_load_values(plan.most_users.results[0][1])},
         "goodput": {
             "requests_per_second": plan.goodput.rate,
+            "poisson_requests_per_second": plan.goodput.poisson,
             "at": None if plan.goodput.at is None else _load_values(plan.goodput.at),
         },
         "binds": plan.binds.value,

@@ -26,7 +26,8 @@ def summary_values(result: SimulationResult) -> dict[str, Any]:
         name: getattr(result, name)
         for name in (
             "block_size", "num_blocks", "seconds", "busy_seconds", "num_steps", "num_finished",
-            "num_refused", "num_met_goals", "goodput_share", "tokens_in", "tokens_out",
+            "num_refused", "num_met_goals", "num_missed_ttft", "num_missed_tpot",
+            "goodput_share", "tokens_in", "tokens_out",
             "request_rate", "output_rate", "mean_running", "most_running", "most_held",
             "kv_efficiency", "saved_blocks_share", "first_refusal",
         )

@@ -26,7 +26,6 @@ class Binding(Enum):
     COMPUTE = "compute"  # prompts wait for their share of steps
     LATENCY = "latency"  # steps take longer than the goal for a token
     SEQUENCES = "max_num_seqs"
-    NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Capacity:
     running: requests that run while others wait, mean over that time; all, if nobody waits.
     """
 
-    name: str
     running: float
     most_running: int
     all_at_once: bool
@@ -45,15 +43,16 @@ class Capacity:
     result: SimulationResult
 
     @classmethod
-    def of(cls, name: str, result: SimulationResult, width: int) -> Capacity:
+    def of(cls, result: SimulationResult, width: int) -> Capacity:
         """``width``: branches of a request."""
-        # The last interval with a waiting request is partly without; so is the first.
-        busy = [point for point in result.series if point.waiting >= 1.0]
+        # From when the pool, or what the steps can take, is nearly full until the line is empty.
+        full = 0.9 * max(point.most_held for point in result.series)
+        start = next(point.start for point in result.series if point.most_held >= full)
+        busy = [p for p in result.series if p.start >= start and p.waiting >= 1.0]
         seconds = sum(point.seconds for point in busy)
         mean = sum(point.running * point.seconds for point in busy) / (seconds or 1.0)
         waited = seconds > 0.0
         return cls(
-            name=name,
             running=(mean if waited else result.most_running) / width,
             most_running=result.most_running // width,
             all_at_once=not waited,
@@ -64,11 +63,22 @@ class Capacity:
 
 
 class Variant(NamedTuple):
-    """One change and what it would do; or why it cannot be had."""
+    """One change and what it would do; or why it cannot be had.
+
+    base: what the same requests do without it.
+    """
 
     name: str
+    base: Capacity
     capacity: Capacity | None
     refused: str | None
+
+    @classmethod
+    def of(cls, name: str, base: Capacity, result: SimulationResult, width: int) -> Variant:
+        """``width``: branches of a request."""
+        if not result.num_finished:
+            return cls(name, base, None, result.first_refusal)
+        return cls(name, base, Capacity.of(result, width), None)
 
 
 class UserLoad(NamedTuple):
@@ -79,9 +89,15 @@ class UserLoad(NamedTuple):
 
 
 class Goodput(NamedTuple):
+    """The highest rate that is good enough; 0 where the workload's own bursts are too much.
+
+    poisson: with the same requests evenly strewn, where the rate is 0.
+    """
+
     rate: float  # requests per second
     at: SimulationResult | None  # at that rate
     beyond: SimulationResult | None  # at the lowest rate that was found too high
+    poisson: float | None = None
 
 
 class MemoryNeed(NamedTuple):
@@ -125,20 +141,19 @@ class Plan:
     def binds(self) -> Binding:
         """What keeps the rate from being higher."""
         beyond = self.goodput.beyond or self.capacity.result
-        return binding(beyond, self.settings, self.goals)
+        return binding(beyond, self.settings)
 
 
-def binding(result: SimulationResult, settings: Settings, goals: Goals) -> Binding:
+def binding(result: SimulationResult, settings: Settings) -> Binding:
     """What a load that was too high ran into first."""
     full = result.most_held >= 0.95 * settings.num_blocks * settings.block_size
     waits = result.num_decisions.get("wait", 0) > 0
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0
-    if goals.tpot is not None and result.tpot.p90 > goals.tpot and not gave_way:
+    contiguous = settings.kv_allocator != "paged"  # it can be full of holes
+    if not gave_way and result.num_missed_tpot > result.num_missed_ttft:
         return Binding.LATENCY
-    if gave_way or (full and waits):
-        return Binding.MEMORY
     if waits and result.most_running >= settings.max_num_seqs:
         return Binding.SEQUENCES
-    if goals.ttft is not None and result.ttft.p90 > goals.ttft:
-        return Binding.COMPUTE
-    return Binding.COMPUTE if goals == Goals() else Binding.NOTHING
+    if gave_way or (waits and (full or contiguous)):
+        return Binding.MEMORY
+    return Binding.COMPUTE

@@ -26,8 +26,8 @@ from quire.simulation.sample import Sample
 from quire.simulation.settings import Settings
 from quire.simulation.simulator import Simulator
 
-BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
-_FEW = 128  # requests, for variants that take long
+BLOCK_SIZES = (8, 16, 32, 64, 128)
+_FEW = 200  # requests, for beams: each step of theirs is a step of the scheduler
 _BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
 
 
@@ -46,8 +46,8 @@ class Planner:
 
     def plan(self, users: int | None, rate: float | None) -> Plan:
         """The whole plan. ``users``, ``rate``: the load that was asked about."""
-        settings = self._settings()
-        capacity = self._capacity(settings)
+        settings = self.settings()
+        capacity = self.capacity(settings)
         rate = rate or (self.sample.rate if users is None else None)
         return Plan(
             model=self.deployment.model,
@@ -61,49 +61,33 @@ class Planner:
             sample_rate=self.sample.rate,
             goals=self.goals,
             capacity=capacity,
-            user_load=None if users is None else self._user_load(settings, users),
-            most_users=self._most_users(settings, capacity),
-            goodput=self._goodput(settings, capacity),
-            memory_need=self._memory_need(settings, users, rate),
-            variants=self._variants(settings, capacity),
+            user_load=None if users is None else self.user_load(settings, users),
+            most_users=self.most_users(settings, capacity),
+            goodput=self.goodput(settings, capacity),
+            memory_need=self.memory_need(settings, users, rate),
+            variants=self.variants(settings, capacity),
         )
 
     # -- what fits -----------------------------------------------------------------------------
 
-    def _capacity(self, settings: Settings) -> Capacity:
-        """Everybody at once: how many run while others wait, under each allocator."""
+    def capacity(self, settings: Settings) -> Capacity:
+        """Everybody at once: how many run while others wait."""
         self.progress("how many fit")
-        return self._fitted("paged" if settings.kv_allocator == "paged" else "this", settings)
-
-    def _fitted(
-        self,
-        name: str,
-        settings: Settings,
-        deployment: Deployment | None = None,
-        width: int = 1,
-        beams: bool = False,
-    ) -> Capacity:
-        sample = self.sample
-        if width > 1:
-            sample = replace(sample, requests=sample.requests[:_FEW])
-        result = self._run(settings, deployment).run(sample.at_once(width, beams))
+        result = self._run(settings).run(self.sample.at_once())
         if not result.num_finished:
             raise ConfigError(f"no request of this workload can be served: {result.first_refusal}")
-        return Capacity.of(name, result, width)
+        return Capacity.of(result, width=1)
 
-    def _variants(self, settings: Settings, base: Capacity) -> tuple[Variant, ...]:
+    def variants(self, settings: Settings, base: Capacity) -> tuple[Variant, ...]:
         """What each change alone would do."""
         deployment, variants = self.deployment, []
 
-        def add(name: str, setup: Settings, other: Deployment | None = None, width: int = 1,
-                beams: bool = False) -> None:  # fmt: skip
+        def add(
+            name: str, setup: Settings, other: Deployment | None = None, width: int = 1
+        ) -> None:
             self.progress(name)
-            try:
-                capacity = self._fitted(name, setup, other, width, beams)
-            except ConfigError as error:
-                variants.append(Variant(name, None, str(error)))
-            else:
-                variants.append(Variant(name, capacity, None))
+            result = self._run(setup, other).run(self.sample.at_once(width))
+            variants.append(Variant.of(name, base, result, width))
 
         for policy, name in (
             ("max", "contiguous, Max: the model's length reserved"),
@@ -113,26 +97,32 @@ class Planner:
             add(name, replace(settings, kv_allocator=policy, enable_prefix_caching=False))
         for size in BLOCK_SIZES:
             if size != settings.block_size and settings.num_blocks * settings.block_size >= size:
-                add(f"block size {size}", self._settings(block_size=size))
+                add(f"block size {size}", self.settings(block_size=size))
         if self.sample.shares_prefixes:
             caching = not settings.enable_prefix_caching
             name = f"prefix caching {'on' if caching else 'off'}"
             add(name, replace(settings, enable_prefix_caching=caching))
         if deployment.model.kv_dtype is None:
             small = replace(deployment, model=replace(deployment.model, kv_dtype="fp8"))
-            add("KV cache in 8 bits", self._settings(small), small)
+            add("KV cache in 8 bits", self.settings(small), small)
         if not settings.num_host_blocks:
             swapping = replace(deployment, swap_bytes=64 * 2**30)
-            add("64 GiB of swap space", self._settings(swapping, preemption_mode="auto"), swapping)
-        for width, beams, name in (
-            (2, False, "n = 2 outputs"), (4, False, "n = 4 outputs"), (4, True, "4 beams"),
-        ):  # fmt: skip
-            add(name, settings, None, width, beams)
+            add("64 GiB of swap space", self.settings(swapping, preemption_mode="auto"), swapping)
+        for width in (2, 4):
+            add(f"n = {width} outputs", settings, None, width)
+        variants.append(self._beams(settings, 4))
         return tuple(variants)
+
+    def _beams(self, settings: Settings, width: int) -> Variant:
+        self.progress(f"{width} beams")
+        few = replace(self.sample, requests=self.sample.requests[:_FEW])
+        base = Capacity.of(self._run(settings).run(few.at_once()), width=1)
+        result = self._run(settings).run(few.at_once(width, beams=True))
+        return Variant.of(f"{width} beams (first {len(few.requests)})", base, result, width)
 
     # -- loads ---------------------------------------------------------------------------------
 
-    def _user_load(self, settings: Settings, users: int) -> UserLoad:
+    def user_load(self, settings: Settings, users: int) -> UserLoad:
         """So many users, each with one request at a time, under each allocator."""
         loads = []
         for policy in ("paged", "max", "pow2", "oracle"):
@@ -145,7 +135,7 @@ class Planner:
         count = max(len(self.sample.requests), 4 * users)
         return self._run(settings).serve(ClosedLoop(self.sample.repeated(count), users))
 
-    def _most_users(self, settings: Settings, capacity: Capacity) -> UserLoad | None:
+    def most_users(self, settings: Settings, capacity: Capacity) -> UserLoad | None:
         """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
 
         Raises:
@@ -171,28 +161,40 @@ class Planner:
                 high = users - 1
         return UserLoad(low, ((settings.kv_allocator, best),))
 
-    def _goodput(self, settings: Settings, capacity: Capacity) -> Goodput:
+    def goodput(self, settings: Settings, capacity: Capacity) -> Goodput:
         """The highest rate at which GOAL_SHARE of the requests meet the goals, to 2 %.
 
         Without goals it is the rate at which a line that never empties is served.
         """
         if self.goals == Goals():
             return Goodput(capacity.request_rate, None, None)
-        low, high = 0.0, 1.2 * capacity.request_rate
+        found = self._search(settings, self.sample, 1.2 * capacity.request_rate)
+        if found.rate or not self.sample.has_times:
+            return found
+        even = replace(self.sample, has_times=False)
+        poisson = self._search(settings, even, 1.2 * capacity.request_rate)
+        return found._replace(poisson=poisson.rate)
+
+    def _search(self, settings: Settings, sample: Sample, high: float) -> Goodput:
+        low, least, most = 0.0, 1e-2 * high, 16 * high
         best = failed = None
-        while high - low > 0.02 * high:
+        while failed is None and high <= most:
+            result = self._run(settings).run(sample.at_rate(high))
+            if result.goodput_share < GOAL_SHARE:
+                failed = result
+            else:
+                best, low, high = result, high, 2 * high
+        while high - low > 0.02 * high and high > least:
             rate = (low + high) / 2
             self.progress(f"{rate:.3g} requests/s")
-            result = self._run(settings).run(self.sample.at_rate(rate))
+            result = self._run(settings).run(sample.at_rate(rate))
             if result.goodput_share >= GOAL_SHARE:
                 best, low = result, rate
             else:
                 failed, high = result, rate
-            if high < 1e-3 * capacity.request_rate:
-                break
         return Goodput(low, best, failed)
 
-    def _memory_need(
+    def memory_need(
         self, settings: Settings, users: int | None, rate: float | None
     ) -> MemoryNeed | None:
         """What the load holds at its worst moment, where memory makes nobody wait."""
@@ -211,7 +213,7 @@ class Planner:
 
     # -- simulations ---------------------------------------------------------------------------
 
-    def _settings(self, deployment: Deployment | None = None, **changes: object) -> Settings:
+    def settings(self, deployment: Deployment | None = None, **changes: object) -> Settings:
         return (deployment or self.deployment).settings(**{**self.changes, **changes})
 
     def _run(self, settings: Settings, deployment: Deployment | None = None) -> Simulator:

@@ -44,7 +44,7 @@ class Recorder:
         self._series = TimeSeries()
         self._num_steps = 0
         self._num_refused = 0
-        self._num_met_goals = 0
+        self._num_met_goals = self._num_missed_ttft = self._num_missed_tpot = 0
         self._first_refusal: str | None = None
         self._tokens_in = self._tokens_out = 0
         self._swaps = self._recomputes = self._swapped_blocks = 0
@@ -112,6 +112,8 @@ class Recorder:
             num_finished=self._e2e.count,
             num_refused=self._num_refused,
             num_met_goals=self._num_met_goals,
+            num_missed_ttft=self._num_missed_ttft,
+            num_missed_tpot=self._num_missed_tpot,
             tokens_in=self._tokens_in,
             tokens_out=self._tokens_out,
             num_decisions=dict(sorted(stats.decisions.items())),
@@ -146,7 +148,10 @@ class Recorder:
         ):
             if value is not None:
                 distribution.add(value)
-        self._num_met_goals += self._goals.met_by(metrics)
+        late, slow = self._goals.misses_ttft(metrics), self._goals.misses_tpot(metrics)
+        self._num_missed_ttft += late
+        self._num_missed_tpot += slow
+        self._num_met_goals += not (late or slow)
         self._tokens_in += metrics.num_prompt_tokens
         self._tokens_out += metrics.num_output_tokens
         self._swaps += metrics.num_swaps

@@ -87,6 +87,8 @@ class SimulationResult:
     num_finished: int
     num_refused: int
     num_met_goals: int  # of those that finished; all of them where there are no goals
+    num_missed_ttft: int
+    num_missed_tpot: int
     tokens_in: int  # prompt tokens of the requests that finished
     tokens_out: int
     num_decisions: Mapping[str, int]  # by verdict

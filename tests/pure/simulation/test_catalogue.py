@@ -1,0 +1,109 @@
+"""Models, machines and what is left for the KV pool: derived from shapes and data sheets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.errors import ConfigError, ModelError
+from quire.simulation import MACHINES, MODELS, Deployment, find_machine, find_model, read_shape
+from quire.simulation.work import Work, decoding
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def write(directory: Path, **changes: Any) -> Path:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**LLAMA, **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("opt-13b", 12.85), ("opt-66b", 65.7), ("opt-175b", 174.6), ("llama-7b", 6.74),
+     ("llama-13b", 13.02), ("llama-3-8b", 8.03), ("llama-3-70b", 70.55),
+     ("qwen2.5-0.5b", 0.494), ("qwen2.5-7b", 7.62), ("qwen2.5-72b", 72.7)],
+)  # fmt: skip
+def test_parameters_are_those_that_were_published(name: str, billions: float) -> None:
+    assert MODELS[name].num_params == pytest.approx(billions * 1e9, rel=2e-3)
+
+
+def test_kv_bytes_of_a_token() -> None:
+    assert MODELS["gpt-32x32x128"].kv_bytes_per_token == 512 * 1024
+    assert MODELS["opt-13b"].kv_bytes_per_token == 800 * 1024  # PagedAttention, section 3
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "count", "slots"),
+    [("opt-13b", "a100-40", 1, 15_700), ("opt-66b", "a100-40", 4, 9_700),
+     ("opt-175b", "a100-80", 8, 60_100)],
+)  # fmt: skip
+def test_pools_are_about_those_of_the_paper(
+    model: str, machine: str, count: int, slots: int
+) -> None:
+    """Table 1 says how many slots there were, not what else was in memory."""
+    deployment = Deployment(MODELS[model], MACHINES[machine], count)
+    assert deployment.slots == pytest.approx(slots, rel=0.1)
+
+
+def test_a_model_from_its_config_alone(tmp_path: Path) -> None:
+    shape = find_model(str(write(tmp_path)))
+    known = MODELS["llama-3-8b"]
+    assert shape.num_params == known.num_params
+    assert shape.kv_bytes_per_token == known.kv_bytes_per_token
+    assert find_model(str(tmp_path)) == shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"hidden_size": None}, "hidden_size is missing"), ({"num_hidden_layers": 0}, "above 0"),
+     ({"torch_dtype": "int3"}, "dtype is 'int3'"), ({"num_local_experts": 8}, "mixtures")],
+)  # fmt: skip
+def test_configs_that_say_too_little(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_shape(write(tmp_path, **changes))
+
+
+def test_unknown_names_get_their_neighbours() -> None:
+    with pytest.raises(ModelError, match=r"did you mean opt-13b\?"):
+        find_model("opt-14b")
+    with pytest.raises(ConfigError, match=r"did you mean a100-80\?"):
+        find_machine("a100-81")
+
+
+def test_what_does_not_fit_is_told_what_would() -> None:
+    deployment = Deployment(MODELS["opt-66b"], MACHINES["a100-40"])
+    with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, cpu"):
+        deployment.settings()
+    with pytest.raises(ConfigError, match="must divide the model's 40 heads"):
+        Deployment(MODELS["opt-13b"], MACHINES["a100-40"], 3)
+
+
+def test_a_step_takes_as_long_as_what_binds_it() -> None:
+    deployment = Deployment(MODELS["llama-3-8b"], MACHINES["h100"])
+    costs = deployment.cost_model(16)
+    alone, many = costs.seconds(decoding(1, 100)), costs.seconds(decoding(64, 6400))
+    assert many < 1.1 * alone  # the weights are read once for all: memory binds
+    weights = 2 * 8.03e9 / (3350e9 * 0.8)
+    assert alone == pytest.approx(weights + 0.003, rel=0.01)
+    prefill = Work(prefill_tokens=4096, prefill_pairs=1, prefill_context=4096)
+    twice = Work(prefill_tokens=8192, prefill_pairs=1, prefill_context=8192)
+    growth = (costs.seconds(twice) - 0.003) / (costs.seconds(prefill) - 0.003)
+    assert growth == pytest.approx(2, rel=0.01)  # arithmetic binds
+    assert costs.seconds(Work(decode_seqs=1, swapped_blocks=1000)) > alone
+
+
+def test_more_machines_share_the_work_and_pay_for_talking() -> None:
+    model, machine = MODELS["llama-3-70b"], MACHINES["h100"]
+    times = [
+        Deployment(model, machine, count).cost_model(16).seconds(decoding(8, 8000))
+        for count in (2, 4, 8)
+    ]
+    assert times[0] > times[1] > times[2] > times[0] / 4

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.errors import ConfigError
+from quire.metrics import Goals
+from quire.simulation import MACHINES, MODELS, Deployment
+from quire.simulation.plan import Binding, binding
+from quire.simulation.planner import Planner
+from quire.simulation.sample import Sample
+from quire.workload import Lengths, Segment, Synthetic, TraceRequest
+
+COPILOT = Synthetic(150, Lengths.parse("625-1025"), Lengths.parse("100-500"))
+DEPLOYMENT = Deployment(MODELS["gpt-32x32x128"], MACHINES["a100-40"])
+
+
+def planner(
+    workload: Synthetic = COPILOT,
+    deployment: Deployment = DEPLOYMENT,
+    goals: Goals | None = None,
+    **changes: Any,
+) -> Planner:
+    sample = Sample.take(
+        workload, 4096, shares_prefixes=workload.shares_prefixes,
+        has_times=workload.rate is not None, seed=0,
+    )  # fmt: skip
+    return Planner(deployment, {"max_num_seqs": 1024, **changes}, sample, goals or Goals())
+
+
+def test_fifty_copilot_users() -> None:
+    """8 to 12 fit before paging, 40 to 50 after."""
+    plan = planner(replace(COPILOT, num_requests=300))
+    settings = plan.settings()
+    running = {
+        policy: result.mean_running for policy, result in plan.user_load(settings, 50).results
+    }
+    assert 8 <= running["max"] <= 12
+    assert 40 <= running["paged"] <= 50
+    assert running["max"] < running["oracle"] < running["paged"]
+    capacity = plan.capacity(settings)
+    assert 40 <= capacity.running <= 50
+    assert binding(capacity.result, settings) is Binding.MEMORY
+    need = plan.memory_need(settings, 50, None)
+    assert need is not None
+    assert need.num_bytes > DEPLOYMENT.kv_bytes  # that is why some wait
+
+
+def test_variants_say_what_would_change() -> None:
+    plan = planner()
+    base = plan.capacity(plan.settings())
+    variants = {one.name: one.capacity for one in plan.variants(plan.settings(), base)}
+    small = variants["KV cache in 8 bits"]
+    assert small is not None
+    assert small.running == pytest.approx(2 * base.running, rel=0.15)
+    coarse, fine = variants["block size 128"], variants["block size 8"]
+    assert coarse is not None and fine is not None and coarse.running < fine.running
+    two = variants["n = 2 outputs"]
+    assert two is not None and base.running / 2 < two.running < base.running
+
+
+FEW = replace(COPILOT, num_requests=100, rate=1.0)
+PLENTY = replace(DEPLOYMENT, pool_bytes=200 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "goals", "changes", "binds"),
+    [
+        (DEPLOYMENT, Goals(ttft=1.0), {}, Binding.MEMORY),
+        (PLENTY, Goals(tpot=0.02), {}, Binding.LATENCY),
+        (PLENTY, Goals(ttft=0.5), {}, Binding.COMPUTE),
+        (PLENTY, Goals(ttft=1.0), {"max_num_seqs": 4}, Binding.SEQUENCES),
+    ],
+)
+def test_the_highest_rate_meets_the_goals_and_the_next_shows_what_binds(
+    deployment: Deployment, goals: Goals, changes: dict[str, Any], binds: Binding
+) -> None:
+    plan = planner(FEW, deployment, goals, **changes)
+    settings = plan.settings()
+    found = plan.goodput(settings, plan.capacity(settings))
+    assert found.at is not None and found.beyond is not None
+    assert found.at.goodput_share >= 0.9 > found.beyond.goodput_share
+    assert binding(found.beyond, settings) is binds
+
+
+def test_the_most_users_who_meet_the_goals() -> None:
+    plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
+    settings = plan.settings()
+    found = plan.most_users(settings, plan.capacity(settings))
+    assert found is not None
+    ((_, result),) = found.results
+    assert 1 < found.users == result.most_running
+    assert result.goodput_share >= 0.9
+
+
+def test_bursts_that_no_rate_helps_against_are_told() -> None:
+    burst = [TraceRequest(float(i // 50), 2000, 5) for i in range(100)]
+    sample = Sample.take(burst, 4096, shares_prefixes=False, has_times=True, seed=0)
+    plan = Planner(DEPLOYMENT, {}, sample, Goals(ttft=0.5))
+    found = plan.goodput(plan.settings(), plan.capacity(plan.settings()))
+    assert found.rate == 0.0
+    assert found.poisson is not None and found.poisson > 0.5
+
+
+def test_goals_that_nobody_can_meet() -> None:
+    plan = planner(goals=Goals(tpot=1e-4))
+    with pytest.raises(ConfigError, match="a user who is alone has a TTFT of"):
+        plan.plan(None, None)
+
+
+def test_a_workload_that_no_request_of_can_be_served() -> None:
+    tiny = replace(DEPLOYMENT, pool_bytes=100 * 512 * 1024)
+    with pytest.raises(ConfigError, match="no request of this workload can be served"):
+        planner(deployment=tiny).plan(None, None)
+
+
+def test_a_sample_keeps_the_shape_of_its_arrivals() -> None:
+    requests = [TraceRequest(time, 10, 5) for time in (3.0, 4.0, 8.0)]
+    sample = Sample.take(requests, 100, shares_prefixes=False, has_times=True, seed=0)
+    assert sample.rate == pytest.approx(0.4)
+    assert [r.arrival for r in sample.at_rate(0.8)] == pytest.approx([0.0, 0.5, 2.5])
+    with pytest.raises(ConfigError, match="holds no request"):
+        Sample.take([], 100, shares_prefixes=False, has_times=True, seed=0)
+
+
+def test_a_repeated_sample_shares_only_within_a_round() -> None:
+    content = (Segment("system", 5),)
+    requests = [TraceRequest(0.0, 10, 5, content=content), TraceRequest(0.0, 9, 5, content=content)]
+    sample = Sample.take(requests, 100, shares_prefixes=True, has_times=False, seed=0)
+    a, b, c, d = sample.repeated(4)
+    assert a.content == b.content != c.content == d.content
+    assert c.prompt_tokens == 10

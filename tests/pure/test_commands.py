@@ -1,0 +1,96 @@
+"""``quire simulate`` and ``quire plan`` as a person types them, without a model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.cli import main
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:15:{second:02}.5,{300 + 10 * second},{20 + second}\n" for second in range(50)
+)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_simulate_tells_people_and_programs_the_same(
+    capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path
+) -> None:
+    command = ["simulate", "llama-3-8b", "--machine", "h100", "--trace", trace]
+    requests, series = tmp_path / "requests.csv", tmp_path / "series.csv"
+    values = json.loads(run(capsys, *command, "--json", "--requests-out", str(requests),
+                            "--series-out", str(series)))  # fmt: skip
+    assert (values["num_finished"], values["num_clipped"]) == (50, 0)
+    assert values["setup"]["kv_bytes_per_token"] == 128 * 1024
+    assert len(requests.read_text().splitlines()) == 51
+    assert series.read_text().startswith("start,seconds,used,")
+    text = run(capsys, *command)
+    assert "50 requests in" in text and "128 KiB of KV cache a token" in text
+    assert "TTFT" in text and "ms" in text
+    assert text == run(capsys, *command)  # same seed, same bytes
+
+
+def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -> None:
+    text = run(capsys, "plan", "llama-3-8b", "--machine", "l4", "--trace", trace, "--ttft", "2",
+               "--tpot", "0.2", "--requests", "40")  # fmt: skip
+    for words in ("fit at once", "most users", "goodput", "what binds", "contiguous, Max",
+                  "KV cache in 8 bits", "beams", "block size"):  # fmt: skip
+        assert words in text
+    users = json.loads(
+        run(capsys, "plan", "llama-2-7b", "--machine", "a100-40", "--users", "20", "--requests",
+            "40", "--input", "625-1025", "--output", "50-60", "--json")
+    )["users"]  # fmt: skip
+    assert users["users"] == 20
+    assert users["by_allocator"]["max"]["most_running"] == 11
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama-3-8b"], "say what is to be served"),
+        (["--dataset", "alpaca"], "name a model"),
+        (["llama-3-8c", "--dataset", "alpaca"], "did you mean llama-3-8b?"),
+        (["opt-175b", "--dataset", "alpaca"], "what would fit: --tensor-parallel-size 8"),
+        (["opt-13b", "--dataset", "alpaca", "--machine", "b100"], "unknown machine 'b100'"),
+        (["opt-13b", "--dataset", "alpaca", "--trace", "x"], "contradict each other"),
+        (["opt-13b", "--dataset", "alpaca", "--rate", "-1"], "rate must be above 0"),
+        (["opt-13b", "--dataset", "alpaca", "--users", "0"], "users must be at least 1"),
+        (["opt-13b", "--dataset", "alpaca", "--ttft", "0"], "ttft must be above 0"),
+        (["opt-13b", "--input", "9-3", "--output", "5"], "not a distribution of lengths"),
+        (["opt-13b", "--dataset", "alpaca", "--block-size", "0"], "block_size must be at least 1"),
+        (["opt-13b", "--trace", "nowhere.csv"], "nowhere.csv cannot be read"),
+        (["opt-13b", "--dataset", "alpaca", "--cost-model", "nowhere"], "nowhere cannot be read"),
+        (["opt-13b", "--dataset", "alpaca", "--swap-space", "-1"], "swap_space must be at least 0"),
+    ],
+)
+def test_bad_input_is_told_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    for command in ("simulate", "plan"):
+        assert main([command, *arguments]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_simulation_loads_no_torch() -> None:
+    code = (
+        "import sys, quire.cli; "
+        "quire.cli.main(['simulate', 'opt-13b', '--dataset', 'alpaca', '--requests', '5']); "
+        "print(sorted({'torch', 'numpy', 'transformers', 'fastapi'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

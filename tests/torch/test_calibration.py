@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from quire.calibration import calibrate, fit, non_negative_least_squares
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.simulation import Work
+from quire.simulation.calibrated import CalibratedCosts, Calibration, read_calibration
+
+TRUE = CalibratedCosts(
+    knots=(1, 8, 64, 512),
+    token_seconds=(3e-3, 4e-3, 8e-3, 40e-3),
+    per_seq=2e-5,
+    per_decode_context=1e-6,
+    per_prefill_pair=1e-7,
+    per_copied_block=1e-5,
+    per_swapped_block=2e-5,
+)
+
+
+def test_a_fit_finds_the_costs_that_made_the_times() -> None:
+    random = Random(0)
+    works = []
+    for _ in range(300):
+        seqs, tokens = random.choice([0, 1, 3, 8, 20, 64]), random.choice([0, 8, 30, 64, 200, 448])
+        if not seqs + tokens:
+            continue
+        context = seqs * random.randrange(1, 500)
+        works.append(Work(tokens, tokens * tokens, tokens, seqs, context, seqs))
+    costs = fit({work: TRUE.seconds(work) for work in works}, 1e-5, 2e-5)
+    for work in works:
+        assert costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.02)
+
+
+def test_least_squares_keep_to_what_is_not_negative() -> None:
+    matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    free = non_negative_least_squares(matrix, np.array([3.0, 5.0, 7.0]))
+    assert free == pytest.approx([1.0, 2.0], rel=1e-6)
+    bound = non_negative_least_squares(matrix, np.array([3.0, 2.0, 1.0]))  # wants a slope of -1
+    assert bound == pytest.approx([2.0, 0.0], abs=1e-9)
+
+
+def test_a_calibration_of_the_demo_model_is_written_and_read(tmp_path: Path) -> None:
+    config = EngineConfig.create(
+        {"max_model_len": 80, "max_num_seqs": 2, "kv_cache_memory_bytes": "1MiB"}
+    )
+    seen: list[str] = []
+    calibration = calibrate(config, seen.append)
+    assert len(seen) == 6
+    assert calibration.model.name == "quire-demo"
+    assert calibration.model.kv_bytes_per_token == 2048
+    assert calibration.pool_bytes == 2**20
+    costs = calibration.costs
+    assert min(costs.token_seconds) > 0
+    assert costs.per_copied_block > 0 and costs.per_swapped_block == 0.0
+    calibration.write(tmp_path / "costs.json")
+    assert read_calibration(tmp_path / "costs.json") == calibration
+
+
+def test_too_little_to_measure_is_refused() -> None:
+    config = EngineConfig.create({"max_model_len": 16, "kv_cache_memory_bytes": "1MiB"})
+    with pytest.raises(ConfigError, match="too small to calibrate"):
+        calibrate(replace(config, max_num_seqs=1), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"quire_costs": 9}, "was not written by quire calibrate"), ({"costs": {}}, "not a calib"),
+     ({"colour": 1}, "not a calibration")],
+)  # fmt: skip
+def test_files_that_are_no_calibration(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    shape = calibration_of().model
+    path = tmp_path / "costs.json"
+    calibration_of().write(path)
+    assert read_calibration(path).model == shape
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ConfigError, match=message):
+        read_calibration(path)
+
+
+def calibration_of() -> Calibration:
+    from quire.simulation import MODELS
+
+    return Calibration(MODELS["opt-125m"], "here", 16, 2**20, TRUE, 0.01, 0.02)
