@@ -27,6 +27,7 @@ th { background: #f4f4f4; border-bottom: 2px solid #999; }
 td.number, th.number { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 nav ol { columns: 2; max-width: 60rem; margin: .5rem 0; }
+pre { background: #f6f6f6; padding: .8rem 1rem; overflow-x: auto; font-size: .88rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .8rem;
   margin: 1.2rem 0; }
 .card { border: 1px solid #ccc; border-radius: 6px; padding: .6rem .9rem; }
@@ -57,6 +58,9 @@ class Page:
     def paragraph(self, text: str, note: bool = False) -> None:
         kind = ' class="note"' if note else ""
         self._parts.append(f"<p{kind}>{escape(text)}</p>")
+
+    def preformatted(self, text: str) -> None:
+        self._parts.append(f"<pre>{escape(text)}</pre>")
 
     def cards(self, cards: Iterable[tuple[str, str]]) -> None:
         """Figures in large type, each with what it is."""

@@ -1,4 +1,4 @@
-"""Figures of ours beside published ones, as bars in pairs."""
+"""Figures beside those that they are compared with, as bars in pairs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ _LABEL = 42  # characters in a line
 
 
 class Pair(NamedTuple):
-    """One figure: what was published (one value, the ends of a range, or nothing), and ours."""
+    """One figure of ours, and one value, the ends of a range or nothing to compare it with."""
 
     label: str
     published: tuple[float, ...]
     ours: float
 
 
-def draw_pairs(name: str, title: str, note: str, unit: str, pairs: Sequence[Pair]) -> Picture:
-    """A pair of bars for each figure; a published range is drawn up to its higher end."""
+def draw_pairs(
+    name: str,
+    title: str,
+    note: str,
+    unit: str,
+    pairs: Sequence[Pair],
+    names: tuple[str, str] = ("published", "Quire, simulated"),
+) -> Picture:
+    """A pair of bars for each figure; a range is drawn up to its higher end."""
 
     def paint(figure: Figure) -> None:
         from matplotlib.patches import Patch
@@ -58,12 +65,15 @@ def draw_pairs(name: str, title: str, note: str, unit: str, pairs: Sequence[Pair
         axes.grid(axis="x")
         axes.set_title(title)
         handles = [
-            Patch(facecolor=ORANGE, label="published"),
-            Patch(facecolor=BLUE, label="Quire, simulated"),
+            Patch(facecolor=ORANGE, label=names[0]),
+            Patch(facecolor=BLUE, label=names[1]),
         ]
         if any(len(pair.published) > 1 for pair in pairs):
             handles.insert(
-                1, Patch(facecolor="white", edgecolor=ORANGE, hatch="////", label="published range")
+                1,
+                Patch(
+                    facecolor="white", edgecolor=ORANGE, hatch="////", label=f"{names[0]}, range"
+                ),
             )
         legend_below(figure, handles, columns=3)
 
