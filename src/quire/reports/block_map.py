@@ -78,7 +78,7 @@ def draw_block_map(block_map: BlockMap, held: list[Holding]) -> Picture:
         for block in owner.block_ids
     }
     colours = {one.request_id: one.colour for one in held}
-    cached = set(block_map.cached)
+    cached, empty = set(block_map.cached), without_tokens(block_map)
     across = min(_WIDE if shown > _LABELLED else 32, shown)
     down = -(-shown // across)
 
@@ -86,13 +86,17 @@ def draw_block_map(block_map: BlockMap, held: list[Holding]) -> Picture:
         axes = figure.add_subplot()
         for block in range(shown):
             owner = owner_of.get(block)
-            colour = colours[owner] if owner is not None else "white"
-            hatch = "////" if owner is None and block in cached else None
-            _cell(axes, block, across, colour, hatch)
+            if owner is not None:
+                hatch = "...." if block in empty else None
+                _cell(axes, block, across, colours[owner], hatch)
+            elif block in cached:
+                _cell(axes, block, across, PALE, "////")
+            else:
+                _cell(axes, block, across, "white", None)
             if counts[block] > 1:
                 _mark_shared(axes, block, across, counts[block], shown <= _LABELLED)
             elif owner is not None and shown <= _LABELLED:
-                _write(axes, block, across, owner[:5], colour)
+                _write(axes, block, across, owner[:5], colours[owner])
         axes.set_xlim(0, across)
         axes.set_ylim(down, 0)
         axes.set_xticks(
@@ -132,20 +136,24 @@ def _counts(block_map: BlockMap) -> Counter[int]:
     )
 
 
+def without_tokens(block_map: BlockMap) -> set[int]:
+    """Blocks that are held, and that no owner has filled to any part: a region's reserve."""
+    held: set[int] = set()
+    filled: set[int] = set()
+    for owner in block_map.owners:
+        if not owner.swapped:
+            held.update(owner.block_ids)
+            filled.update(owner.block_ids[: -(-owner.num_tokens // block_map.block_size)])
+    return held - filled
+
+
 def _cell(axes: Axes, block: int, across: int, colour: str, hatch: str | None) -> None:
     from matplotlib.patches import Rectangle
 
-    edge = "#9A9A9A" if hatch else "white" if colour != "white" else "#D0D0D0"
+    edge = "#9A9A9A" if colour == PALE else "#D0D0D0" if colour == "white" else "white"
+    corner = (block % across + 0.04, block // across + 0.04)
     axes.add_patch(
-        Rectangle(
-            (block % across + 0.04, block // across + 0.04),
-            0.92,
-            0.92,
-            facecolor=PALE if hatch else colour,
-            edgecolor=edge,
-            hatch=hatch,
-            linewidth=0.5,
-        )
+        Rectangle(corner, 0.92, 0.92, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0.5)
     )
 
 
@@ -174,10 +182,11 @@ def _legend(figure: Figure) -> None:
     handles = [
         Patch(facecolor=BLUE, label="one owner (colour: which request)"),
         Patch(facecolor="white", edgecolor=INK, linewidth=1.6, label="several owners (dark frame)"),
+        Patch(facecolor=BLUE, edgecolor="white", hatch="....", label="held, no token in it (dots)"),
         Patch(facecolor=PALE, edgecolor="#9A9A9A", hatch="////", label="free, content kept"),
         Patch(facecolor="white", edgecolor="#BBBBBB", label="free"),
     ]
-    legend_below(figure, handles, columns=4)
+    legend_below(figure, handles, columns=3)
 
 
 def _blend(colour: str, other: str, share: float) -> str:

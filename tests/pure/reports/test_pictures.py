@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.metrics import RequestMetrics
-from quire.reports.block_map import holdings
+from quire.reports.block_map import holdings, without_tokens
 from quire.reports.waterfall import choose_rows, phases
 from quire.simulation.result import BlockMap, Owner, Preempted, RequestRecord
 
@@ -61,3 +61,12 @@ def test_a_holding_counts_each_block_once_and_tells_what_is_shared() -> None:
     assert (one.branches, one.tokens, one.blocks, one.shared) == (2, 41, 4, 2)
     assert (held["b"].blocks, held["b"].shared) == (2, 1)
     assert held["a"].colour != held["b"].colour
+
+
+def test_a_regions_reserve_is_held_without_tokens() -> None:
+    owners = (
+        Owner("a", 0, (0, 1, 2, 3), 17, swapped=False),
+        Owner("b", 0, (1, 4), 32, swapped=False),  # has filled what it shares
+        Owner("c", 0, (5, 6), 1, swapped=True),
+    )
+    assert without_tokens(BlockMap(1.0, 16, 8, owners, ())) == {2, 3}
