@@ -284,6 +284,7 @@ def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None
 
 def _planning_commands(commands: Any) -> None:
     from quire.commands.plan import add_plan, plan
+    from quire.commands.reproduce import add_reproduce, reproduce
     from quire.commands.simulate import add_simulate, simulate
 
     add_simulate(
@@ -292,6 +293,8 @@ def _planning_commands(commands: Any) -> None:
     add_plan(
         _command(commands, "plan", plan, "how many users fit, how fast, and what would change it")
     )
+    text = "the PagedAttention paper's experiments, simulated, beside what was published"
+    add_reproduce(_command(commands, "reproduce", reproduce, text))
 
 
 def _command(

@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "kernels": set(),
     "scheduling": {"memory"},
     "simulation": {"metrics", "workload", "memory", "scheduling"},
+    "reports": {"metrics", "memory", "scheduling", "simulation"},
+    "reproduction": {"workload", "memory", "scheduling", "simulation", "reports"},
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "workload", "memory", "scheduling"},
@@ -48,7 +50,7 @@ MAY_IMPORT = {
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "config", "metrics", "workload", "memory", "scheduling", "simulation", "engine",
-    "server",
+    "server", "reports", "reproduction",
 ]  # fmt: skip
 
 

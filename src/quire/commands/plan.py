@@ -6,12 +6,15 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from quire.commands.setup import Setup, add_flags
 from quire.commands.simulate import describe_deployment, setup_values
 from quire.commands.text import number, percent, seconds, size, table
 from quire.metrics import Goals
+from quire.reports import write_plan
+from quire.reports.style import require_matplotlib
 from quire.simulation import SimulationResult
 from quire.simulation.plan import Binding, Capacity, Plan, UserLoad
 from quire.simulation.planner import Planner
@@ -29,12 +32,14 @@ _NAMES = {"paged": "paged", "max": "contiguous, Max", "pow2": "contiguous, Pow2"
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument_group("output").add_argument(
-        "--json", action="store_true", help="print the plan as JSON"
-    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the plan as JSON")
+    group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
 
 
 def plan(arguments: argparse.Namespace) -> int:
+    if arguments.report is not None:
+        require_matplotlib()  # before anything is simulated
     setup = Setup(arguments)
     changes = {"max_num_seqs": 1024, **setup.changes}
     sample = Sample.take(
@@ -54,6 +59,11 @@ def plan(arguments: argparse.Namespace) -> int:
     found = planner.plan(arguments.users, arguments.rate)
     if show:
         print("\r\033[K", end="", file=sys.stderr)
+    if arguments.report is not None:
+        page = write_plan(
+            Path(arguments.report), found, describe(setup, found), plan_values(setup, found)
+        )
+        print(f"written: {page}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(plan_values(setup, found), indent=1))
     else:

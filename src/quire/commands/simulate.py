@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import IO, Any
 
+from quire.commands import report
 from quire.commands.setup import Clipping, Setup, add_flags, describe_machine
 from quire.commands.text import latencies, number, percent, seconds, size, table
 from quire.errors import ConfigError
 from quire.metrics import Goals
+from quire.reports import KEPT_DECISIONS, KEPT_RECORDS
 from quire.simulation import ClosedLoop, OpenLoop, Settings, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
+from quire.simulation.result import RequestRecord
 from quire.workload import Trace, TraceRequest, arrival_times
 
 
@@ -26,33 +30,55 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
     group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
     group.add_argument("--series-out", metavar="FILE", help="CSV of memory and batch over time")
+    report.add_report(group)
 
 
 def simulate(arguments: argparse.Namespace) -> int:
     setup = Setup(arguments)
+    report.check_report(arguments)
     settings = setup.deployment.settings(**setup.changes)
     workload = Clipping(setup.workload, setup.max_model_len)
     with contextlib.ExitStack() as files:
         on_record = None
         if arguments.requests_out is not None:
             on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
-        simulator = Simulator(
-            settings,
-            setup.deployment.cost_model(settings.block_size),
-            goals=setup.goals,
-            on_record=on_record,
-        )
-        result = simulator.serve(_arrivals(arguments, setup, workload))
+        result = _run(arguments, setup, settings, workload, on_record)
         if arguments.series_out is not None:
             write_series(files.enter_context(_open(arguments.series_out)), result.series)
     if not result.num_finished:
         raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
+    if arguments.report is not None:
+        print(f"written: {report.write(arguments, setup, settings, result)}", file=sys.stderr)
     if arguments.json:
         values = {"setup": setup_values(setup, settings), **summary_values(result)}
         print(json.dumps({**values, "num_clipped": workload.num_clipped}, indent=1))
     else:
         print("\n".join(describe(setup, settings, result, workload.num_clipped)))
     return 0
+
+
+def _run(
+    arguments: argparse.Namespace,
+    setup: Setup,
+    settings: Settings,
+    workload: Clipping,
+    on_record: Callable[[RequestRecord], None] | None,
+) -> SimulationResult:
+    costs = setup.deployment.cost_model(settings.block_size)
+    reported, map_at = arguments.report is not None, arguments.map_at
+    if reported and map_at is None:
+        before = Simulator(settings, costs).serve(_arrivals(arguments, setup, workload))
+        map_at, workload.num_clipped = report.fullest_moment(before), 0
+    simulator = Simulator(
+        settings,
+        costs,
+        goals=setup.goals,
+        keep_records=KEPT_RECORDS if reported else 0,
+        keep_decisions=KEPT_DECISIONS if reported else 0,
+        map_at=map_at,
+        on_record=on_record,
+    )
+    return simulator.serve(_arrivals(arguments, setup, workload))
 
 
 def _arrivals(

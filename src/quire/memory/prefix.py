@@ -56,7 +56,7 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
         if not pool.was_evicted(content) and pool.find(content) is None:
             break
         count += 1
-    return min(count * block_size, demand.num_tokens - 1 - hits * block_size)
+    return min(count * block_size, max(0, demand.num_tokens - 1 - hits * block_size))
 
 
 def _leading(hashes: Sequence[BlockHash], end: int, pool: BlockPool) -> list[int]:

@@ -91,3 +91,13 @@ def test_eviction_takes_the_longest_unused_tail_first() -> None:
     admit(allocator, 2, 1)
     found = [allocator.device.find(h) is not None for h in (b"a", b"ab", b"x", b"xy")]
     assert found == [True, False, True, True]
+
+
+def test_a_prompt_that_is_wholly_cached_has_lost_nothing_to_eviction() -> None:
+    allocator = PagedAllocator(num_blocks=8, block_size=4)
+    hashes = [b"a", b"b"]
+    admit(allocator, 0, 8)
+    allocator.commit(0, hashes)
+    allocator.settle()
+    fit = allocator.fit(Demand(8, hashes))
+    assert (fit.cached, fit.evicted) == (7, 0)

@@ -1,0 +1,131 @@
+"""``--report``: what a simulation gave as a page with pictures, and the files beside it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.commands.setup import Setup, describe_machine
+from quire.commands.text import number, size
+from quire.errors import ConfigError
+from quire.simulation import Settings, SimulationResult, Simulator
+from quire.simulation.sample import Sample
+from quire.workload import Trace
+
+if TYPE_CHECKING:
+    from quire.reports.curves import Panel
+
+_SPEEDS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Times the workload's own rate, for the chart of latency against rate."""
+
+
+def add_report(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--report", metavar="DIR", help="write a page with pictures there, with PNG, CSV and JSON "
+        "files and a trace for Perfetto beside it",
+    )  # fmt: skip
+    group.add_argument(
+        "--map-at", type=float, metavar="S", help="the second that the report's block map shows "
+        "(default: when most of the memory was taken, which a run before finds out)",
+    )  # fmt: skip
+
+
+def check_report(arguments: argparse.Namespace) -> None:
+    """Complain before anything is simulated."""
+    if arguments.report is not None:
+        from quire.reports.style import require_matplotlib
+
+        require_matplotlib()
+    elif arguments.map_at is not None:
+        raise ConfigError("map_at is for a report: give --report DIR")
+
+
+def fullest_moment(result: SimulationResult) -> float:
+    """Seconds: the middle of the interval in which most of the pool was taken."""
+    _taken, start, seconds = max(
+        (
+            (p.used + p.reserved + p.internal + p.external, -p.start, p.seconds)
+            for p in result.series
+        ),
+        default=(0.0, 0.0, 0.0),
+    )
+    return -start + seconds / 2
+
+
+def write(
+    arguments: argparse.Namespace, setup: Setup, settings: Settings, result: SimulationResult
+) -> Path:
+    """Write the report; the path of its page."""
+    from quire.reports import write_report
+
+    deployment, model = setup.deployment, setup.deployment.model
+    machine = describe_machine(deployment.machine, deployment.tensor_parallel)
+    lengths = f"{arguments.input} in, {arguments.output} out"
+    trace = arguments.trace and Path(arguments.trace).name
+    workload = trace or arguments.dataset or lengths
+    facts = {
+        "model": f"{model.name}: {size(model.weight_bytes)} of weights in {model.dtype}, "
+        f"{size(model.kv_bytes_per_token)} of keys and values a token",
+        "machine": machine,
+        "workload": f"{workload}, {_how_it_arrives(arguments)}",
+        "KV pool": f"{size(deployment.kv_bytes)}: {settings.num_blocks:,} blocks of "
+        f"{settings.block_size} tokens, {settings.kv_allocator}",
+        "prefix caching": "on" if settings.names_blocks else "off",
+        "limits": f"{settings.max_num_seqs} sequences at once, "
+        f"{settings.max_num_batched_tokens:,} tokens a step, {settings.max_model_len:,} tokens a "
+        "sequence",
+        "preemption": settings.preemption_mode,
+    }
+    return write_report(
+        Path(arguments.report),
+        result,
+        title=f"{model.name} on {machine}, simulated",
+        facts=facts,
+        bytes_per_token=model.kv_bytes_per_token,
+        rates=_rates(arguments, setup, settings),
+    )
+
+
+def _how_it_arrives(arguments: argparse.Namespace) -> str:
+    if arguments.users is not None:
+        return f"{arguments.users} users with one request at a time each"
+    if arguments.rate is not None:
+        return f"{number(arguments.rate)} requests/s"
+    return "at its own times" if arguments.trace is not None else "all at once"
+
+
+def _rates(arguments: argparse.Namespace, setup: Setup, settings: Settings) -> list[Panel]:
+    """The workload's first requests at several rates; empty where it has none to vary."""
+    from tqdm import tqdm
+
+    from quire.reports.curves import Curve, Panel
+
+    sample = Sample.take(
+        setup.workload, setup.max_model_len, shares_prefixes=setup.shares_prefixes,
+        has_times=isinstance(setup.workload, Trace) and setup.has_times, seed=arguments.seed,
+    )  # fmt: skip
+    own = sample.rate if sample.rate is not None else arguments.rate
+    if own is None or arguments.users is not None:
+        return []
+    results = []
+    for speed in tqdm(_SPEEDS, desc="rates", disable=not sys.stderr.isatty()):
+        simulator = Simulator(settings, setup.deployment.cost_model(settings.block_size))
+        results.append((own * speed, simulator.run(sample.at_rate(own * speed))))
+
+    def panel(title: str, unit: str, scale: float, name: str) -> Panel:
+        curves = tuple(
+            Curve(
+                label,
+                tuple((r, scale * getattr(getattr(one, name), field)) for r, one in results),
+            )
+            for label, field in (("median", "p50"), ("90th percentile", "p90"))
+        )
+        return Panel(title, "request rate (req/s)", unit, curves)
+
+    return [
+        panel("TTFT", "time to first token (s)", 1.0, "ttft"),
+        panel("TPOT", "time per further token (ms)", 1e3, "tpot"),
+        panel("normalised latency", "latency per output token (ms)", 1e3, "normalized_latency"),
+    ]

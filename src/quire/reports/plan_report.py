@@ -1,0 +1,80 @@
+"""Writes a plan as a page: the answers, what each change would do, and where the memory goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quire.errors import ConfigError
+from quire.reports.over_time import batch_over_time, memory_over_time
+from quire.reports.page import Page
+from quire.reports.pairs import Pair, draw_pairs
+from quire.reports.style import Picture
+from quire.simulation.export import write_json
+from quire.simulation.plan import Plan
+
+
+def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping[str, Any]) -> Path:
+    """Write plan.html, its pictures and plan.json; the path of the page.
+
+    text: the plan as a terminal shows it. values: the plan as plain JSON values.
+
+    Raises:
+        ConfigError: the directory cannot be written, or matplotlib is missing.
+    """
+    page = Page(f"{plan.model.name} on {plan.tensor_parallel} × {plan.machine.name}: how many fit")
+    page.section("The answers")
+    page.preformatted("\n".join(text))
+    pictures = [*_variants(plan), *_users(plan)]
+    page.section("What would change them")
+    for picture in pictures:
+        page.picture(picture)
+    full = plan.capacity.result
+    page.section("When everybody comes at once")
+    whole = [memory_over_time(full, plan.model.kv_bytes_per_token), batch_over_time(full)]
+    for picture in whole:
+        page.picture(picture)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for picture in (*pictures, *whole):
+            (directory / f"{picture.name}.png").write_bytes(picture.png)
+        path = directory / "plan.html"
+        path.write_text(page.html(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the plan cannot be written to {directory}: {error}") from error
+    write_json(directory / "plan.json", values)
+    return path
+
+
+def _variants(plan: Plan) -> list[Picture]:
+    """What each change would do; a change is measured against the same requests without it."""
+    found = [(one.name, one.base, one.capacity) for one in plan.variants if one.capacity]
+    if not found:
+        return []
+    names = ("without the change", "with it")
+    running = [Pair(name, (base.running,), with_it.running) for name, base, with_it in found]
+    rates = [Pair(name, (base.output_rate,), with_it.output_rate) for name, base, with_it in found]
+    note = "All requests come at once; each change is made alone."
+    return [
+        draw_pairs(
+            "fit-at-once", "Requests that run at once while others wait", note, "requests",
+            running, names,
+        ),
+        draw_pairs("output-rate", "Output", note, "tokens per second", rates, names),
+    ]  # fmt: skip
+
+
+def _users(plan: Plan) -> list[Picture]:
+    """How many of the users' requests run, by allocator."""
+    load = plan.user_load
+    if load is None:
+        return []
+    pairs = [Pair(policy, (load.users,), result.mean_running) for policy, result in load.results]
+    return [
+        draw_pairs(
+            "users", f"{load.users} users, each with one request at a time",
+            "The other users wait in line.", "requests in the mean", pairs,
+            ("all users", "requests that run"),
+        )
+    ]  # fmt: skip

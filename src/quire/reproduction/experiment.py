@@ -1,0 +1,96 @@
+"""What an experiment gives: figures beside the published ones, curves, and what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quire.reports.curves import Panel
+
+TOLERANCE = 0.1
+"""A figure this near to the published one, or to the published range, counts as the same."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure of ours beside the published one.
+
+    published: one figure, the ends of a range, or nothing where none was published.
+    why: why ours differs, in plain words; empty where it need not be said.
+    """
+
+    what: str
+    published: tuple[float, ...]
+    ours: float
+    unit: str
+    why: str = ""
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether ours is within TOLERANCE of what was published; None if nothing was."""
+        if not self.published:
+            return None
+        low, high = min(self.published), max(self.published)
+        return low * (1 - TOLERANCE) <= self.ours <= high * (1 + TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper or of an article, done again.
+
+    key: short name, for files and anchors.
+    asked: what its authors wanted to know and how they found out.
+    done: what was simulated here.
+    charted: units whose figures are drawn in pairs.
+    learned: what came of it, and why it differs from what was published.
+    """
+
+    key: str
+    title: str
+    asked: str
+    done: str
+    findings: tuple[Finding, ...]
+    learned: str
+    panels: tuple[Panel, ...] = ()
+    panels_note: str = ""
+    charted: tuple[str, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "findings": [{**asdict(one), "agrees": one.agrees} for one in self.findings],
+            "panels": [
+                {
+                    "title": panel.title, "x": panel.x, "y": panel.y,
+                    "curves": {curve.label: list(curve.points) for curve in panel.curves},
+                }
+                for panel in self.panels
+            ],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is simulated.
+
+    share: of the simulated time that an experiment takes in full.
+    fewest: requests of a run, however low its rate.
+    refinements: halvings of the interval in which a sustained rate is searched.
+    models: how many of the models of an experiment that has several.
+    """
+
+    share: float = 1.0
+    fewest: int = 100
+    refinements: int = 3
+    models: int = 3
+    seed: int = 0
+
+    def count(self, rate: float, seconds: float) -> int:
+        """Requests of a run that takes ``seconds`` in full."""
+        return max(self.fewest, round(rate * seconds * self.share))
+
+
+FULL = Scale()
+QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1)

@@ -1,0 +1,63 @@
+"""The worked examples of articles, to the last digit."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.reproduction.articles import scattered_table, worked_examples
+from quire.reproduction.experiment import QUICK, Finding
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Finding]:
+    return {one.what: one for one in worked_examples(QUICK).findings}
+
+
+@pytest.mark.parametrize(
+    ("what", "figure"),
+    [
+        ("keys and values of a token, 32 layers × 32 heads × 128, fp16", 512),
+        ("slots used by a request of 120 tokens in 2,048", 100 * 120 / 2048),
+        ("slots used by a request of 800 tokens in 2,048", 100 * 800 / 2048),
+        ("slots used by a request of 2,000 tokens in 2,048", 100 * 2000 / 2048),
+        ("pages of ten system prompts of 200 tokens, each its own", 130),
+        ("the same, shared", 13),
+        ("memory saved", 936),
+        ("pages copied when request 3 diverges", 1),
+        ("pages that request 3 still shares then", 12),
+        ("blocks of five requests of 320, 48, 160, 96 and 272 tokens", 56),
+        ("slots empty in them", 0),
+        ("blocks of a sixth of 144 tokens, in the holes that the second and fourth left", 9),
+        ("blocks of a request of 825 tokens", 52),
+        ("slots empty in the last one", 7),
+        ("41 tokens in blocks 7, 3, 12: slots filled in block 7", 16),
+        ("41 tokens in blocks 7, 3, 12: slots filled in block 3", 16),
+        ("41 tokens in blocks 7, 3, 12: slots filled in block 12", 9),
+    ],
+)
+def test_arithmetic_is_exact(found: dict[str, Finding], what: str, figure: float) -> None:
+    assert found[what].ours == pytest.approx(figure, rel=1e-12)
+
+
+def test_all_agree_with_what_was_published(found: dict[str, Finding]) -> None:
+    assert [one.what for one in found.values() if one.agrees is False] == []
+
+
+def test_fifty_users_of_a_copilot(found: dict[str, Finding]) -> None:
+    before = found["copilot: users of 50 whose requests run, 4,096 slots for each"]
+    after = found["copilot: users of 50 whose requests run, paged"]
+    assert 8 <= before.ours <= 12 and 40 <= after.ours <= 50
+
+
+def test_blocks_are_where_the_article_says() -> None:
+    assert scattered_table() == (7, 3, 12)
+
+
+def test_a_figure_agrees_within_ten_percent_of_the_published_range() -> None:
+    def agrees(published: tuple[float, ...], ours: float) -> bool | None:
+        return Finding("", published, ours, "").agrees
+
+    assert agrees((), 5.0) is None
+    assert agrees((10.0,), 10.9) is True and agrees((10.0,), 11.1) is False
+    assert agrees((2.0, 4.0), 1.81) is True and agrees((2.0, 4.0), 1.79) is False
+    assert agrees((2.0, 4.0), 3.0) is True

@@ -1,0 +1,78 @@
+"""The page of experiments, run at the smallest scale and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire.cli import main
+from quire.errors import ConfigError
+from quire.reproduction import EXPERIMENTS, reproduce
+from quire.reproduction.experiment import QUICK
+from quire.reproduction.run import _SLOWEST_FIRST
+from support.page_reader import PageReader
+
+pytest.importorskip("matplotlib")
+
+KEYS = ["articles", "figure-2", "figure-17"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("reproduction")
+    reproduce(directory, only=KEYS, quick=True)
+    return directory
+
+
+def test_the_page_has_every_figure_beside_the_published_one(written: Path) -> None:
+    page = PageReader(written / "reproduction.html")
+    values = json.loads((written / "figures.json").read_text(encoding="utf-8"))
+    assert page.external == []
+    assert [one["key"] for one in values["experiments"]] == KEYS
+    tables = [table[1:] for table in page.tables if table[0][0] == "figure"]
+    for experiment, rows in zip(values["experiments"], tables, strict=True):
+        for finding, row in zip(experiment["findings"], rows, strict=True):
+            assert row[0] == finding["what"] and row[3] == finding["unit"]
+            assert float(row[2].replace(",", "")) == pytest.approx(finding["ours"], rel=6e-3)
+            published = [float(one) for one in row[1].replace(",", "").split(" to ") if one != "–"]
+            assert published == pytest.approx(finding["published"])
+            assert ("agrees" in row[4], "differs" in row[4]) == (
+                finding["agrees"] is True, finding["agrees"] is False,
+            )  # fmt: skip
+
+
+def test_the_page_says_that_it_was_quick_and_that_lengths_are_drawn(written: Path) -> None:
+    text = PageReader(written / "reproduction.html").text
+    assert "figures are rough" in text and "ShareGPT and Alpaca are not part of Quire" in text
+
+
+def test_figure_2_has_the_papers_order(written: Path) -> None:
+    values = json.loads((written / "figures.json").read_text(encoding="utf-8"))
+    used = [one["ours"] for one in values["experiments"][1]["findings"][:4]]
+    assert used == sorted(used) and used[0] < 30 and used[3] > 95
+
+
+def test_processes_change_nothing(written: Path, tmp_path: Path) -> None:
+    flags = ["--quick", "--jobs", "2", "--out", str(tmp_path)]
+    assert main(["reproduce", *flags, "--only", *KEYS]) == 0
+    for file in sorted(written.iterdir()):
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("key", ["table-1", "figure-19", "figure-12-sharegpt"])
+def test_an_experiment_gives_figures(key: str) -> None:
+    experiment = EXPERIMENTS[key](QUICK)
+    assert experiment.key == key and experiment.findings
+    assert all(one.ours > 0 for one in experiment.findings)
+
+
+def test_what_runs_first_is_known() -> None:
+    assert set(_SLOWEST_FIRST) <= set(EXPERIMENTS)
+
+
+def test_an_unknown_experiment_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown experiment 'figure-99'; known: articles"):
+        reproduce(tmp_path / "new", only=["figure-99"])
+    assert not (tmp_path / "new").exists()
