@@ -41,10 +41,10 @@ def draw_curves(
     down = -(-len(panels) // across)
 
     def paint(figure: Figure) -> None:
-        grid = figure.subplots(down, across, squeeze=False).flat
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
         for axes, panel in zip(grid, panels, strict=False):
             _paint_panel(axes, panel, styles)
-        for axes in list(grid)[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
         handles = {}
         for axes in figure.axes:
@@ -75,6 +75,6 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
         height, meaning = panel.level
         axes.axhline(height, color="#555555", linewidth=0.8)
         axes.annotate(
-            meaning, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, 3),
-            textcoords="offset points", ha="right", fontsize=9, color="#444444",
+            meaning, (0, height), xycoords=("axes fraction", "data"), xytext=(4, 3),
+            textcoords="offset points", fontsize=9, color="#444444",
         )  # fmt: skip

@@ -193,7 +193,7 @@ def memory_saved(scale: Scale) -> Experiment:
             what = f"{width} beams" if beam_search else f"{width} samples"
             findings.append(
                 Finding(
-                    f"memory saved by sharing, {dataset}, {what}",
+                    f"{dataset}, {what}",
                     (figure,) if isinstance(figure, float) else (),
                     100 * result.saved_blocks_share,
                     "%",
