@@ -76,8 +76,8 @@ class Calibration:
     block_size: int
     pool_bytes: int
     costs: CalibratedCosts
-    mean_error: float  # of held-out steps: mean of |predicted - measured| / measured
-    worst_error: float
+    median_error: float  # of held-out steps: |predicted - measured| / measured
+    mean_error: float
 
     def write(self, path: Path) -> None:
         """ConfigError if the file cannot be written."""
