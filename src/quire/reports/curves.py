@@ -49,7 +49,7 @@ def draw_curves(
         handles = {}
         for axes in figure.axes:
             handles.update({h.get_label(): h for h in axes.get_legend_handles_labels()[0]})
-        legend_below(figure, list(handles.values()), columns=min(5, len(handles)))
+        legend_below(figure, list(handles.values()), columns=min(6, len(handles)))
 
     return draw(name, title, note, paint, 0.6 + 3.6 * down)
 
@@ -73,8 +73,4 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
     axes.set_ylim(0, panel.top)
     if panel.level is not None:
         height, meaning = panel.level
-        axes.axhline(height, color="#555555", linewidth=0.8)
-        axes.annotate(
-            meaning, (0, height), xycoords=("axes fraction", "data"), xytext=(4, 3),
-            textcoords="offset points", fontsize=9, color="#444444",
-        )  # fmt: skip
+        axes.axhline(height, color="#555555", linewidth=1, label=meaning)
