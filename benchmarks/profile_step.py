@@ -89,7 +89,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     """Time the parts of a step."""
     for linear in linear_classes():
         clock.watch(linear, "forward" if linear is torch.nn.Linear else "__call__", "products")
-    executor = llm.engine._executor
+    executor = llm.engine.executor
     parts = vars(executor).values()
     kernels = next(type(part) for part in parts if hasattr(part, "attend"))
     model = next(type(part) for part in parts if hasattr(part, "logits"))

@@ -84,14 +84,14 @@ def fit(measured: Measured, per_copied_block: float, per_swapped_block: float) -
     """
     most = max(work.num_tokens for work in measured)
     knots = (*(knot for knot in KNOTS if knot < most), max(2, most))
-    rows = [
-        [*line_weights(work.num_tokens, knots), work.samples, work.decode_context,
-         work.prefill_pairs]
-        for work in measured
-    ]  # fmt: skip
+    weights = np.array([line_weights(work.num_tokens, knots) for work in measured])
+    # More tokens take no less: what is fitted is by how much each knot lies above the one before.
+    rises = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1]
+    others = [(work.samples, work.decode_context, work.prefill_pairs) for work in measured]
     seconds = np.array(list(measured.values()))
-    *line, per_seq, per_context, per_pair = _robust(np.array(rows) / seconds[:, None]).tolist()
-    line = np.maximum.accumulate(np.maximum(line, 1e-7)).tolist()  # more tokens take no less
+    matrix = np.hstack([rises, np.array(others)]) / seconds[:, None]
+    *steps, per_seq, per_context, per_pair = _robust(matrix).tolist()
+    line = np.cumsum(steps).tolist()
     return CalibratedCosts(
         knots, tuple(line), per_seq, per_context, per_pair, per_copied_block, per_swapped_block
     )
@@ -110,23 +110,31 @@ def non_negative_least_squares(
     matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]],
     target: Vector,
 ) -> Vector:
-    """x >= 0 that minimises |matrix x - target|, by coordinate descent.
+    """x >= 0 that minimises |matrix x - target|, by active sets (Lawson and Hanson, 1974).
 
     matrix [rows, columns], target [rows].
     """
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0.0] = 1.0
     unit = matrix / scale
-    products, wanted = unit.T @ unit, unit.T @ target
-    x = np.zeros(len(wanted))
-    for _ in range(20_000):
-        before = x.copy()
-        for i in range(len(x)):
-            if products[i, i]:
-                rest = wanted[i] - products[i] @ x + products[i, i] * x[i]
-                x[i] = max(0.0, rest / products[i, i])
-        if np.abs(x - before).max() <= 1e-10 * max(1e-30, np.abs(x).max()):
+    x = np.zeros(unit.shape[1])
+    free = np.zeros(len(x), dtype=bool)  # columns that are not held at zero
+    for _ in range(3 * len(x)):
+        slope = np.where(free, -np.inf, unit.T @ (target - unit @ x))
+        if slope.max() <= 1e-12 * max(1.0, float(np.abs(target).max())):
             break
+        free[slope.argmax()] = True
+        while True:
+            best = np.zeros(len(x))
+            best[free] = np.linalg.lstsq(unit[:, free], target, rcond=None)[0]
+            below = free & (best <= 0.0)
+            if not below.any():
+                break
+            # As far towards the best as all stay positive; what reaches zero is held there.
+            x = x + (x[below] / (x[below] - best[below])).min() * (best - x)
+            free &= x > 1e-15
+            x[~free] = 0.0
+        x = best
     solution: Vector = x / scale
     return solution
 

@@ -41,15 +41,15 @@ def draw_curves(
     down = -(-len(panels) // across)
 
     def paint(figure: Figure) -> None:
-        grid = figure.subplots(down, across, squeeze=False).flat
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
         for axes, panel in zip(grid, panels, strict=False):
             _paint_panel(axes, panel, styles)
-        for axes in list(grid)[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
         handles = {}
         for axes in figure.axes:
             handles.update({h.get_label(): h for h in axes.get_legend_handles_labels()[0]})
-        legend_below(figure, list(handles.values()), columns=min(5, len(handles)))
+        legend_below(figure, list(handles.values()), columns=min(6, len(handles)))
 
     return draw(name, title, note, paint, 0.6 + 3.6 * down)
 
@@ -73,8 +73,4 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
     axes.set_ylim(0, panel.top)
     if panel.level is not None:
         height, meaning = panel.level
-        axes.axhline(height, color="#555555", linewidth=0.8)
-        axes.annotate(
-            meaning, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, 3),
-            textcoords="offset points", ha="right", fontsize=9, color="#444444",
-        )  # fmt: skip
+        axes.axhline(height, color="#555555", linewidth=1, label=meaning)

@@ -8,6 +8,7 @@ from random import Random
 
 from quire.reports.curves import Curve, Panel
 from quire.reproduction.experiment import Experiment, Finding, Scale
+from quire.reproduction.slow_steps import slow_deployment
 from quire.reproduction.systems import (
     FASTER_TRANSFORMER,
     MAX_MODEL_LEN,
@@ -30,6 +31,7 @@ _NOTE = (
     "Each point is a simulation. The horizontal line is the latency up to which we call a rate "
     "sustained."
 )
+_SLOW = "with steps as slow as the paper's figure 13 implies"
 _Latency = Callable[[float], float]
 
 
@@ -125,14 +127,22 @@ def parallel_and_beam(scale: Scale) -> Experiment:
         found, panel = _compare(where, systems, workload, 24 / width, scale, outputs=width)
         name = "one output" if width == 1 else f"{width} {'beams' if beam_search else 'samples'}"
         panels.append(panel._replace(title=name))
-        findings.append(
-            Finding(
-                f"{name}: paging's rate over that of Orca (Oracle)",
-                published.get((width, beam_search), ()),
-                found[PAGED.name] / found[ORCA_ORACLE.name],
-                "×",
+        measured = [(found, "")]
+        if (width, beam_search) in published:
+            slow, _ = _compare(
+                slow_deployment("opt-13b"), systems, workload, 12 / width, scale, outputs=width
             )
-        )
+            measured.append((slow, _SLOW))
+        for rates, remark in measured:
+            findings.append(
+                Finding(
+                    f"{name}: paging's rate over that of Orca (Oracle)",
+                    published.get((width, beam_search), ()),
+                    rates[PAGED.name] / rates[ORCA_ORACLE.name],
+                    "×",
+                    remark,
+                )
+            )
     return Experiment(
         "figure-14",
         "Figure 14: parallel sampling and beam search",
@@ -143,9 +153,11 @@ def parallel_and_beam(scale: Scale) -> Experiment:
         "by the tokens of one output.",
         tuple(findings),
         "As in the paper, the advantage grows with the number of outputs, and is largest for "
-        "beams. It begins higher here: regions in powers of two cost Orca (Oracle) more of such "
-        "short requests than the paper's buddy allocator did, and the faster simulated machine "
-        "is sooner short of memory than of arithmetic.",
+        "beams. It is larger here from the start, because a roofline's step hardly gets slower "
+        "with more sequences in it, so that larger batches pay in full. With steps as slow as "
+        "figure 13 says that the paper's were, by the step and by the sequence, it is nearer. "
+        "Regions in powers of two also cost Orca (Oracle) more of such short requests than they "
+        "may have cost in the paper.",
         tuple(panels),
         _NOTE,
     )
@@ -171,12 +183,15 @@ def shared_prefix(scale: Scale) -> Experiment:
         systems = (ORCA_ORACLE, PAGED)
         found, panel = _compare(where, systems, workload, 20.0, scale, caching=True)
         panels.append(panel._replace(title=f"prefix of {prefix} tokens"))
-        findings.append(
-            Finding(
-                f"prefix of {prefix} tokens: paging's rate over that of Orca (Oracle)",
-                (figure,), found[PAGED.name] / found[ORCA_ORACLE.name], "×",
-            )
-        )  # fmt: skip
+        paper = slow_deployment("llama-13b")
+        slow, _ = _compare(paper, systems, workload, 20.0, scale, caching=True)
+        for rates, remark in ((found, ""), (slow, _SLOW)):
+            findings.append(
+                Finding(
+                    f"prefix of {prefix} tokens: paging's rate over that of Orca (Oracle)",
+                    (figure,), rates[PAGED.name] / rates[ORCA_ORACLE.name], "×", remark,
+                )
+            )  # fmt: skip
     return Experiment(
         "figure-16",
         "Figure 16: a prefix that all requests share",
@@ -187,10 +202,12 @@ def shared_prefix(scale: Scale) -> Experiment:
         "32 tokens in and 40 out in the mean are our assumption. The prefix is found by prefix "
         "caching (equal blocks), not registered beforehand as in the paper.",
         tuple(findings),
-        "The longer the prefix, the more is saved, in memory and in arithmetic. How much depends "
-        "on the sentences' lengths, which are assumed: the longer they are, the less the prefix "
-        "matters. Our prefix caching shares full blocks only: 80 tokens are five blocks, of 341 "
-        "tokens 336 are shared.",
+        "The longer the prefix, the more is saved, in memory and in arithmetic. More than in the "
+        "paper, because a roofline's step hardly gets slower with more sequences in it, so that "
+        "whatever makes batches larger pays in full. With steps as slow as figure 13 says that "
+        "the paper's were, by the step and by the sequence, the gain is near the paper's. It also "
+        "depends on the sentences' lengths, which are assumed. Our prefix caching shares full "
+        "blocks only: 80 tokens are five blocks, of 341 tokens 336 are shared.",
         tuple(panels),
         _NOTE,
     )
@@ -229,7 +246,9 @@ def chatbot(scale: Scale) -> Experiment:
         "In the paper the three Orcas behave alike, because most requests reserve the same: a "
         "prompt of 1,024 tokens and an output of up to 1,024 go into 2,048 slots. Here that holds "
         "for Max and nearly for Pow2; Oracle still gains from short answers. How many prompts "
-        "are cut at 1,024 depends on the number of turns, which is assumed.",
+        "are cut at 1,024 depends on the number of turns, which is assumed. Paging gains less "
+        "than in the paper: computing such a prompt takes as long as several steps of decoding, "
+        "and that is not saved by memory.",
         (panel._replace(title="OPT-13B, chatbot"),),
         _NOTE,
     )
@@ -268,7 +287,7 @@ def _compare(
         curves.append(Curve(name, points))
     panel = Panel(
         f"{where.model.name}, {where.tensor_parallel} × {where.machine.name}",
-        "request rate (req/s)", "normalised latency (s/token)", tuple(curves), 1.0,
+        "request rate (req/s)", "normalised latency (s/token)", tuple(curves), 0.6,
         (READABLE, f"{READABLE:g} s/token"),
     )  # fmt: skip
     return found, panel

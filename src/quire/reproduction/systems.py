@@ -58,13 +58,19 @@ def deployment(model: str) -> Deployment:
 
 
 def requests(
-    dataset: str, rate: float, count: int, seed: int, n: int = 1, beam_search: bool = False
+    dataset: str,
+    rate: float,
+    count: int,
+    seed: int,
+    n: int = 1,
+    beam_search: bool = False,
+    longest_output: int = MAX_MODEL_LEN - 1,
 ) -> Iterator[TraceRequest]:
     """Poisson arrivals with a dataset's lengths, cut to what the model takes: prompts first."""
     inputs, outputs = DATASETS[dataset]
     drawn = Synthetic(count, inputs, outputs, rate, n=n, beam_search=beam_search, seed=seed)
     for request in drawn:
-        output = min(request.output_tokens, MAX_MODEL_LEN - 1)
+        output = min(request.output_tokens, longest_output)
         prompt = min(request.prompt_tokens, MAX_MODEL_LEN - output)
         yield replace(request, prompt_tokens=prompt, output_tokens=output)
 

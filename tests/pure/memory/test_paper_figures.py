@@ -97,7 +97,7 @@ def test_a_prompt_that_is_wholly_cached_has_lost_nothing_to_eviction() -> None:
     allocator = PagedAllocator(num_blocks=8, block_size=4)
     hashes = [b"a", b"b"]
     admit(allocator, 0, 8)
-    allocator.commit(0, hashes)
+    allocator.commit(0, hashes, 2)
     allocator.settle()
     fit = allocator.fit(Demand(8, hashes))
     assert (fit.cached, fit.evicted) == (7, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.reproduction.request_batching import serve_in_batches
+from quire.reproduction.slow_steps import SlowSteps, slow_deployment
 from quire.reproduction.systems import (
     ORCA_MAX,
     ORCA_ORACLE,
@@ -18,7 +19,7 @@ from quire.reproduction.systems import (
     sustained,
 )  # fmt: skip
 from quire.scheduling import RecoveryCosts
-from quire.simulation.work import Work
+from quire.simulation.work import Work, decoding
 from quire.workload import TraceRequest
 
 
@@ -83,3 +84,14 @@ def test_a_workload_is_the_same_for_all_systems_and_fits_the_model() -> None:
     assert drawn == list(requests("sharegpt", 2.0, 3000, 1))
     assert max(one.prompt_tokens + one.output_tokens for one in drawn) <= 2048
     assert sum(one.output_tokens for one in drawn) / 3000 == pytest.approx(338, rel=0.08)
+
+
+def test_slow_steps_take_what_the_papers_batches_imply() -> None:
+    slow = SlowSteps(Costs())
+    # 30.42 requests at 2 a second, 338 tokens each: 45 ms; 132.44 at 30, 58 each: 76 ms.
+    assert slow.per_sequence == pytest.approx((0.07611 - 0.04500) / (132.44 - 30.42), rel=1e-3)
+    assert slow.per_step == 0.0  # a second is more than the paper's step took
+    assert slow.seconds(decoding(100, 5000)) == pytest.approx(1 + 100 * slow.per_sequence)
+    where = slow_deployment("opt-13b")
+    whole = where.cost_model(16).seconds(decoding(1, 1)) - slow.per_sequence
+    assert whole == pytest.approx(0.0450 - 30.42 * slow.per_sequence, rel=1e-3)

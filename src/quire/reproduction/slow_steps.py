@@ -1,0 +1,46 @@
+"""Steps as slow as the paper's own were, to see what of a difference is the machine's speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.reproduction.systems import deployment
+from quire.scheduling import RecoveryCosts
+from quire.simulation.cost_model import CostModel
+from quire.simulation.deployment import Deployment
+from quire.simulation.work import Work, decoding
+from quire.workload import DATASETS
+
+_BATCHES = (("sharegpt", 2.0, 30.42), ("alpaca", 30.0, 132.44))
+"""Dataset, requests a second, and vLLM's mean batch under them: the paper's figure 13."""
+
+
+class SlowSteps:
+    """A cost model with as much more for each step, and each sequence in it, as the paper's took.
+
+    By Little's law a request was batch / rate seconds in the system, and a token took that much
+    over the output's mean length: 45 ms in a batch of 30, 76 ms in one of 132. The line through
+    both gives the time of a step and of a sequence.
+    """
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        (few, low), (many, high) = (
+            (batch, batch / rate / DATASETS[dataset][1].mean) for dataset, rate, batch in _BATCHES
+        )
+        self.per_sequence = (high - low) / (many - few)
+        whole = low - few * self.per_sequence
+        self.per_step = max(0.0, whole - costs.seconds(decoding(1, 1)))
+
+    def seconds(self, work: Work) -> float:
+        sequences = work.decode_seqs * self.per_sequence
+        return self._costs.seconds(work) + self.per_step + sequences
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        return self._costs.recovery_costs(block_size)
+
+
+def slow_deployment(model: str) -> Deployment:
+    """The model on the paper's machine, with blocks of 16 tokens and slow steps."""
+    where = deployment(model)
+    return replace(where, costs=SlowSteps(where.cost_model(16)))
