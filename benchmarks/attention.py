@@ -22,11 +22,13 @@ wait_briefly()
 
 import torch  # noqa: E402
 
+from quire.execution.kv_cache import KVCache  # noqa: E402
+from quire.execution.lanes import Lane  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV  # noqa: E402
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVShape, LaneTables  # noqa: E402
 
 BLOCK_SIZE = 16
-SECONDS = 2.0  # for all measurements of a line
+SECONDS = 1.0  # for all measurements of a line
 
 
 class Load(NamedTuple):
@@ -88,14 +90,15 @@ def attention(
         ),
         block_size=block_size,
     )
-    rows = (tables.numel(), load.kv_heads, block_size)
-    parts = [torch.randint(-99, 99, (*rows, load.dim)).to(kv_dtype) for _ in range(2)]
-    scales = [torch.rand(rows) for _ in range(2)] if kv_dtype == torch.int8 else []
-    kv = LayerKV(parts[0], parts[1], 0, *scales)
+    shape = KVShape(load.kv_heads, load.dim, load.dim)
+    lane = Lane((0,), tables.numel())
+    (kv,) = KVCache([shape], [lane], block_size, kv_dtype, kernels).layers
+    for part in kv.parts:
+        part.copy_(torch.randint(-99, 99, part.shape[1:]))
     tokens = slots.numel()
     query = torch.randn(tokens, load.heads, load.dim).to(dtype)
     key, value = torch.randn(2, tokens, load.kv_heads, load.dim).to(dtype)
-    plan, spec = kernels.plan(batch), AttentionSpec(load.dim**-0.5 / 100)
+    plan, spec = kernels.plan(batch), AttentionSpec(load.dim**-0.5 / 10000)
     return lambda: kernels.attend(query, key, value, kv, spec, plan)
 
 

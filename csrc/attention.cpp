@@ -96,12 +96,23 @@ void run(const Attend& a) {
   work<KV, Products, Units>(a, counters, omp_get_thread_num());
 }
 
+#if defined(__AVX2__)
+template <class Units>
+void attend_int8(const Attend& a) {
+  return a.key_dim <= 512 ? run<int8_t, WholeProducts, Units>(a)
+                          : run<int8_t, WideProducts<int8_t>, Units>(a);
+}
+#endif
+
 void attend(const Attend& a) {
 #if defined(__AVX512BF16__)
   if (a.dtype == DType::bfloat16) {
     if (a.kv_dtype == DType::bfloat16) return run<bf16, PairProducts, PairUnit>(a);
-    if (a.kv_dtype == DType::int8) return run<int8_t, WideProducts<int8_t>, PairUnit>(a);
+    if (a.kv_dtype == DType::int8) return attend_int8<PairUnit>(a);
   }
+#endif
+#if defined(__AVX2__)
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8) return attend_int8<FloatUnit>(a);
 #endif
   switch (a.kv_dtype) {
     case DType::float32: return run<float, WideProducts<float>, FloatUnit>(a);

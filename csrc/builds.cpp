@@ -15,8 +15,8 @@ const Build* const* usable_builds() {
                 __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
-      *next++ = &avx512_bf16::build;
+    bool products = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    if (avx512 && products) *next++ = &avx512_bf16::build;
     if (avx512) *next++ = &avx512::build;
     if (avx2) *next++ = &avx2::build;
 #endif

@@ -153,9 +153,13 @@ QUIRE_INLINE float lanes_sum(F v) {
 #endif
 }
 QUIRE_INLINE float lanes_max(F v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
   float most = v[0];
-  for (int i = 1; i < W; i++) most = v[i] > most || v[i] != v[i] ? v[i] : most;
+  for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
   return most;
+#endif
 }
 
 // One halving of the tree below: x and y hold groups of 2 H lanes to be added up; the result
