@@ -36,6 +36,7 @@ class EngineConfig:
         "what sampling parameters are that a request leaves out: auto, as the model's "
         "generation_config.json says; none, as OpenAI's API does",
     )
+    device: str = _setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
     dtype: str = _setting(
         "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
     )
@@ -46,7 +47,16 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = _setting(
         None,
         "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
-        "the free memory, or what max_num_seqs full-length sequences need, if that is less)",
+        "the free memory, or what max_num_seqs full-length sequences need, if that is less; on a "
+        "GPU, what gpu_memory_utilization leaves)",
+    )
+    gpu_memory_utilization: float | None = _setting(
+        None,
+        "share of a GPU's memory that weights, KV pool and computing may take together "
+        "(default: 0.9)",
+    )
+    enforce_eager: bool = _setting(
+        False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
     )
     max_num_seqs: int = _setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = _setting(
@@ -98,11 +108,29 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        self._check_device()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_device(self) -> None:
+        share = self.gpu_memory_utilization
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
+        ):
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
+            )
+        if self.device == "cpu":
+            for name in ("gpu_memory_utilization", "enforce_eager"):
+                if getattr(self, name):
+                    raise ConfigError(f'{name} does nothing with device "cpu"')
+        if self.device == "cuda" and self.swap_path is not None:
+            raise ConfigError(
+                'swap_path does nothing with device "cuda", which swaps to main memory'
+            )
 
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
@@ -118,6 +146,7 @@ class EngineConfig:
 
 _COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "threads")
 _CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),

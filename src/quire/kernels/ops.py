@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -27,6 +28,18 @@ class LayerKV(NamedTuple):
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]
     lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
+    key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
+    value_scales: Tensor | None = None
+
+    @property
+    def pools(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys, values and their scales."""
+        return self.keys, self.values, self.key_scales, self.value_scales
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those of the pools that there are; their first dimension is B."""
+        return [pool for pool in self.pools if pool is not None]
 
 
 class LaneTables(NamedTuple):
@@ -57,6 +70,14 @@ class AttentionBatch:
     prompt_lens: Tensor  # [S] int64, tokens of each sequence's prompt
     lanes: tuple[LaneTables, ...]
     block_size: int
+    bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+
+    @property
+    def starts(self) -> Tensor:
+        """``bounds``, made now if it is not there."""
+        if self.bounds is not None:
+            return self.bounds
+        return torch.tensor(self.query_starts, device=self.positions.device)
 
 
 class Norm(NamedTuple):

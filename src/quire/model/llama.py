@@ -165,6 +165,8 @@ class _Layer:
 class LlamaModel:
     """A ``Model`` of the Llama family."""
 
+    replayable = True
+
     def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
         """Take the family's tensors from ``weights``.
 
@@ -182,7 +184,8 @@ class LlamaModel:
             llama.windows
         )
         self.windows = llama.windows
-        self._rope = llama.rope.build()
+        with weights.device:
+            self._rope = llama.rope.build()
         stable = self._rope.stable_length
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
 

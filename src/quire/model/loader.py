@@ -25,6 +25,8 @@ NATIVE: Mapping[str, _Builder] = {
 _FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 _OTHER_FILES = ["*/*", "consolidated*"]
 
+_CPU = torch.device("cpu")
+
 
 def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
@@ -74,13 +76,21 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     raise ModelError(f"cannot load {name}: {reason}")
 
 
-def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None = None) -> Model:
+def load_model(
+    directory: Path,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    device: torch.device = _CPU,
+    admit: Callable[[int], None] = lambda num_bytes: None,
+) -> Model:
     """Load the model in ``directory``.
 
     Args:
         directory: holds config.json and safetensors files.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
+        device: where its weights are to be.
+        admit: told the bytes of the weights before they are taken there, to refuse them.
 
     Raises:
         ConfigError: ``dtype`` is unknown.
@@ -94,8 +104,12 @@ def load_model(directory: Path, dtype: str = "auto", max_model_len: int | None =
     if build is None:
         from quire.model.transformers_model import TransformersModel
 
-        return TransformersModel.load(config, directory, wanted, max_model_len)
-    weights = Weights(directory, wanted)
-    model = build(config, weights, max_model_len)
+        # Its checks run here, in the architecture's own code.
+        model = TransformersModel.load(config, directory, wanted, max_model_len)
+        admit(model.weight_bytes)
+        return model.to(device)
+    weights = Weights(directory, wanted, device)
+    admit(weights.total_bytes)
+    native = build(config, weights, max_model_len)
     weights.finish()
-    return model
+    return native

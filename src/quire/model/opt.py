@@ -118,6 +118,7 @@ class OPTModel:
     """A ``Model`` of the OPT family."""
 
     kv_depends_on_prompt_length = False
+    replayable = True
 
     def __init__(self, config: ModelConfig, weights: Weights, max_model_len: int | None) -> None:
         """Take the family's tensors from ``weights``.

@@ -44,8 +44,9 @@ class Rope:
         if isinstance(self.frequencies, Tensor):
             frequencies = self.frequencies.to(positions.device)
         else:
-            bounds = torch.tensor(batch.query_starts, device=positions.device)
-            prompts = batch.prompt_lens.repeat_interleave(bounds.diff())
+            prompts = batch.prompt_lens.repeat_interleave(
+                batch.starts.diff(), output_size=len(positions)
+            )
             frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
         angles = positions[:, None].float() * frequencies
         return Rotation(angles.cos() * self.attention_factor, angles.sin() * self.attention_factor)

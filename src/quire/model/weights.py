@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ INDEX = "model.safetensors.index.json"
 # Tables that old checkpoints carry and that are computed from the config.
 _COMPUTED = ("rotary_emb.inv_freq",)
 
+_CPU = torch.device("cpu")
+
 
 class Weights:
     """The checkpoint in a directory: each tensor is taken once, with the shape it must have."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, directory: Path, dtype: torch.dtype | None, device: torch.device = _CPU
+    ) -> None:
         """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
+
+        Tensors are taken to ``device``.
 
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
@@ -38,6 +45,7 @@ class Weights:
             self._files.update(dict.fromkeys(handle.keys(), (path, handle)))
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
+        self.device = device
         self.bytes_taken = 0
         self._taken: set[str] = set()
 
@@ -63,9 +71,17 @@ class Weights:
         if not tensor.is_floating_point():
             raise ModelError(f"{path}: {name} holds {tensor.dtype}; quantised weights are refused")
         self._taken.add(name)
-        tensor = tensor.to(self.dtype)
+        tensor = tensor.to(self.device, self.dtype)
         self.bytes_taken += tensor.nbytes
         return tensor
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all tensors, in the wanted dtype, before any is read."""
+        elements = 0
+        for name, (_, handle) in self._files.items():
+            elements += math.prod(handle.get_slice(name).get_shape())
+        return elements * self.dtype.itemsize
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.

@@ -1,8 +1,12 @@
-"""ReferenceKernels equal softmax attention in float64 over contiguous keys and values."""
+"""All kernels equal softmax attention in float64 over contiguous keys and values.
+
+Once for each instruction set that this machine has.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,17 +19,40 @@ from quire.kernels.ops import (
     ACTIVATIONS,
     AttentionBatch,
     AttentionSpec,
+    Kernels,
     LaneTables,
     LayerKV,
     Norm,
     Rotation,
 )
 from quire.kernels.reference import ReferenceKernels
+from support.gpu_kernels import DTYPES, TRITON, triton_kernels
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
 RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+KERNELS = ("reference", *TRITON)  # every implementation that can run here
+# And the types of each. The faster ones have no float64, in which the reference shows its formulas.
+TYPED = [("reference", torch.float64), *product(KERNELS, DTYPES)]
+
+with_types = pytest.mark.parametrize(("kernels", "dtype"), TYPED, indirect=["kernels"], ids=str)
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return triton_kernels() if request.param in TRITON else ReferenceKernels()
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """New tensors hold NaN until they are written."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @dataclass(frozen=True)
@@ -107,8 +134,9 @@ def make_case(
     return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
 
 
-def attend(case: Case, spec: AttentionSpec, rotation: Rotation | None = None) -> Tensor:
-    kernels = ReferenceKernels()
+def attend(
+    kernels: Kernels, case: Case, spec: AttentionSpec, rotation: Rotation | None = None
+) -> Tensor:
     kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone())
     plan = kernels.plan(case.batch)
     return kernels.attend(
@@ -142,41 +170,56 @@ def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> 
     return torch.cat(outputs)
 
 
-def assert_equal_to_plain(case: Case, spec: AttentionSpec) -> None:
-    found, expected = attend(case, spec), plain(case, spec)
+def assert_equal_to_plain(kernels: Kernels, case: Case, spec: AttentionSpec) -> None:
+    found, expected = attend(kernels, case, spec), plain(case, spec)
     assert found.dtype == case.query.dtype
     assert found.shape == expected.shape
     assert (found.double() - expected).abs().max() < TOLERANCE[found.dtype]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@with_types
 @pytest.mark.parametrize(
-    ("heads", "dims"), [((4, 4), (80, 80)), ((8, 2), (16, 16)), ((6, 1), (24, 16))], ids=str
+    ("heads", "dims"),
+    [
+        ((4, 4), (80, 80)),
+        ((8, 2), (16, 16)),
+        ((6, 1), (24, 16)),
+        ((9, 3), (64, 64)),
+        ((1, 1), (7, 5)),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("block_size", [1, 4, 16, 256])
 def test_mixed_batch(
-    dtype: torch.dtype, heads: tuple[int, int], dims: tuple[int, int], block_size: int
+    kernels: Kernels,
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    dims: tuple[int, int],
+    block_size: int,
 ) -> None:
     case = make_case(dtype, heads, dims, block_size)
     for window, softcap in product((None, 1, 7, 64), (None, 3.0)):
-        assert_equal_to_plain(case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap))
+        assert_equal_to_plain(
+            kernels, case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap)
+        )
 
 
 @pytest.mark.parametrize("ragged", [((7, 1),), ((7, 7),), ((6, 1), (9, 1)), ((6, 3), (9, 4))])
-def test_batches_of_one_kind(ragged: tuple[tuple[int, int], ...]) -> None:
-    assert_equal_to_plain(make_case(ragged=ragged), AttentionSpec(0.25))
+def test_batches_of_one_kind(kernels: Kernels, ragged: tuple[tuple[int, int], ...]) -> None:
+    assert_equal_to_plain(kernels, make_case(ragged=ragged), AttentionSpec(0.25))
 
 
 @pytest.mark.parametrize("elements", [1, 300, 2000])
-def test_slices_make_no_difference(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_make_no_difference(
+    kernels: Kernels, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reference, "_SLICE_ELEMENTS", elements)
     for window in (None, 6):
-        assert_equal_to_plain(make_case(), AttentionSpec(0.25, window))
+        assert_equal_to_plain(kernels, make_case(), AttentionSpec(0.25, window))
 
 
-def test_new_keys_and_values_are_written_and_nothing_else() -> None:
+def test_new_keys_and_values_are_written_and_nothing_else(kernels: Kernels) -> None:
     case = make_case()
-    kernels = ReferenceKernels()
     before = case.kv.keys.clone()
     keys, values = case.new(case.keys), case.new(case.values)
     plan = kernels.plan(case.batch)
@@ -189,9 +232,8 @@ def test_new_keys_and_values_are_written_and_nothing_else() -> None:
     assert torch.equal(case.kv.keys.nan_to_num(), before.nan_to_num())
 
 
-def test_a_plan_serves_layers_with_different_windows() -> None:
+def test_a_plan_serves_layers_with_different_windows(kernels: Kernels) -> None:
     case = make_case()
-    kernels = ReferenceKernels()
     plan = kernels.plan(case.batch)
     for window in (None, 5):
         spec = AttentionSpec(0.25, window)
@@ -203,11 +245,13 @@ def test_a_plan_serves_layers_with_different_windows() -> None:
 
 @pytest.mark.parametrize("sinks", [0, 1, 4, 6])
 @pytest.mark.parametrize("window", [1, 4, 8, 40])
-def test_blocks_between_sinks_and_window_are_not_there(sinks: int, window: int) -> None:
+def test_blocks_between_sinks_and_window_are_not_there(
+    kernels: Kernels, sinks: int, window: int
+) -> None:
     """They may have been given back; only what is still seen is in the tables."""
     ragged = ((30, 1), (3, 1), (30, 3), (50, 20), (9, 9), (57, 1), (6, 2))
     case = make_case(ragged=ragged, sinks=sinks, window=window)
-    assert_equal_to_plain(case, AttentionSpec(0.25, window, sinks))
+    assert_equal_to_plain(kernels, case, AttentionSpec(0.25, window, sinks))
 
 
 def turned(x: Tensor, angles: Tensor) -> Tensor:
@@ -218,18 +262,21 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), dim=-1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@with_types
 @pytest.mark.parametrize("rotated", [4, 8])
-def test_heads_are_normalised_and_turned(dtype: torch.dtype, rotated: int) -> None:
+def test_heads_are_normalised_and_turned(
+    kernels: Kernels, dtype: torch.dtype, rotated: int
+) -> None:
     """The sinks beyond the window meet a query of another rotation."""
     case = make_case(dtype, sinks=3, window=6)
     generator = torch.Generator().manual_seed(1)
     near, far = torch.randn(2, len(case.query), rotated, generator=generator, dtype=torch.float64)
     weight = torch.rand(16, generator=generator, dtype=torch.float64).to(dtype)
     norms = Norm(16, weight, 1e-6), Norm(16, weight + 1, 1e-6)
-    rotation = Rotation(near.cos(), near.sin(), far.cos(), far.sin())
+    wide = torch.promote_types(dtype, torch.float32)
+    rotation = Rotation(*(x.to(wide) for x in (near.cos(), near.sin(), far.cos(), far.sin())))
     new_keys = case.new(case.keys)
-    found = attend(case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
+    found = attend(kernels, case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
 
     def normalised(x: Tensor, norm: Norm) -> Tensor:
         x = x.double()
@@ -246,42 +293,85 @@ def test_heads_are_normalised_and_turned(dtype: torch.dtype, rotated: int) -> No
     assert (found.double() - expected).abs().max() < TOLERANCE[dtype] * 10
 
 
-def test_norms_and_activations() -> None:
-    kernels = ReferenceKernels()
-    x, delta, weight, bias = torch.randn(4, 5, 24, dtype=torch.float64).unbind()
-    total = x + delta
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Equal but for one rounding to ``dtype``, and for float32 within."""
+    assert found.dtype == dtype
+    error = max(torch.finfo(dtype).eps, 1e-12 if dtype == torch.float64 else 1e-5)
+    return torch.allclose(found.double(), expected, rtol=error, atol=error)
+
+
+@with_types
+@pytest.mark.parametrize("width", [7, 24, 64, 576])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_norms(kernels: Kernels, dtype: torch.dtype, width: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, delta = (torch.randn(2, rows, 2 * width, generator=generator) + 3).to(dtype)[..., :width]
+    weight, bias = torch.randn(2, width, generator=generator).to(dtype)
+    total = (x + delta).double()
     centred = total - total.mean(dim=1, keepdim=True)
     scale = (centred.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
-    norm = Norm(24, weight[0], 1e-3, bias[0], centred=True)
-    assert torch.allclose(kernels.norm(total, norm), centred * scale * weight[0] + bias[0])
+    for w, b in product((None, weight), (None, bias)):
+        expected = centred * scale * (1 if w is None else w.double())
+        expected += 0 if b is None else b.double()
+        norm = Norm(width, w, 1e-3, b, centred=True)
+        assert close(kernels.norm(total.to(dtype), norm), expected, dtype)
     scale = (total.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
-    assert torch.allclose(
-        kernels.add_norm(x, delta, Norm(24, weight[0], 1e-3)), total * scale * weight[0]
-    )
-    assert torch.equal(x, total)
-    gate, up = x[:, :12], x[:, 12:]
-    silu = gate / (1 + (-gate).exp())
-    assert torch.allclose(kernels.activate(x.clone(), "silu", gated=True), silu * up)
-    for name in ACTIVATIONS:
-        plain_gate = kernels.activate(gate.clone(), name, gated=False)
-        assert torch.allclose(kernels.activate(x.clone(), name, gated=True), plain_gate * up)
-    relu = kernels.activate(x.clone(), "relu", gated=False)
-    assert torch.equal(relu, x.clamp(min=0))
-    gelu = kernels.activate(gate.clone(), "gelu", gated=False)
-    assert torch.allclose(gelu, gate * (1 + (gate / 2**0.5).erf()) / 2)
-    assert (kernels.activate(gate.clone(), "gelu_new", gated=False) - gelu).abs().max() < 1e-2
+    expected = total * scale * weight.double()
+    assert close(kernels.add_norm(x, delta, Norm(width, weight, 1e-3)), expected, dtype)
+    assert torch.equal(x, total.to(dtype))
 
 
-def test_copies_follow_their_order() -> None:
+EXACT_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda x: x * (1 + (x / 2**0.5).erf()) / 2,
+    "gelu_new": lambda x: x * (1 + (0.7978845608028654 * (x + 0.044715 * x**3)).tanh()) / 2,
+    "gelu_pytorch_tanh": lambda x: EXACT_ACTIVATIONS["gelu_new"](x),
+    "relu": lambda x: x.clamp(min=0),
+    "silu": lambda x: x / (1 + (-x).exp()),
+}
+
+
+@with_types
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(kernels: Kernels, dtype: torch.dtype, name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (4 * torch.randn(3, 600, generator=generator)).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -50.0, 50.0, -1e-3])
+    for width in (2, 14, 64, 600):
+        part = x[:, :width]
+        gate, up = (half.double() for half in part.chunk(2, dim=1))
+        exact = EXACT_ACTIVATIONS[name]
+        plain_found = kernels.activate(part.clone(), name, gated=False)
+        assert close(plain_found, exact(part.double()), dtype)
+        found = kernels.activate(part.clone(), name, gated=True)
+        # The reference rounds the activation before it multiplies.
+        assert torch.allclose(
+            found.double(), exact(gate) * up, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
+        )
+
+
+@with_types
+def test_what_is_not_a_number_stays_in_its_row(kernels: Kernels, dtype: torch.dtype) -> None:
+    case = make_case(dtype)
+    expected = attend(kernels, case, AttentionSpec(0.25))
+    for first, last in ((5, 6), (6, 13)):  # a decode and a prefill
+        sick = replace(case, query=case.query.clone())
+        sick.query[first:last] = torch.nan
+        found = attend(kernels, sick, AttentionSpec(0.25))
+        assert found[first:last].isnan().all()
+        found[first:last] = expected[first:last]
+        assert torch.equal(found, expected)
+
+
+def test_copies_follow_their_order(kernels: Kernels) -> None:
     pool = LayerKV(torch.arange(4.0).view(4, 1, 1, 1), torch.arange(4.0).view(4, 1, 1, 1) + 10)
-    ReferenceKernels().copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
+    kernels.copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
     assert pool.keys.flatten().tolist() == [3, 0, 0, 3]
     assert pool.values.flatten().tolist() == [13, 10, 10, 13]
 
 
-def test_copies_between_pools() -> None:
+def test_copies_between_pools(kernels: Kernels) -> None:
     source = LayerKV(torch.ones(2, 1, 1, 1), torch.full((2, 1, 1, 1), 2.0))
     target = LayerKV(torch.zeros(3, 1, 1, 1), torch.zeros(3, 1, 1, 1))
-    ReferenceKernels().copy_blocks(source, target, [(1, 2)])
+    kernels.copy_blocks(source, target, [(1, 2)])
     assert target.keys.flatten().tolist() == [0, 0, 1]
     assert target.values.flatten().tolist() == [0, 0, 2]

@@ -1,0 +1,118 @@
+"""An engine's parts on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from quire.execution.executor import ModelExecutor
+from quire.execution.gpu.forward import DeviceForward
+from quire.execution.gpu.graphs import CUDARecorder, graph_sizes
+from quire.execution.gpu.inputs import DeviceInputs
+from quire.execution.gpu.kv_cache import DeviceKVCache
+from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, run_or_refuse
+from quire.execution.gpu.worst_step import worst_step
+from quire.execution.lanes import Lane, layers_by_window
+from quire.execution.measure import measure_recovery
+from quire.execution.placement import Room
+from quire.kernels.gpu.kernels import GPUKernels
+from quire.kernels.gpu.support import check_model
+from quire.model import Model
+from quire.scheduling import RecoveryCosts, Step
+
+
+class Limits(NamedTuple):
+    """Of an engine's steps, as configured."""
+
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    memory_utilization: float
+    enforce_eager: bool
+
+
+class OnGPU:
+    """On a CUDA device, with the host blocks in pinned main memory."""
+
+    host_blocks = "in main memory"
+
+    def __init__(self, device: torch.device, limits: Limits) -> None:
+        self.device = device
+        self._limits = limits
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """See ``Placement.turn``."""
+        name = str(torch.cuda.get_device_properties(self.device).uuid)
+        with one_at_a_time(name):
+            self._plan = MemoryPlan(CUDAMemory(self.device), self._limits.memory_utilization)
+            yield
+
+    def admit(self, weight_bytes: int) -> None:
+        """See ``Placement.admit``."""
+        self._plan.check_weights(weight_bytes)
+
+    def room(self, model: Model) -> Room:
+        """See ``Placement.room``. Computes the largest step in a pool of one block a lane."""
+        check_model(model.kv_shapes, model.dtype)
+        lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
+
+        def rehearse() -> object:
+            executor, _ = self._executor(model, lanes)
+            executor.execute(self._worst_step(model, lanes))
+            return executor
+
+        return Room(self._plan.pool_bytes(rehearse), 1.0)
+
+    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+        """See ``Placement.executor``. The largest step is computed once more, to be sure."""
+
+        def build() -> None:
+            self._lanes = lanes
+            self._built, self._kv_cache = self._executor(model, lanes)
+            self._built.execute(self._worst_step(model, lanes))
+
+        run_or_refuse(build)
+        return self._built
+
+    def recovery_costs(self) -> RecoveryCosts:
+        """See ``Placement.recovery_costs``."""
+        return measure_recovery(
+            self._built,
+            self._kv_cache,
+            self._lanes,
+            self._limits.block_size,
+            lambda: torch.cuda.synchronize(self.device),
+        )
+
+    def _executor(self, model: Model, lanes: Sequence[Lane]) -> tuple[ModelExecutor, DeviceKVCache]:
+        limits = self._limits
+        kv_cache = DeviceKVCache(
+            model.kv_shapes, lanes, limits.block_size, model.dtype, self.device
+        )
+        inputs = DeviceInputs(
+            self.device,
+            limits.max_num_batched_tokens,
+            limits.max_num_seqs,
+            math.ceil(model.max_positions / limits.block_size),
+            [0] * len(lanes),
+            limits.block_size,
+        )
+        forward = DeviceForward(model, kv_cache, GPUKernels.on(self.device), inputs)
+        if model.replayable and not limits.enforce_eager:
+            forward.record(graph_sizes(limits.max_num_seqs), CUDARecorder())
+        return ModelExecutor(model, kv_cache, forward), kv_cache
+
+    def _worst_step(self, model: Model, lanes: Sequence[Lane]) -> Step:
+        limits = self._limits
+        return worst_step(
+            limits.max_num_batched_tokens,
+            limits.max_num_seqs,
+            model.max_positions,
+            limits.block_size,
+            len(lanes),
+        )
