@@ -11,7 +11,7 @@ import torch
 
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
-from quire.execution.gpu.graphs import CUDARecorder, graph_sizes
+from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.kv_cache import DeviceKVCache
 from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, run_or_refuse
@@ -103,8 +103,9 @@ class OnGPU:
             limits.block_size,
         )
         forward = DeviceForward(model, kv_cache, GPUKernels.on(self.device), inputs)
-        if model.replayable and not limits.enforce_eager:
-            forward.record(graph_sizes(limits.max_num_seqs), CUDARecorder())
+        if model.replayable:
+            recorder = NoRecorder() if limits.enforce_eager else CUDARecorder()
+            forward.record(graph_sizes(limits.max_num_seqs), recorder)
         return ModelExecutor(model, kv_cache, forward), kv_cache
 
     def _worst_step(self, model: Model, lanes: Sequence[Lane]) -> Step:
