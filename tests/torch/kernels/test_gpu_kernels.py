@@ -13,51 +13,15 @@ from torch import Tensor
 from quire.errors import ConfigError, ModelError
 from quire.kernels.gpu.support import check_cache_dtype, check_device, check_model
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVShape, LaneTables, LayerKV
+from quire.kernels.ops import AttentionSpec, KVShape, LaneTables, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
 
 needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 needs_interpreter = pytest.mark.skipif(
     not (TRITON and INTERPRETED), reason="for Triton's interpreter"
 )
-
-BLOCK_SIZE = 4
-
-
-def make_batch(contexts: list[tuple[int, int]], sinks: int = 0) -> tuple[AttentionBatch, int]:
-    """(context, new tokens) of each sequence, in blocks one after another; and their number."""
-    widths = [-(-context // BLOCK_SIZE) for context, _ in contexts]
-    first, rows, slots, positions, starts = 0, [], [], [], [0]
-    for (context, new), width in zip(contexts, widths, strict=True):
-        rows.append([*range(first, first + width), *[0] * (max(widths) - width)])
-        where = torch.arange(context - new, context)
-        positions.append(where)
-        slots.append(first * BLOCK_SIZE + where)
-        starts.append(starts[-1] + new)
-        first += width
-    lengths = torch.tensor([context for context, _ in contexts])
-    none = torch.zeros(len(contexts), dtype=torch.int64)
-    lane = LaneTables(torch.cat(slots), torch.tensor(rows), none, sinks)
-    batch = AttentionBatch(
-        torch.cat(positions), tuple(starts), lengths, lengths, (lane,), BLOCK_SIZE
-    )
-    return batch, first
-
-
-def make_kv(num_blocks: int, heads: int, dim: int, dtype: torch.dtype = torch.float32) -> LayerKV:
-    generator = torch.Generator().manual_seed(1)
-    keys, values = (
-        torch.randn(num_blocks, heads, BLOCK_SIZE, dim, generator=generator) for _ in range(2)
-    )
-    return LayerKV(keys.to(dtype), values.to(dtype))
-
-
-def make_new(batch: AttentionBatch, heads: int, kv_heads: int, dim: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    tokens = len(batch.positions)
-    return [torch.randn(tokens, h, dim, generator=generator) for h in (heads, kv_heads, kv_heads)]
-
 
 # -- work lists --------------------------------------------------------------------------------
 

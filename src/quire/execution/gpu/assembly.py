@@ -35,6 +35,12 @@ class Limits(NamedTuple):
     enforce_eager: bool
 
 
+class _Parts(NamedTuple):
+    executor: ModelExecutor
+    forward: DeviceForward
+    kv_cache: DeviceKVCache
+
+
 class OnGPU:
     """On a CUDA device, with the host blocks in pinned main memory."""
 
@@ -61,35 +67,35 @@ class OnGPU:
         check_model(model.kv_shapes, model.dtype)
         lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
 
-        def rehearse() -> object:
-            executor, _ = self._executor(model, lanes)
-            executor.execute(self._worst_step(model, lanes))
-            return executor
+        def rehearse() -> _Parts:
+            parts = self._assemble(model, lanes)
+            parts.executor.execute(self._worst_step(model, lanes))
+            return parts
 
         return Room(self._plan.pool_bytes(rehearse), 1.0)
 
     def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
         """See ``Placement.executor``. The largest step is computed once more, to be sure."""
 
-        def build() -> None:
-            self._lanes = lanes
-            self._built, self._kv_cache = self._executor(model, lanes)
-            self._built.execute(self._worst_step(model, lanes))
+        def build() -> _Parts:
+            parts = self._assemble(model, lanes)
+            parts.executor.execute(self._worst_step(model, lanes))
+            return parts
 
-        run_or_refuse(build)
-        return self._built
+        self._lanes, self.parts = lanes, run_or_refuse(build)
+        return self.parts.executor
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``Placement.recovery_costs``."""
         return measure_recovery(
-            self._built,
-            self._kv_cache,
+            self.parts.executor,
+            self.parts.kv_cache,
             self._lanes,
             self._limits.block_size,
             lambda: torch.cuda.synchronize(self.device),
         )
 
-    def _executor(self, model: Model, lanes: Sequence[Lane]) -> tuple[ModelExecutor, DeviceKVCache]:
+    def _assemble(self, model: Model, lanes: Sequence[Lane]) -> _Parts:
         limits = self._limits
         kv_cache = DeviceKVCache(
             model.kv_shapes, lanes, limits.block_size, model.dtype, self.device
@@ -105,8 +111,9 @@ class OnGPU:
         forward = DeviceForward(model, kv_cache, GPUKernels.on(self.device), inputs)
         if model.replayable:
             recorder = NoRecorder() if limits.enforce_eager else CUDARecorder()
-            forward.record(graph_sizes(limits.max_num_seqs), recorder)
-        return ModelExecutor(model, kv_cache, forward), kv_cache
+            most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
+            forward.record(graph_sizes(most), recorder)
+        return _Parts(ModelExecutor(model, kv_cache, forward), forward, kv_cache)
 
     def _worst_step(self, model: Model, lanes: Sequence[Lane]) -> Step:
         limits = self._limits

@@ -7,11 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from quire.errors import ConfigError, ModelError
+
+_Result = TypeVar("_Result")
 
 
 class DeviceMemory(Protocol):
@@ -125,7 +127,7 @@ class MemoryPlan:
         return min(left, self._memory.free() - working)
 
 
-def run_or_refuse(step: Callable[[], object]) -> object:
+def run_or_refuse(step: Callable[[], _Result]) -> _Result:
     """What ``step`` returns; ConfigError if it runs out of memory."""
     try:
         return step()

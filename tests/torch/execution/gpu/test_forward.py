@@ -18,9 +18,8 @@ from quire.execution.kv_cache import KVCache
 from quire.execution.lanes import Lane, layers_by_window
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
-from quire.memory import BlockTable
 from quire.model import Model, load_model
-from quire.scheduling import Chunk, Request, SamplingParams
+from support.chunks import make_chunk
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 
 ModelDir = Callable[[str], Path]
@@ -43,15 +42,6 @@ class Recorder:
             return result.copy_(compute())
 
         return replay
-
-
-def make_chunk(seq_id: int, start: int, count: int) -> Chunk:
-    """Blocks 3 s, 3 s + 1, 3 s + 2 are sequence s's, in every lane."""
-    prompt = tuple(5 + (7 * seq_id + 3 * i) % 250 for i in range(9))
-    request = Request(str(seq_id), prompt, SamplingParams(temperature=0.0), 1, seed=0)
-    tokens = [5 + (7 * seq_id + 3 * i) % 250 for i in range(start, start + count)]
-    blocks = tuple(3 * seq_id + i for i in range(3))
-    return Chunk(seq_id, request, 0, tokens, start, BlockTable(blocks, start + count), 1, ())
 
 
 STEPS = [

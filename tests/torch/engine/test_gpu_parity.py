@@ -1,0 +1,104 @@
+"""An engine put together as on a GPU, its kernels interpreted, gives the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams, build
+from quire.execution.executor import ModelExecutor
+from quire.execution.lanes import Lane
+from quire.execution.measure import measure_recovery
+from quire.execution.placement import Room
+from quire.model import Model
+from quire.scheduling import RecoveryCosts
+from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.hf_reference import random_prompts
+
+pytestmark = pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
+
+ModelDir = Callable[[str], Path]
+
+BLOCK_SIZE = 4
+
+
+class Interpreted:
+    """``OnGPU`` without the GPU: main memory is the device's."""
+
+    device = torch.device("cpu")
+    host_blocks = "in main memory"
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def admit(self, weight_bytes: int) -> None:
+        assert weight_bytes > 0
+
+    def room(self, model: Model) -> Room:
+        return Room(2**30, 1.0)
+
+    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+        from quire.execution.gpu.forward import DeviceForward
+        from quire.execution.gpu.graphs import NoRecorder, graph_sizes
+        from quire.execution.gpu.inputs import DeviceInputs
+        from quire.execution.gpu.kv_cache import DeviceKVCache
+
+        self.lanes = lanes
+        self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, self.device)
+        inputs = DeviceInputs(self.device, 2048, 8, 64, [0] * len(lanes), BLOCK_SIZE)
+        forward = DeviceForward(model, self.cache, triton_kernels(), inputs)
+        forward.record(graph_sizes(8), NoRecorder())
+        self.built = ModelExecutor(model, self.cache, forward)
+        return self.built
+
+    def recovery_costs(self) -> RecoveryCosts:
+        return measure_recovery(self.built, self.cache, self.lanes, BLOCK_SIZE)
+
+
+def generate(
+    directory: Path, blocks: int, prompts: list[list[int]], params: SamplingParams, **options: Any
+) -> tuple[list[list[int]], int]:
+    """Every output's tokens, and how many sequences were swapped."""
+    llm = LLM(
+        directory,
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        max_model_len=64,
+        max_num_seqs=8,
+        kv_cache_memory_bytes=blocks * BLOCK_SIZE * 512,
+        **options,
+    )
+    assert llm.capacity.num_blocks == blocks
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    tokens = [list(one.token_ids) for output in outputs for one in output.outputs]
+    return tokens, sum(output.metrics.num_swaps for output in outputs)
+
+
+@pytest.mark.parametrize(
+    ("params", "options"),
+    [
+        (SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True), {}),
+        (
+            SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True),
+            {"swap_space": 0.001, "preemption_mode": "swap"},
+        ),
+    ],
+    ids=["greedy", "swapped"],
+)
+def test_tokens_are_those_of_the_cpu_engine(
+    params: SamplingParams,
+    options: dict[str, Any],
+    model_dir: ModelDir,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
+    expected, _ = generate(directory, 64, prompts, params)
+    monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
+    found, num_swaps = generate(directory, 16 if options else 64, prompts, params, **options)
+    assert found == expected
+    assert (num_swaps > 0) == bool(options)
