@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,3 +80,14 @@ def test_triton_is_asked_for(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device, "find_spec", nothing)
     with pytest.raises(ConfigError, match="pip install triton"):
         choose_device("cuda")
+
+
+def test_a_cpu_engine_loads_nothing_of_the_gpus() -> None:
+    code = """
+import sys
+from quire import LLM
+LLM(max_model_len=64)
+print(*(name for name in sys.modules if name == "triton" or "gpu" in name))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() in ([], ["quire.kernels.gpu", "quire.kernels.gpu.support"])

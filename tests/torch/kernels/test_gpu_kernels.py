@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -33,6 +33,7 @@ sequences = st.lists(
 @needs_interpreter
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("single", [True, False])
+@settings(deadline=None, max_examples=25)
 @given(before_and_new=sequences, programs=st.integers(1, 40))
 def test_every_query_meets_every_key_it_sees_once(
     window: int | None, single: bool, before_and_new: list[tuple[int, int]], programs: int
