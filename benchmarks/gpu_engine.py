@@ -233,7 +233,7 @@ def measure_recovery(directory: Path) -> None:
         blocks = 4096 // size
         with torch.inference_mode(), placement.turn():
             layers = tuple(range(len(model.kv_shapes)))
-            placement.executor(model, [Lane(layers, blocks, blocks)])
+            placement.executor(model, [Lane(layers, blocks, blocks)], model.dtype)
             costs = placement.recovery_costs()
         swap = 2 * costs.swap_per_block * 1024 / size
         print(f"| {size} | {swap * 1e3:.2f} | {costs.recompute_per_token * 1024 * 1e3:.2f} |")

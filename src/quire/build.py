@@ -116,7 +116,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
             directory, config.dtype, config.max_model_len, placement.device, placement.admit
         )
         capacity = _plan_capacity(config, model, placement)
-        executor = placement.executor(model, capacity.lanes)
+        executor = placement.executor(model, capacity.lanes, _kv_dtype(config, model))
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
@@ -147,6 +147,8 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
 def _choose_placement(config: EngineConfig) -> Placement:
     device = choose_device(config.device)
     if device.type == "cpu":
+        if config.kv_cache_dtype == "fp8":
+            raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
         return OnCPU(config.block_size, config.swap_path)
     if config.swap_path is not None:
         raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")
@@ -192,12 +194,12 @@ def _plan_capacity(config: EngineConfig, model: Model, placement: Placement) -> 
         if prefix_caching:
             raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
         prefix_caching = False
-    lanes, block_bytes = _plan_lanes(config, model, placement.room(model))
+    lanes, block_bytes = _plan_lanes(config, model, placement.room(model, _kv_dtype(config, model)))
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=bytes_per_token(model.kv_shapes, model.dtype),
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, _kv_dtype(config, model)),
         block_size=config.block_size,
         lanes=lanes,
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
@@ -219,8 +221,9 @@ def _plan_lanes(
         None if window is None else Window(window, config.max_num_batched_tokens)
         for window in groups
     ]
+    kv_dtype = _kv_dtype(config, model)
     block_bytes = [
-        bytes_per_token([model.kv_shapes[layer] for layer in layers], model.dtype) * size
+        bytes_per_token([model.kv_shapes[layer] for layer in layers], kv_dtype) * size
         for layers in groups.values()
     ]
     length = math.ceil(model.max_positions / size)
@@ -241,6 +244,14 @@ def _plan_lanes(
         host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
     lanes = map(Lane, groups.values(), blocks, host_blocks, seen)
     return tuple(lanes), block_bytes
+
+
+def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def _longest_that_fits(

@@ -38,7 +38,12 @@ class EngineConfig:
     )
     device: str = _setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
     dtype: str = _setting(
-        "auto", "of weights and KV cache: auto (the checkpoint's), float32, bfloat16 or float16"
+        "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
+    )
+    kv_cache_dtype: str = _setting(
+        "auto",
+        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 or, on a "
+        "GPU, fp8 (e4m3) with a scale for each key and value",
     )
     max_model_len: int | None = _setting(
         None, "longest prompt plus output, in tokens (default: what model and KV pool allow)"
@@ -124,6 +129,8 @@ class EngineConfig:
                 f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
             )
         if self.device == "cpu":
+            if self.kv_cache_dtype == "fp8":
+                raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
             for name in ("gpu_memory_utilization", "enforce_eager"):
                 if getattr(self, name):
                     raise ConfigError(f'{name} does nothing with device "cpu"')
@@ -149,6 +156,7 @@ _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
 }

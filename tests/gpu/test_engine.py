@@ -59,7 +59,7 @@ def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: 
     for eager in (False, True):
         placement = OnGPU(device, Limits(4, 8, 64, 0.3, eager))
         with placement.turn():
-            placement.executor(model, [Lane((0, 1), 64)])
+            placement.executor(model, [Lane((0, 1), 64)], model.dtype)
         with torch.inference_mode():
             found.append(
                 [
@@ -95,3 +95,13 @@ def test_the_pool_keeps_to_its_share(model_dir: ModelDir) -> None:
     assert llm.capacity.pool_bytes <= taken <= 0.27 * total
     with pytest.raises(ConfigError, match="gpu_memory_utilization"):
         LLM(model_dir("llama"), device="cuda", gpu_memory_utilization=1.0)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_a_quantised_cache_is_smaller_and_gives_nearly_the_same(
+    kv_cache_dtype: str, model_dir: ModelDir
+) -> None:
+    options = {"dtype": "float32", "device": "cuda", "gpu_memory_utilization": 0.3}
+    exact = tokens(model_dir("llama"), GREEDY, **options)
+    found = tokens(model_dir("llama"), GREEDY, kv_cache_dtype=kv_cache_dtype, **options)
+    assert [one[0] for one in found] == [one[0] for one in exact]

@@ -55,3 +55,9 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
     with pytest.raises(ConfigError, match=f'{name} does nothing with device "{device}"'):
         EngineConfig.create({"device": device, name: value, "swap_space": 1.0})
     EngineConfig.create({name: value, "swap_space": 1.0})
+
+
+def test_a_cache_of_fp8_needs_a_gpu() -> None:
+    with pytest.raises(ConfigError, match=r'kv_cache_dtype "fp8" needs a GPU.*int8'):
+        EngineConfig(device="cpu", kv_cache_dtype="fp8")
+    EngineConfig(kv_cache_dtype="fp8")

@@ -158,12 +158,12 @@ def _on_gpu(tensor: Tensor | None) -> Tensor | None:
 
 
 def _kv_on_gpu(kv: LayerKV) -> LayerKV:
-    keys, values, key_scales, value_scales = kv.pools
-    return LayerKV(keys.cuda(), values.cuda(), kv.lane, _on_gpu(key_scales), _on_gpu(value_scales))
+    scales = _on_gpu(kv.key_scales), _on_gpu(kv.value_scales)
+    return LayerKV(kv.keys.cuda(), kv.values.cuda(), kv.lane, *scales)
 
 
 def _copy_back(moved: LayerKV, kv: LayerKV) -> None:
-    for mine, theirs in zip(moved.tensors, kv.tensors, strict=True):
+    for mine, theirs in zip(moved.parts, kv.parts, strict=True):
         theirs.copy_(mine)
 
 

@@ -40,11 +40,11 @@ class Placement(Protocol):
         """ModelError if weights of that size cannot be loaded."""
         ...
 
-    def room(self, model: Model) -> Room:
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
         """ConfigError if there is none."""
         ...
 
-    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
         """An executor with a pool of ``lanes``. ConfigError if there is not enough memory."""
         ...
 
@@ -70,16 +70,16 @@ class OnCPU:
     def admit(self, weight_bytes: int) -> None:
         """See ``Placement.admit``. Weights stay in their file until they are read."""
 
-    def room(self, model: Model) -> Room:
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
         """See ``Placement.room``."""
         return Room(free_memory(), FREE_MEMORY_SHARE)
 
-    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``Placement.executor``."""
         kernels = choose_kernels()
         self._lanes = lanes
         self._kv_cache = KVCache(
-            model.kv_shapes, lanes, self._block_size, model.dtype, kernels, self._swap_path
+            model.kv_shapes, lanes, self._block_size, kv_dtype, kernels, self._swap_path
         )
         forward = DirectForward(model, self._kv_cache, kernels)
         self._executor = ModelExecutor(model, self._kv_cache, forward)

@@ -65,4 +65,4 @@ class SwapFile:
 
     def _tiles(self, device_block: int) -> list[Tensor]:
         """A block's keys and values in every layer, flat."""
-        return [tensor[device_block].view(-1) for layer in self._layers for tensor in layer[:2]]
+        return [part[device_block].view(-1) for layer in self._layers for part in layer.parts]

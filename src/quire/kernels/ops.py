@@ -32,14 +32,10 @@ class LayerKV(NamedTuple):
     value_scales: Tensor | None = None
 
     @property
-    def pools(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Keys, values and their scales."""
-        return self.keys, self.values, self.key_scales, self.value_scales
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Those of the pools that there are; their first dimension is B."""
-        return [pool for pool in self.pools if pool is not None]
+    def parts(self) -> list[Tensor]:
+        """Its tensors, whose first dimension is the blocks."""
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [part for part in every if part is not None]
 
 
 class LaneTables(NamedTuple):

@@ -108,8 +108,13 @@ class ReferenceKernels:
                 sink_query = query
         own = plan[kv.lane]
         blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
-        kv.keys[blocks, :, offsets] = key.to(kv.keys.dtype)
-        kv.values[blocks, :, offsets] = value.to(kv.values.dtype)
+        for new, pool, scales in (
+            (key, kv.keys, kv.key_scales),
+            (value, kv.values, kv.value_scales),
+        ):
+            if scales is not None:
+                new, scales[blocks, :, offsets] = _quantised(new)
+            pool[blocks, :, offsets] = new.to(pool.dtype)
 
         output = query.new_empty(*query.shape[:2], value.shape[2])
         for prefill in own.prefills:
@@ -143,8 +148,15 @@ class ReferenceKernels:
     ) -> None:
         """See ``Kernels.copy_blocks``. One by one: a block may be copied onwards."""
         for origin, destination in pairs:
-            target.keys[destination].copy_(source.keys[origin])
-            target.values[destination].copy_(source.values[origin])
+            for part, other in zip(source.parts, target.parts, strict=True):
+                other[destination].copy_(part[origin])
+
+
+def _quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, heads, D] as whole numbers from -127 to 127 and the scales [T, heads] to them."""
+    x = x.float()
+    scales = x.abs().amax(dim=2) / 127
+    return (x / torch.where(scales > 0, scales, 1)[..., None]).round(), scales
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -299,10 +311,12 @@ def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tenso
     tiles = (slots // block_size)[:, None] * kv_heads + heads  # of a block and a head
     rows = tiles * block_size + (slots % block_size)[:, None]  # [R, Hkv, C]
     dtype = torch.promote_types(query_dtype, torch.float32)
-    keys, values = (
-        torch.embedding(part.view(-1, part.shape[3]), rows).to(dtype) for part in kv[:2]
-    )
-    return keys, values
+
+    def gathered(pool: Tensor, scales: Tensor | None) -> Tensor:
+        found = torch.embedding(pool.view(-1, pool.shape[3]), rows).to(dtype)
+        return found if scales is None else found * scales.view(-1)[rows][..., None]
+
+    return gathered(kv.keys, kv.key_scales), gathered(kv.values, kv.value_scales)
 
 
 def _attention(

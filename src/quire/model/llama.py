@@ -184,8 +184,7 @@ class LlamaModel:
             llama.windows
         )
         self.windows = llama.windows
-        with weights.device:
-            self._rope = llama.rope.build()
+        self._rope = llama.rope.build(weights.device)
         stable = self._rope.stable_length
         self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
 

@@ -39,17 +39,17 @@ class Interpreted:
     def admit(self, weight_bytes: int) -> None:
         assert weight_bytes > 0
 
-    def room(self, model: Model) -> Room:
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
         return Room(2**30, 1.0)
 
-    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
         from quire.execution.gpu.graphs import NoRecorder, graph_sizes
         from quire.execution.gpu.inputs import DeviceInputs
         from quire.execution.gpu.kv_cache import DeviceKVCache
 
         self.lanes = lanes
-        self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, self.device)
+        self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, self.device)
         inputs = DeviceInputs(self.device, 2048, 8, 64, [0] * len(lanes), BLOCK_SIZE)
         forward = DeviceForward(model, self.cache, triton_kernels(), inputs)
         forward.record(graph_sizes(8), NoRecorder())
@@ -64,13 +64,15 @@ def generate(
     directory: Path, blocks: int, prompts: list[list[int]], params: SamplingParams, **options: Any
 ) -> tuple[list[list[int]], int]:
     """Every output's tokens, and how many sequences were swapped."""
+    # Two layers with two heads of 16 dimensions: in int8 a number and its scale take less.
+    bytes_per_token = 2 * 2 * 2 * (16 + 4) if options.get("kv_cache_dtype") == "int8" else 512
     llm = LLM(
         directory,
         dtype="float32",
         block_size=BLOCK_SIZE,
         max_model_len=64,
         max_num_seqs=8,
-        kv_cache_memory_bytes=blocks * BLOCK_SIZE * 512,
+        kv_cache_memory_bytes=blocks * BLOCK_SIZE * bytes_per_token,
         **options,
     )
     assert llm.capacity.num_blocks == blocks
@@ -79,16 +81,23 @@ def generate(
     return tokens, sum(output.metrics.num_swaps for output in outputs)
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
 def test_tokens_are_those_of_the_cpu_engine(
-    model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+    kv_cache_dtype: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though sequences fork, and are swapped for want of room."""
     directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
     params = SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True)
-    expected, _ = generate(directory, 64, prompts, params)
+    expected, _ = generate(directory, 64, prompts, params, kv_cache_dtype=kv_cache_dtype)
     monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
     found, num_swaps = generate(
-        directory, 16, prompts, params, swap_space=0.001, preemption_mode="swap"
+        directory,
+        16,
+        prompts,
+        params,
+        kv_cache_dtype=kv_cache_dtype,
+        swap_space=0.001,
+        preemption_mode="swap",
     )
     assert found == expected
     assert num_swaps > 0

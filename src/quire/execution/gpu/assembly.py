@@ -20,7 +20,7 @@ from quire.execution.lanes import Lane, layers_by_window
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
 from quire.kernels.gpu.kernels import GPUKernels
-from quire.kernels.gpu.support import check_model
+from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.model import Model
 from quire.scheduling import RecoveryCosts, Step
 
@@ -62,23 +62,25 @@ class OnGPU:
         """See ``Placement.admit``."""
         self._plan.check_weights(weight_bytes)
 
-    def room(self, model: Model) -> Room:
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
         """See ``Placement.room``. Computes the largest step in a pool of one block a lane."""
+        traits = torch.cuda.get_device_properties(self.device)
+        check_cache_dtype(kv_dtype, traits.name, (traits.major, traits.minor))
         check_model(model.kv_shapes, model.dtype)
         lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
 
         def rehearse() -> _Parts:
-            parts = self._assemble(model, lanes)
+            parts = self._assemble(model, lanes, kv_dtype)
             parts.executor.execute(self._worst_step(model, lanes))
             return parts
 
         return Room(self._plan.pool_bytes(rehearse), 1.0)
 
-    def executor(self, model: Model, lanes: Sequence[Lane]) -> ModelExecutor:
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``Placement.executor``. The largest step is computed once more, to be sure."""
 
         def build() -> _Parts:
-            parts = self._assemble(model, lanes)
+            parts = self._assemble(model, lanes, kv_dtype)
             parts.executor.execute(self._worst_step(model, lanes))
             return parts
 
@@ -95,11 +97,9 @@ class OnGPU:
             lambda: torch.cuda.synchronize(self.device),
         )
 
-    def _assemble(self, model: Model, lanes: Sequence[Lane]) -> _Parts:
+    def _assemble(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> _Parts:
         limits = self._limits
-        kv_cache = DeviceKVCache(
-            model.kv_shapes, lanes, limits.block_size, model.dtype, self.device
-        )
+        kv_cache = DeviceKVCache(model.kv_shapes, lanes, limits.block_size, kv_dtype, self.device)
         inputs = DeviceInputs(
             self.device,
             limits.max_num_batched_tokens,

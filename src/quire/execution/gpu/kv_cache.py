@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
+from quire.execution.kv_cache import SCALE, is_scaled
 from quire.execution.lanes import Lane
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.ops import KVShape, LayerKV
@@ -69,7 +70,7 @@ class DeviceKVCache:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _lane_movers(self, lane: Lane, device: torch.device) -> _Movers:
-        tensors = [tensor for layer in lane.layers for tensor in self.layers[layer].tensors]
+        tensors = [tensor for layer in lane.layers for tensor in self.layers[layer].parts]
         routes = [Route.between(tensor, tensor) for tensor in tensors]
         movers = {MoveKind.COPY: BlockMover(routes, device, same_pool=True)}
         if lane.num_host_blocks:
@@ -99,7 +100,10 @@ def _layer(
         torch.zeros((*rows, dim), dtype=dtype, device=device)
         for dim in (shape.key_dim, shape.value_dim)
     )
-    return LayerKV(keys, values, lane)
+    if not is_scaled(dtype):
+        return LayerKV(keys, values, lane)
+    scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
+    return LayerKV(keys, values, lane, *scales)
 
 
 def _pinned(num_blocks: int, block_bytes: int, device: torch.device) -> Tensor:

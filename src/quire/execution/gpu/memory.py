@@ -143,7 +143,9 @@ def one_at_a_time(device_name: str) -> Iterator[None]:
     """Let no other engine of this machine start on the device meanwhile."""
     name = "".join(c if c.isalnum() else "-" for c in device_name)
     path = Path(tempfile.gettempdir()) / f"quire-{name}.lock"
-    with path.open("a") as file:
+    if not path.exists():
+        path.touch()
+    with path.open() as file:  # another user's, perhaps: a lock asks for no more
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -122,9 +122,13 @@ class GPUKernels:
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:
         """See ``Kernels.copy_blocks``."""
-        routes = [Route.between(a, b) for a, b in zip(source.tensors, target.tensors, strict=True)]
+        routes = [Route.between(a, b) for a, b in zip(source.parts, target.parts, strict=True)]
         same = source.keys.data_ptr() == target.keys.data_ptr()
         BlockMover(routes, target.keys.device, same).move(pairs)
+
+
+def _pools(kv: LayerKV) -> tuple[Tensor | None, ...]:
+    return kv.keys, kv.values, kv.key_scales, kv.value_scales
 
 
 def _store(
@@ -152,7 +156,7 @@ def _store(
         value,
         query_out,
         sink_query_out,
-        *kv.pools,
+        *_pools(kv),
         plan.batch.lanes[kv.lane].slots,
         cos,
         sin,
@@ -201,7 +205,7 @@ def _attend(
     attention.attend[programs](
         query,
         query if sink_query is None else sink_query,
-        *kv.pools,
+        *_pools(kv),
         out,
         parts,
         stats,

@@ -52,10 +52,11 @@ class BlockMover:
                 self._launch(wave[start : start + _MOST_PAIRS])
 
     def _launch(self, pairs: Sequence[tuple[int, int]]) -> None:
-        on_host = torch.tensor(pairs, dtype=torch.int64)
+        device = self._routes.device
+        on_host = torch.tensor(pairs, dtype=torch.int64, pin_memory=device.type == "cuda")
         blocks.copy_blocks[(len(pairs), len(self._routes))](
             self._routes,
-            on_host.to(self._routes.device),
+            on_host.to(device, non_blocking=True),
             WORD=_WORDS[self._word],
             WORD_BYTES=self._word,
             STEP=_STEP,

@@ -109,9 +109,10 @@ def _sweep(
     return total, peak, mass
 
 
-# Numbers that change from step to step must not make new programs.
+# Numbers and addresses that change from step to step must not make new programs.
 @triton.jit(
-    do_not_specialize=["table_stride", "column_stride", "num_sink_blocks", "window", "num_sinks"]
+    do_not_specialize=["table_stride", "column_stride", "num_sink_blocks", "window", "num_sinks"],
+    do_not_specialize_on_alignment=["starts", "contexts", "block_tables", "num_dropped"],
 )
 def attend(
     query,  # [T, H, DK], contiguous
@@ -217,7 +218,7 @@ def attend(
         tl.store(stats + own * 2 + 1, mass, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts"])
 def merge(
     out,
     parts,

@@ -17,6 +17,7 @@ FIELDS = tl.constexpr(6)  # of an item: sequence (-1: none), tile, first and las
 
 @triton.jit(
     do_not_specialize=["num_seqs", "capacity", "most_segments", "least_segment", "window"],
+    do_not_specialize_on_alignment=["starts", "contexts"],
 )
 def list_items(
     items,  # [capacity, FIELDS] int32

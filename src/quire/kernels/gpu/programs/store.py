@@ -5,6 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Added and taken away again, leaves a float32 rounded to a whole number, ties to even ones.
+_ROUNDING = tl.constexpr(12582912.0)
+
 
 @triton.jit
 def _normalised(x, mean, scale, weight, bias, dims, mask):
@@ -58,18 +61,18 @@ def _write(
     """x [heads, D_PAD] to rows ``places`` [heads] of the pool, quantised where it has scales."""
     if scales is not None:
         largest = tl.max(tl.where((dims < D)[None, :], tl.abs(x), 0.0), axis=1)
-        scale = tl.where(largest > 0, largest / LIMIT, 1.0)
+        scale = largest / LIMIT
         tl.store(scales + places, scale, mask=mask)
-        x = x / scale[:, None]
+        x = x / tl.where(scale > 0, scale, 1.0)[:, None]
         if WHOLE:
-            x = tl.floor(x + 0.5)
+            x = (x + _ROUNDING) - _ROUNDING
         x = tl.minimum(tl.maximum(x, -LIMIT), LIMIT)
     stored = mask[:, None] & (dims < D)[None, :]
     target = pool + places[:, None] * D + dims[None, :]
     tl.store(target, x.to(pool.dtype.element_ty), mask=stored)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def store(
     query,  # [T, H, DK], strides as given, dimensions next to each other
     key,
