@@ -22,6 +22,8 @@ from quire.errors import ModelError
 from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
+_CPU = torch.device("cpu")
+
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
 
@@ -94,7 +96,7 @@ class RopeConfig:
             return max(self.max_position_embeddings, int(self.original_positions * factor))
         return self.max_position_embeddings
 
-    def build(self, device: torch.device) -> Rope:
+    def build(self, device: torch.device = _CPU) -> Rope:
         """The embedding, for batches on ``device``.
 
         Raises:
