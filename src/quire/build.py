@@ -13,12 +13,11 @@ import torch
 from quire.config import EngineConfig
 from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
-from quire.execution.executor import ModelExecutor
-from quire.execution.kv_cache import KVCache, bytes_per_token
+from quire.execution.device import choose_device
+from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
-from quire.execution.measure import measure_recovery
-from quire.execution.memory_budget import free_memory, pool_blocks
-from quire.kernels.dispatch import choose_kernels
+from quire.execution.memory_budget import pool_blocks
+from quire.execution.placement import OnCPU, Placement, Room
 from quire.memory import (
     ContiguousAllocator,
     KVAllocator,
@@ -58,6 +57,7 @@ class Capacity:
     pool_bytes: int
     max_model_len: int | None  # None: a window lets sequences go on for ever
     prefix_caching: bool
+    host_blocks: str  # where they are
 
     @property
     def num_blocks(self) -> int:
@@ -109,7 +109,7 @@ class Capacity:
 
     def _describe_swap(self) -> str:
         blocks = sum(lane.num_host_blocks for lane in self.lanes)
-        return f" {blocks:,} more blocks of swap space are on disk." if blocks else ""
+        return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
@@ -117,28 +117,18 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
-    model = _load_model(config, directory)
+    placement = _choose_placement(config)
+    with placement.turn():
+        model = _load_model(config, directory, placement)
+        capacity = _plan_capacity(config, model, placement)
+        executor = placement.executor(model, capacity.lanes, _kv_dtype(config, model))
     template = _read_template(config.chat_template)
     tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
     tokenizer = load_tokenizer(tokenizer_directory, template)
-    capacity = _plan_capacity(config, model)
-    kernels = choose_kernels(model.dtype)
-    kv_cache = KVCache(
-        model.kv_shapes,
-        capacity.lanes,
-        config.block_size,
-        _kv_dtype(config, model),
-        kernels,
-        config.swap_path,
-    )
-    executor = ModelExecutor(model, kv_cache, kernels)
     allocator = _allocator(config, capacity)
     costs = RecoveryCosts()
-    if kv_cache.swap_files and config.preemption_mode == "auto":
-        fewest = min(lane.num_blocks for lane in capacity.lanes)
-        size, window = config.block_size, capacity.lanes[0].window
-        sinks = 0 if window is None else window.sink_blocks(size)
-        costs = measure_recovery(executor, kv_cache.swap_files, fewest, size, sinks)
+    if config.swap_space and config.preemption_mode == "auto":
+        costs = placement.recovery_costs()
     scheduler = Scheduler(
         allocator,
         max_num_seqs=config.max_num_seqs,
@@ -178,15 +168,25 @@ def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
     return None
 
 
-def _load_model(config: EngineConfig, directory: Path) -> Model:
+def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> Model:
     if config.window is None:
         return load_model(
-            directory, config.dtype, config.max_model_len, quantization=config.quantization
+            directory,
+            config.dtype,
+            config.max_model_len,
+            quantization=config.quantization,
+            device=placement.device,
+            admit=placement.admit,
         )
     # The length of its texts is then no matter of the model's.
     streaming = Streaming(config.window, config.attention_sinks)
     return load_model(
-        directory, config.dtype, streaming=streaming, quantization=config.quantization
+        directory,
+        config.dtype,
+        streaming=streaming,
+        quantization=config.quantization,
+        device=placement.device,
+        admit=placement.admit,
     )
 
 
@@ -195,6 +195,27 @@ def _recorder(config: EngineConfig) -> RequestRecorder | None:
         return None
     size = config.block_size
     return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
+
+
+def _choose_placement(config: EngineConfig) -> Placement:
+    device = choose_device(config.device)
+    if device.type == "cpu":
+        if config.kv_cache_dtype == "fp8":
+            raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
+        return OnCPU(config.block_size, config.swap_path)
+    if config.swap_path is not None:
+        raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")
+    # Needs Triton, which only machines with a GPU have.
+    from quire.execution.gpu.assembly import Limits, OnGPU
+
+    limits = Limits(
+        config.block_size,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.gpu_memory_utilization or 0.9,
+        config.enforce_eager,
+    )
+    return OnGPU(device, limits)
 
 
 def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
@@ -211,7 +232,7 @@ def _allocator(config: EngineConfig, capacity: Capacity) -> KVAllocator:
     return ContiguousAllocator(lane.num_blocks, size, reservation, longest, lane.num_host_blocks)
 
 
-def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
+def _plan_capacity(config: EngineConfig, model: Model, placement: Placement) -> Capacity:
     """Decide the pool's size; every limit is checked here, before memory is taken."""
     prefix_caching = config.enable_prefix_caching
     if model.kv_depends_on_prompt_length:
@@ -225,7 +246,7 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         if prefix_caching:
             raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
         prefix_caching = False
-    lanes, block_bytes = _plan_lanes(config, model)
+    lanes, block_bytes = _plan_lanes(config, model, placement.room(model, _kv_dtype(config, model)))
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
@@ -236,10 +257,13 @@ def _plan_capacity(config: EngineConfig, model: Model) -> Capacity:
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),
         max_model_len=_longest_that_fits(config, model, lanes, block_bytes),
         prefix_caching=prefix_caching is not False,
+        host_blocks=placement.host_blocks,
     )
 
 
-def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], list[int]]:
+def _plan_lanes(
+    config: EngineConfig, model: Model, room: Room
+) -> tuple[tuple[Lane, ...], list[int]]:
     """Divide the KV memory among the lanes; the bytes of a block in each of them."""
     size, num_seqs = config.block_size, config.max_num_seqs
     # Regions of consecutive blocks keep every token.
@@ -264,7 +288,7 @@ def _plan_lanes(config: EngineConfig, model: Model) -> tuple[tuple[Lane, ...], l
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
     together = sum(block_bytes)  # of a block in every lane
     budget = together * pool_blocks(
-        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, free_memory()
+        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, *room
     )
     most = [None if window is None else n for window, n in zip(seen, full_load, strict=True)]
     blocks = divide(budget, block_bytes, least, most)
@@ -286,7 +310,8 @@ def _longest(config: EngineConfig, model: Model) -> int | None:
 def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
     if config.kv_cache_dtype == "auto":
         return model.dtype
-    dtype: torch.dtype = getattr(torch, config.kv_cache_dtype)
+    name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 

@@ -36,13 +36,14 @@ class EngineConfig:
         "what sampling parameters are that a request leaves out: auto, as the model's "
         "generation_config.json says; none, as OpenAI's API does",
     )
+    device: str = _setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
     dtype: str = _setting(
         "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
     )
     kv_cache_dtype: str = _setting(
         "auto",
-        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 with a "
-        "scale for each key and value",
+        "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 or, on a "
+        "GPU, fp8 (e4m3) with a scale for each key and value",
     )
     quantization: str | None = _setting(
         None,
@@ -66,7 +67,16 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = _setting(
         None,
         "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
-        "the free memory, or what max_num_seqs full-length sequences need, if that is less)",
+        "the free memory, or what max_num_seqs full-length sequences need, if that is less; on a "
+        "GPU, what gpu_memory_utilization leaves)",
+    )
+    gpu_memory_utilization: float | None = _setting(
+        None,
+        "share of a GPU's memory that weights, KV pool and computing may take together "
+        "(default: 0.9)",
+    )
+    enforce_eager: bool = _setting(
+        False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
     )
     max_num_seqs: int = _setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = _setting(
@@ -142,6 +152,7 @@ class EngineConfig:
         ):
             raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
         self._check_window()
+        self._check_device()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -162,6 +173,25 @@ class EngineConfig:
             )
         if self.kv_allocator != "paged":
             raise ConfigError('window needs kv_allocator "paged"')
+
+    def _check_device(self) -> None:
+        share = self.gpu_memory_utilization
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
+        ):
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
+            )
+        if self.device == "cpu":
+            if self.kv_cache_dtype == "fp8":
+                raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
+            for name in ("gpu_memory_utilization", "enforce_eager"):
+                if getattr(self, name):
+                    raise ConfigError(f'{name} does nothing with device "cpu"')
+        if self.device == "cuda" and self.swap_path is not None:
+            raise ConfigError(
+                'swap_path does nothing with device "cuda", which swaps to main memory'
+            )
 
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
@@ -186,9 +216,10 @@ _COUNTS = (
 )
 _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority"),
-    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
+    "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
 }

@@ -27,7 +27,8 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
     ("name", "value"),
     [("block_size", 0), ("block_size", 1.5), ("max_num_seqs", 0), ("max_num_batched_tokens", -1),
      ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"),
-     ("max_num_seqs", True), ("threads", 0)],
+     ("max_num_seqs", True), ("threads", 0), ("device", "gpu"),
+     ("gpu_memory_utilization", 0.0), ("gpu_memory_utilization", 1.1)],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name if name != "kv_cache_memory_bytes" else "bytes"):
@@ -43,3 +44,20 @@ def test_an_unknown_option_names_its_neighbour() -> None:
 
 def test_every_setting_has_help() -> None:
     assert all(field.metadata["help"] for field in EngineConfig.__dataclass_fields__.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "value"),
+    [("cpu", "gpu_memory_utilization", 0.5), ("cpu", "enforce_eager", True),
+     ("cuda", "swap_path", "/tmp")],
+)  # fmt: skip
+def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f'{name} does nothing with device "{device}"'):
+        EngineConfig.create({"device": device, name: value, "swap_space": 1.0})
+    EngineConfig.create({name: value, "swap_space": 1.0})
+
+
+def test_a_cache_of_fp8_needs_a_gpu() -> None:
+    with pytest.raises(ConfigError, match=r'kv_cache_dtype "fp8" needs a GPU.*int8'):
+        EngineConfig(device="cpu", kv_cache_dtype="fp8")
+    EngineConfig(kv_cache_dtype="fp8")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from quire.execution.batch import build_batch
-from quire.execution.kv_cache import KVCache
+from quire.execution.forward import BlockStore, Forward
 from quire.execution.sampler import SampleRow, beam_candidates, sample, token_logprobs
-from quire.kernels.ops import Kernels
 from quire.model import Model
 from quire.scheduling import Chunk, Step, StepResult, TokenLogprobs
 
@@ -21,32 +20,30 @@ _PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is s
 class ModelExecutor:
     """Executes steps with a model and the pool that holds its keys and values."""
 
-    def __init__(self, model: Model, kv_cache: KVCache, kernels: Kernels) -> None:
+    def __init__(self, model: Model, kv_cache: BlockStore, forward: Forward) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._kernels = kernels
+        self._forward = forward
 
     @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
         result = StepResult({}, failed_moves=self._kv_cache.move(step.moves))
         if not step.chunks:
             return result
-        token_ids, batch = build_batch(step.chunks, self._kv_cache.block_size)
-        hidden = self._model.forward(token_ids, batch, self._kv_cache.layers, self._kernels)
+        bounds = [0, *accumulate(len(chunk.token_ids) for chunk in step.chunks)]
         rows = [
             (chunk, end - 1)
-            for chunk, end in zip(step.chunks, batch.query_starts[1:], strict=True)
+            for chunk, end in zip(step.chunks, bounds[1:], strict=True)
             if chunk.num_samples or chunk.num_candidates
         ]
+        hidden = self._forward(step.chunks, [row for _, row in rows])
         if rows:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
-            logits = self._model.logits(hidden[torch.tensor([row for _, row in rows])])
+            logits = self._model.logits(hidden.asked)
             chunks = [chunk for chunk, _ in rows]
             _sample(chunks, logits, result)
             _find_candidates(chunks, logits, result)
-        result.prompt_logprobs.update(
-            self._prompt_logprobs(step.chunks, batch.query_starts, hidden)
-        )
+        result.prompt_logprobs.update(self._prompt_logprobs(step.chunks, bounds, hidden.states))
         return result
 
     def _prompt_logprobs(
@@ -73,7 +70,7 @@ def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None
     if not rows:
         return
     if len(rows) != len(chunks) or not counts.all():
-        logits = logits.repeat_interleave(counts, dim=0)
+        logits = logits.repeat_interleave(counts.to(logits.device), dim=0)
     drawn = iter(sample(logits, rows))
     for chunk in chunks:
         own = [next(drawn) for _ in range(chunk.num_samples)]

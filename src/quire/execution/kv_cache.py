@@ -15,14 +15,19 @@ from quire.execution.swap_file import SwapFile
 from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind
 
-_SCALE = torch.float32  # what a key or value of int8 is to be multiplied by
+SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
 
 logger = logging.getLogger(__name__)
 
 
+def is_scaled(dtype: torch.dtype) -> bool:
+    """Whether each key and value of such a cache has a scale."""
+    return dtype.itemsize == 1
+
+
 def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
-    scales = 2 * _SCALE.itemsize if dtype == torch.int8 else 0
+    scales = 2 * SCALE.itemsize if is_scaled(dtype) else 0
     return sum(
         s.num_kv_heads * ((s.key_dim + s.value_dim) * dtype.itemsize + scales) for s in shapes
     )
@@ -88,13 +93,13 @@ def _layer(
     shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, lane: int
 ) -> LayerKV:
     rows = (num_blocks, shape.num_kv_heads, block_size)
-    scaled = dtype == torch.int8
+    scaled = is_scaled(dtype)
     return LayerKV(
         _zeros((*rows, shape.key_dim), dtype),
         _zeros((*rows, shape.value_dim), dtype),
         lane,
-        _zeros(rows, _SCALE) if scaled else None,
-        _zeros(rows, _SCALE) if scaled else None,
+        _zeros(rows, SCALE) if scaled else None,
+        _zeros(rows, SCALE) if scaled else None,
     )
 
 

@@ -16,6 +16,10 @@ class Lane(NamedTuple):
     num_host_blocks: int = 0
     window: Window | None = None
 
+    def num_sink_blocks(self, block_size: int) -> int:
+        """Blocks of each sequence that its window does not leave behind."""
+        return 0 if self.window is None else self.window.sink_blocks(block_size)
+
     def seqs_that_fit(self, num_tokens: int | None, block_size: int) -> int:
         """Sequences of ``num_tokens``, or in a window of any length, that it holds at one time."""
         length = blocks_of(num_tokens, block_size, self.window)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
-from quire.execution.swap_file import SwapFile
-from quire.memory import BlockTable
+from quire.execution.forward import BlockStore
+from quire.execution.lanes import Lane
+from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, RecoveryCosts, Request, SamplingParams, Step
 
 _PROMPT_TOKENS = 256
@@ -17,33 +19,47 @@ _REPEATS = 3
 
 def measure_recovery(
     executor: ModelExecutor,
-    swap_files: Sequence[SwapFile],
-    num_blocks: int,
+    kv_cache: BlockStore,
+    lanes: Sequence[Lane],
     block_size: int,
-    num_sink_blocks: int,
+    settle: Callable[[], None] = lambda: None,
 ) -> RecoveryCosts:
-    """Time swaps and a prefill on lanes of ``num_blocks`` or more that nobody uses yet.
+    """Time swaps and a prefill on lanes that nobody uses yet, each of which has host blocks.
 
-    A block's cost is the mean over the lanes, each of which has a swap file.
+    A block's cost is the mean over the lanes. ``settle`` waits for work that was begun.
     """
-    count = min(_BLOCKS, num_blocks, *(swap_file.num_blocks for swap_file in swap_files))
+    num_blocks = min(lane.num_blocks for lane in lanes)
+    count = min(_BLOCKS, num_blocks, *(lane.num_host_blocks for lane in lanes))
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
     blocks = tuple(range(-(-tokens // block_size)))
-    table = BlockTable(blocks, tokens, num_sink_blocks=num_sink_blocks)
-    table = table._replace(further=(table,) * (len(swap_files) - 1))
+    first, *further = (
+        BlockTable(blocks, tokens, num_sink_blocks=lane.num_sink_blocks(block_size))
+        for lane in lanes
+    )
+    table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
     step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, (), tokens)], [])
+    there, back = (
+        [
+            BlockMove(kind, block, block, lane)
+            for lane in range(len(lanes))
+            for block in range(count)
+        ]
+        for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
+    )
 
     def swap() -> None:
-        for swap_file in swap_files:
-            for block in range(count):
-                swap_file.write(block, block)
-            for block in range(count):
-                swap_file.read(block, block)
+        if kv_cache.move(there) or kv_cache.move(back):
+            raise EngineError("the swap space cannot be written and read")
+        settle()
+
+    def compute() -> None:
+        executor.execute(step)
+        settle()
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * count * len(swap_files)),
-        recompute_per_token=_seconds(lambda: executor.execute(step)) / tokens,
+        swap_per_block=_seconds(swap) / (2 * count * len(lanes)),
+        recompute_per_token=_seconds(compute) / tokens,
     )
 
 

@@ -25,15 +25,19 @@ def free_memory() -> int:
 
 
 def pool_blocks(
-    bytes_per_block: int, blocks_of_full_load: int, requested_bytes: int | None, free: int
+    bytes_per_block: int,
+    blocks_of_full_load: int,
+    requested_bytes: int | None,
+    free: int,
+    share: float = FREE_MEMORY_SHARE,
 ) -> int:
     """Blocks of the KV pool.
 
-    requested_bytes: what the user asked for; by default FREE_MEMORY_SHARE of ``free``, or what
-        the most sequences at their longest would fill, if that is less.
+    requested_bytes: what the user asked for; by default ``share`` of ``free``, or what the most
+        sequences at their longest would fill, if that is less.
     """
     if requested_bytes is None:
-        return min(int(free * FREE_MEMORY_SHARE) // bytes_per_block, blocks_of_full_load)
+        return min(int(free * share) // bytes_per_block, blocks_of_full_load)
     if requested_bytes > free:
         raise ConfigError(
             f"kv_cache_memory_bytes is {requested_bytes:,}, but only {free:,} bytes are free"

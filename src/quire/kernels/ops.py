@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -65,6 +66,14 @@ class AttentionBatch:
     prompt_lens: Tensor  # [S] int64, tokens of each sequence's prompt
     lanes: tuple[LaneTables, ...]
     block_size: int
+    bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+
+    @property
+    def starts(self) -> Tensor:
+        """``bounds``, made now if it is not there."""
+        if self.bounds is not None:
+            return self.bounds
+        return torch.tensor(self.query_starts, device=self.positions.device)
 
 
 class Norm(NamedTuple):

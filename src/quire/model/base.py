@@ -44,6 +44,9 @@ class Model(Protocol):
     # True where a key depends on more than the tokens before it, so that blocks of one prompt must
     # not be reused for another: rotations that stretch with the length of the sequence.
     kv_depends_on_prompt_length: bool
+    # True where ``forward`` launches the same for every batch of equal sizes and asks the device
+    # for nothing, so that its launches can be recorded once and replayed.
+    replayable: bool
 
     def forward(
         self,

@@ -166,6 +166,8 @@ class _Layer:
 class LlamaModel:
     """A ``Model`` of the Llama family."""
 
+    replayable = True
+
     def __init__(
         self,
         config: ModelConfig,
@@ -194,7 +196,7 @@ class LlamaModel:
             llama.windows
         )
         self.windows = llama.windows
-        self._rope = llama.rope.build()
+        self._rope = llama.rope.build(weights.device)
         if streaming is not None:
             self._rope = replace(self._rope, reach=streaming.reach)
         stable = self._rope.stable_length

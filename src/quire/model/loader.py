@@ -29,6 +29,8 @@ NATIVE: Mapping[str, _Builder] = {
 _FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 _OTHER_FILES = ["*/*", "consolidated*"]
 
+_CPU = torch.device("cpu")
+
 
 def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
@@ -84,6 +86,8 @@ def load_model(
     max_model_len: int | None = None,
     streaming: Streaming | None = None,
     quantization: str | None = None,
+    device: torch.device = _CPU,
+    admit: Callable[[int], None] = lambda num_bytes: None,
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -93,6 +97,8 @@ def load_model(
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
         quantization: how to round the weights, a value of ``Quantization``; None leaves them.
+        device: where its weights are to be.
+        admit: told the bytes of the weights before they are taken there, to refuse them.
 
     Raises:
         ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, or its
@@ -117,9 +123,15 @@ def load_model(
             )
         from quire.model.transformers_model import TransformersModel
 
-        return TransformersModel.load(config, directory, wanted, max_model_len)
-    products = choose_products()
-    weights = Weights(directory, wanted, copies=products is not None)
+        # Its checks run here, in the architecture's own code.
+        other = TransformersModel.load(config, directory, wanted, max_model_len)
+        admit(other.weight_bytes)
+        return other.to(device)
+    if device.type != "cpu" and (_is_rounded(config) or quantization is not None):
+        raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
+    products = choose_products() if device.type == "cpu" else None
+    weights = Weights(directory, wanted, copies=products is not None, device=device)
+    admit(weights.total_bytes)
     linears = _read_linears(config, weights, products, quantization)
     if streaming is not None:
         model: Model = llama.LlamaModel(config, weights, linears, max_model_len, streaming)

@@ -119,6 +119,7 @@ class OPTModel:
     """A ``Model`` of the OPT family."""
 
     kv_depends_on_prompt_length = False
+    replayable = True
 
     def __init__(
         self,

@@ -22,6 +22,8 @@ from quire.errors import ModelError
 from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
+_CPU = torch.device("cpu")
+
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
 
@@ -46,10 +48,11 @@ class Rope:
             sink_positions = positions.clamp(max=self.reach - 1)
             return Rotation(*self._exact_turns(positions), *self._exact_turns(sink_positions))
         if isinstance(self.frequencies, Tensor):
-            frequencies = self.frequencies.to(positions.device)
+            frequencies = self.frequencies
         else:
-            bounds = torch.tensor(batch.query_starts, device=positions.device)
-            prompts = batch.prompt_lens.repeat_interleave(bounds.diff())
+            prompts = batch.prompt_lens.repeat_interleave(
+                batch.starts.diff(), output_size=len(positions)
+            )
             frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
         angles = positions[:, None].float() * frequencies
         return Rotation(angles.cos() * self.attention_factor, angles.sin() * self.attention_factor)
@@ -104,8 +107,8 @@ class RopeConfig:
             return max(self.max_position_embeddings, int(self.original_positions * factor))
         return self.max_position_embeddings
 
-    def build(self) -> Rope:
-        """The embedding.
+    def build(self, device: torch.device = _CPU) -> Rope:
+        """The embedding, for batches on ``device``.
 
         Raises:
             ModelError: ``rope_type`` is unknown, or one of its parameters is missing.
@@ -117,7 +120,7 @@ class RopeConfig:
             )
         if self.rotated < 2 or self.rotated % 2:
             raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
-        return _BUILDERS[self.kind](self)
+        return _BUILDERS[self.kind](self, device)
 
 
 def _exponents(rotated: int) -> Tensor:
@@ -131,16 +134,16 @@ def _factor(fields: Fields) -> float:
     return factor
 
 
-def _default(config: RopeConfig) -> Rope:
-    return Rope(1.0 / config.theta ** _exponents(config.rotated), 1.0, None)
+def _default(config: RopeConfig, device: torch.device) -> Rope:
+    return Rope((1.0 / config.theta ** _exponents(config.rotated)).to(device), 1.0, None)
 
 
-def _linear(config: RopeConfig) -> Rope:
+def _linear(config: RopeConfig, device: torch.device) -> Rope:
     frequencies = 1.0 / config.theta ** _exponents(config.rotated)
-    return Rope(frequencies / _factor(config.fields), 1.0, None)
+    return Rope((frequencies / _factor(config.fields)).to(device), 1.0, None)
 
 
-def _llama3(config: RopeConfig) -> Rope:
+def _llama3(config: RopeConfig, device: torch.device) -> Rope:
     """Long wavelengths are stretched, short ones are not, those between are blended."""
     factor = _factor(config.fields)
     low = config.fields.get("low_freq_factor", float)
@@ -148,24 +151,25 @@ def _llama3(config: RopeConfig) -> Rope:
     frequencies = 1.0 / config.theta ** _exponents(config.rotated)
     turns = config.original_positions * frequencies / (2 * math.pi)  # in the original length
     blend = ((turns - low) / (high - low)).clamp(0, 1)
-    return Rope((1 - blend) * frequencies / factor + blend * frequencies, 1.0, None)
+    blended = (1 - blend) * frequencies / factor + blend * frequencies
+    return Rope(blended.to(device), 1.0, None)
 
 
-def _dynamic(config: RopeConfig) -> Rope:
+def _dynamic(config: RopeConfig, device: torch.device) -> Rope:
     """NTK-aware: the base grows once a sequence exceeds the original length."""
     factor = _factor(config.fields)
     original = config.max_position_embeddings
-    exponents = _exponents(config.rotated)
+    exponents = _exponents(config.rotated).to(device)
     power = config.rotated / (config.rotated - 2)
 
     def frequencies(lengths: Tensor) -> Tensor:
         stretch = factor * lengths.clamp(min=original) / original - (factor - 1)
-        return 1.0 / (config.theta * stretch**power)[:, None] ** exponents.to(lengths.device)
+        return 1.0 / (config.theta * stretch**power)[:, None] ** exponents
 
     return Rope(frequencies, 1.0, original)
 
 
-def _yarn(config: RopeConfig) -> Rope:
+def _yarn(config: RopeConfig, device: torch.device) -> Rope:
     """Peng et al., 2023: dimensions that turn often stay, those that turn rarely are stretched."""
     fields, rotated = config.fields, config.rotated
     factor = _factor(fields)
@@ -184,7 +188,7 @@ def _yarn(config: RopeConfig) -> Rope:
     stretched = ((torch.arange(rotated // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
     frequencies = 1.0 / config.theta ** _exponents(rotated)
     frequencies = frequencies / factor * stretched + frequencies * (1 - stretched)
-    return Rope(frequencies, _yarn_attention_factor(fields, factor), None)
+    return Rope(frequencies.to(device), _yarn_attention_factor(fields, factor), None)
 
 
 def _yarn_attention_factor(fields: Fields, factor: float) -> float:
@@ -199,12 +203,12 @@ def _yarn_attention_factor(fields: Fields, factor: float) -> float:
     return scale(mscale) / scale(mscale_all) if mscale and mscale_all else scale(1.0)
 
 
-def _longrope(config: RopeConfig) -> Rope:
+def _longrope(config: RopeConfig, device: torch.device) -> Rope:
     """Ding et al., 2024 (Phi-3): one set of divisors up to the original length, one beyond it."""
     fields, original = config.fields, config.original_positions
     base = config.theta ** _exponents(config.rotated)
     short, long = (
-        1.0 / (_divisors(fields, name, config.rotated // 2) * base)
+        (1.0 / (_divisors(fields, name, config.rotated // 2) * base)).to(device)
         for name in ("short_factor", "long_factor")
     )
     factor = fields.get("factor", float, config.max_position_embeddings / original)
@@ -216,7 +220,7 @@ def _longrope(config: RopeConfig) -> Rope:
 
     def frequencies(lengths: Tensor) -> Tensor:
         beyond = (lengths > original)[:, None]
-        return torch.where(beyond, long.to(lengths.device), short.to(lengths.device))
+        return torch.where(beyond, long, short)
 
     return Rope(frequencies, attention_factor, original)
 
@@ -228,7 +232,7 @@ def _divisors(fields: Fields, name: str, count: int) -> Tensor:
     return torch.tensor(divisors, dtype=torch.float32)
 
 
-_BUILDERS: dict[str, Callable[[RopeConfig], Rope]] = {
+_BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

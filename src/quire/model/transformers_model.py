@@ -35,6 +35,7 @@ class TransformersModel:
 
     # Sequences end where a rotation would begin to stretch with their length: see _position_limit.
     kv_depends_on_prompt_length = False
+    replayable = False  # what an architecture's code does, nobody knows
 
     def __init__(self, config: ModelConfig, causal_lm: Any, max_model_len: int | None) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
@@ -81,6 +82,12 @@ class TransformersModel:
                 over, or the architecture needs more than paged attention gives it.
         """
         return cls(config, _load_causal_lm(config, directory, dtype), max_model_len)
+
+    def to(self, device: torch.device) -> TransformersModel:
+        """The same model, its weights moved to ``device``."""
+        self._decoder.to(device)
+        self._head.to(device)
+        return self
 
     def forward(
         self,

@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ INDEX = "model.safetensors.index.json"
 # Tables that old checkpoints carry and that are computed from the config.
 _COMPUTED = ("rotary_emb.inv_freq",)
 
+_CPU = torch.device("cpu")
+
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 
@@ -28,10 +31,17 @@ _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 class Weights:
     """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype | None, copies: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        dtype: torch.dtype | None,
+        copies: bool = False,
+        device: torch.device = _CPU,
+    ) -> None:
         """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
 
-        ``copies``: what is taken is no view, so that the files can be closed.
+        copies: what is taken is no view, so that the files can be closed.
+        device: where tensors are taken to.
 
         Raises:
             ModelError: there are no safetensors files, or one is missing or damaged.
@@ -43,6 +53,7 @@ class Weights:
             self._files.update(dict.fromkeys(self._open[path].keys(), path))
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
+        self.device = device
         self.bytes_taken = 0
         self._bytes_mapped = 0
         self._copies = copies
@@ -67,7 +78,7 @@ class Weights:
         if not tensor.is_floating_point():
             path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
-        return tensor.to(dtype or self.dtype)
+        return tensor.to(self.device, dtype or self.dtype)
 
     def read_codes(self, name: str, *shape: int) -> Tensor:
         """As ``read``, of int32."""
@@ -95,6 +106,14 @@ class Weights:
             self._bytes_mapped = 0
             self._open = {path: _open(path) for path in self._open}
         return tensor
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all tensors, in the wanted dtype, before any is read."""
+        elements = 0
+        for name, path in self._files.items():
+            elements += math.prod(self._open[path].get_slice(name).get_shape())
+        return elements * self.dtype.itemsize
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.

@@ -27,6 +27,7 @@ from quire.kernels.ops import (
     Rotation,
 )
 from quire.kernels.reference import ReferenceKernels
+from support.gpu_kernels import TRITON, triton_kernels
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
 RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
@@ -34,8 +35,8 @@ RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
-KERNELS = ("reference", *instruction_sets())  # every implementation that can run here
-# And the types of each. The C++ has no float64, in which the reference shows its formulas.
+KERNELS = ("reference", *instruction_sets(), *TRITON)  # every implementation that can run here
+# And the types of each. The faster ones have no float64, in which the reference shows its formulas.
 TYPED = [("reference", torch.float64), *product(KERNELS, DTYPES)]
 
 with_types = pytest.mark.parametrize(("kernels", "dtype"), TYPED, indirect=["kernels"], ids=str)
@@ -43,6 +44,8 @@ with_types = pytest.mark.parametrize(("kernels", "dtype"), TYPED, indirect=["ker
 
 @pytest.fixture(params=KERNELS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
+    if request.param in TRITON:
+        return triton_kernels()
     return ReferenceKernels() if request.param == "reference" else CPUKernels(request.param)
 
 

@@ -1,0 +1,273 @@
+"""The engine on an NVIDIA GPU: against transformers, the device's limits, and itself.
+
+    python benchmarks/gpu_engine.py                     # all of it, with a Llama-3-8B shape
+    python benchmarks/gpu_engine.py --layers 8          # a smaller model
+    python benchmarks/gpu_engine.py --only recovery     # one part
+
+Weights are random, made in a directory for temporaries. Lengths are drawn around the means of
+ShareGPT's chats in the PagedAttention paper (161 tokens in, 338 out); both engines compute the
+same ones, greedily, to the last token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+import quire
+from quire import LLM, SamplingParams
+from quire.errors import QuireError
+from quire.execution.device import choose_device
+from quire.scheduling import Step, StepResult
+
+VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128_256, 4096, 14_336, 32, 8, 128
+NUM_REQUESTS = 256
+MEANS = 161, 338
+
+
+def make_model(directory: Path, layers: int) -> None:
+    """A checkpoint in the shape of Llama 3 8B, with the demonstration model's tokenizer."""
+    demo = Path(quire.__file__).parent / "demo"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(demo / name, directory)
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB,
+        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": layers,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": DIM,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "rope_theta": 500_000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(config))
+
+    def random_weight(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16).mul_(0.02).cpu()
+
+    def layer(number: int) -> dict[str, torch.Tensor]:
+        prefix, wide = f"model.layers.{number}.", HEADS * DIM
+        shapes = {
+            "self_attn.q_proj": (wide, HIDDEN), "self_attn.k_proj": (KV_HEADS * DIM, HIDDEN),
+            "self_attn.v_proj": (KV_HEADS * DIM, HIDDEN), "self_attn.o_proj": (HIDDEN, wide),
+            "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
+            "mlp.down_proj": (HIDDEN, INNER),
+        }  # fmt: skip
+        tensors = {f"{prefix}{name}.weight": random_weight(*s) for name, s in shapes.items()}
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{prefix}{name}.weight"] = torch.ones(HIDDEN, dtype=torch.bfloat16)
+        return tensors
+
+    where: dict[str, str] = {}
+    for number in range(layers):
+        tensors, file = layer(number), f"layer-{number}.safetensors"
+        save_file(tensors, directory / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(tensors, file)
+    ends = {
+        "model.embed_tokens.weight": random_weight(VOCAB, HIDDEN),
+        "lm_head.weight": random_weight(VOCAB, HIDDEN),
+        "model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
+    }
+    save_file(ends, directory / "ends.safetensors", metadata={"format": "pt"})
+    where |= dict.fromkeys(ends, "ends.safetensors")
+    index = {"metadata": {}, "weight_map": where}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def make_requests() -> list[tuple[list[int], int]]:
+    """(prompt, tokens to generate); exponential lengths, cut off at 2,048."""
+    source = random.Random(0)
+    lengths = [
+        [min(2048, 1 + int(source.expovariate(1 / mean))) for mean in MEANS]
+        for _ in range(NUM_REQUESTS)
+    ]
+    return [(source.choices(range(100, VOCAB), k=into), out) for into, out in lengths]
+
+
+class Counter:
+    """An executor that keeps count of what its steps had to read and compute."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._execute = llm.engine._executor.execute
+        self.steps = self.tokens = self.context = 0
+        llm.engine._executor.execute = self.execute  # type: ignore[method-assign]
+
+    def execute(self, step: Step) -> StepResult:
+        self.steps += 1
+        self.tokens += step.num_tokens
+        self.context += sum(chunk.start + len(chunk.token_ids) for chunk in step.chunks)
+        return self._execute(step)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def best(work: Callable[[], object]) -> float:
+    return min(seconds(work) for _ in range(5))
+
+
+def device_limits() -> tuple[float, float]:
+    """Bytes a second of a copy, and operations a second of a large product in bfloat16."""
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    return (
+        2 * source.nbytes / best(lambda: target.copy_(source)),
+        2 * 8192**3 / best(lambda: square @ square),
+    )
+
+
+def generate(llm: LLM, requests: list[tuple[list[int], int]]) -> int:
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True) for _, out in requests
+    ]
+    outputs = llm.generate([prompt for prompt, _ in requests], params, use_tqdm=False)
+    return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+
+def measure_quire(directory: Path) -> float:
+    """Output tokens a second; prints what the device would allow."""
+    bandwidth, operations = device_limits()
+    torch.cuda.empty_cache()
+    llm = LLM(directory, device="cuda", max_num_seqs=256)
+    requests = make_requests()
+    generate(llm, requests[:16])
+    counter = Counter(llm)
+    done: list[int] = []
+    taken = seconds(lambda: done.append(generate(llm, requests)))
+    weights, kv = llm.capacity.weight_bytes, llm.capacity.kv_bytes_per_token
+    embedding = VOCAB * HIDDEN * 2  # is not read, but looked up
+    reading = (counter.steps * (weights - embedding) + counter.context * kv) / bandwidth
+    computing = counter.tokens * (weights - embedding) / operations  # 2 operations for 2 bytes
+    print(
+        f"quire: {done[0] / taken:,.0f} output tokens/s in {counter.steps:,} steps. To read "
+        f"weights and cache at the speed of a copy would take {reading / taken:.0%} of the time, "
+        f"the products alone {computing / taken:.0%}"
+    )
+    return done[0] / taken
+
+
+def measure_transformers(directory: Path) -> float:
+    """Output tokens a second of its continuous batching."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_pretrained(directory, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = model.cuda().eval()
+    config = GenerationConfig(do_sample=False, eos_token_id=-1)
+    requests = make_requests()
+
+    def serve(manager: Any, some: list[tuple[list[int], int]]) -> int:
+        for prompt, out in some:
+            manager.add_request(prompt, max_new_tokens=out)
+        tokens, left = 0, len(some)
+        for result in manager:
+            if result.is_finished():
+                tokens += len(result.generated_tokens)
+                left -= 1
+                if not left:
+                    break
+        return tokens
+
+    with model.continuous_batching_context_manager(generation_config=config) as manager:
+        serve(manager, requests[:16])
+        done: list[int] = []
+        taken = seconds(lambda: done.append(serve(manager, requests)))
+    print(f"transformers: {done[0] / taken:,.0f} output tokens/s")
+    return done[0] / taken
+
+
+def measure_idle(directory: Path) -> None:
+    """The share of time in which the GPU does nothing, 64 sequences decoding."""
+    from torch.profiler import ProfilerActivity, profile
+
+    llm = LLM(directory, device="cuda", max_num_seqs=64)
+    requests = [(list(range(100, 612)), 200)] * 64
+    generate(llm, requests)
+    for name, prompt in enumerate(requests):
+        params = SamplingParams(temperature=0.0, max_tokens=prompt[1], ignore_eos=True)
+        llm.engine.submit(llm.engine.intake.prepare(str(name), prompt[0], params, 0.0))
+    for _ in range(60):
+        llm.engine.step()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(50):
+            llm.engine.step()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events() or []
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    print(f"idle between kernels at batch 64: {1 - busy / (reached - spans[0][0]):.1%}")
+
+
+def measure_recovery(directory: Path) -> None:
+    """Swapping 1,024 tokens out and in again against computing them (the paper's figure 19)."""
+    from quire.execution.gpu.assembly import Limits, OnGPU
+    from quire.execution.lanes import Lane
+    from quire.model import load_model
+
+    device = choose_device("cuda")
+    model = load_model(directory, device=device)
+    print("| block size | swap, ms | recompute, ms |\n|---|---|---|")
+    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        placement = OnGPU(device, Limits(size, 1, 2048, 0.9, enforce_eager=True))
+        blocks = 4096 // size
+        with torch.inference_mode(), placement.turn():
+            layers = tuple(range(len(model.kv_shapes)))
+            placement.executor(model, [Lane(layers, blocks, blocks)], model.dtype)
+            costs = placement.recovery_costs()
+        swap = 2 * costs.swap_per_block * 1024 / size
+        print(f"| {size} | {swap * 1e3:.2f} | {costs.recompute_per_token * 1024 * 1e3:.2f} |")
+        del placement
+        gc.collect()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--only", choices=("throughput", "idle", "recovery"))
+    arguments = parser.parse_args()
+    try:
+        device = choose_device("cuda")
+    except QuireError as error:
+        print(f"gpu_engine.py needs an NVIDIA GPU: {error}", file=sys.stderr)
+        return 1
+    print(torch.cuda.get_device_name(device))
+    with tempfile.TemporaryDirectory(prefix="quire-") as name:
+        directory = Path(name)
+        make_model(directory, arguments.layers)
+        if arguments.only in (None, "throughput"):
+            ours = measure_quire(directory)
+            gc.collect()
+            torch.cuda.empty_cache()
+            theirs = measure_transformers(directory)
+            print(f"quire / transformers: {ours / theirs:.1f}")
+        for part, measure in (("idle", measure_idle), ("recovery", measure_recovery)):
+            if arguments.only in (None, part):
+                gc.collect()
+                torch.cuda.empty_cache()
+                measure(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The pool on a device, and its host blocks in pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from quire.errors import ConfigError
+from quire.execution.kv_cache import SCALE, is_scaled
+from quire.execution.lanes import Lane
+from quire.kernels.gpu.moves import BlockMover, Route
+from quire.kernels.ops import KVShape, LayerKV
+from quire.memory import BlockMove, MoveKind
+
+_Movers = dict[MoveKind, BlockMover]
+
+
+class DeviceKVCache:
+    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each lane.
+
+    Blocks move on a stream of their own, which waits for what was computed before and which later
+    work waits for; all layers of a lane move in one launch.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[KVShape],
+        lanes: Sequence[Lane],
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """ConfigError if main memory cannot hold the host blocks."""
+        self.block_size = block_size
+        lane_of = {layer: number for number, lane in enumerate(lanes) for layer in lane.layers}
+        self.layers = [
+            _layer(shape, lanes[lane_of[i]].num_blocks, block_size, dtype, lane_of[i], device)
+            for i, shape in enumerate(shapes)
+        ]
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._host_blocks: list[Tensor] = []  # kept for as long as they are moved to
+        self._movers = [self._lane_movers(lane, device) for lane in lanes]
+
+    @property
+    def has_host_blocks(self) -> bool:
+        return bool(self._host_blocks)
+
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        """Carry out moves as if in their order, neighbours of one kind together; none fails."""
+        if not moves:
+            return []
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with self._on_stream():
+            for (lane, kind), run in groupby(moves, key=lambda move: (move.lane, move.kind)):
+                if kind not in self._movers[lane]:
+                    raise ValueError(f"this cache has no host blocks, so it cannot {kind.value}")
+                self._movers[lane][kind].move((move.source, move.target) for move in run)
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return []
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _lane_movers(self, lane: Lane, device: torch.device) -> _Movers:
+        tensors = [tensor for layer in lane.layers for tensor in self.layers[layer].parts]
+        routes = [Route.between(tensor, tensor) for tensor in tensors]
+        movers = {MoveKind.COPY: BlockMover(routes, device, same_pool=True)}
+        if lane.num_host_blocks:
+            block_bytes = sum(route.size for route in routes)
+            host = _pinned(lane.num_host_blocks, block_bytes, device)
+            self._host_blocks.append(host)
+            place, out, back = host.data_ptr(), [], []
+            for route in routes:
+                out.append(route._replace(target=place, target_stride=block_bytes))
+                back.append(route._replace(source=place, source_stride=block_bytes))
+                place += route.size
+            movers[MoveKind.SWAP_OUT] = BlockMover(out, device, same_pool=False)
+            movers[MoveKind.SWAP_IN] = BlockMover(back, device, same_pool=False)
+        return movers
+
+
+def _layer(
+    shape: KVShape,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    lane: int,
+    device: torch.device,
+) -> LayerKV:
+    rows = (num_blocks, shape.num_kv_heads, block_size)
+    keys, values = (
+        torch.zeros((*rows, dim), dtype=dtype, device=device)
+        for dim in (shape.key_dim, shape.value_dim)
+    )
+    if not is_scaled(dtype):
+        return LayerKV(keys, values, lane)
+    scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
+    return LayerKV(keys, values, lane, *scales)
+
+
+def _pinned(num_blocks: int, block_bytes: int, device: torch.device) -> Tensor:
+    size = num_blocks * block_bytes
+    try:
+        raw = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    except (RuntimeError, MemoryError) as error:
+        raise ConfigError(
+            f"swap_space: {size:,} bytes of main memory cannot be taken for good: {error}"
+        ) from error
+    return raw.view(num_blocks, block_bytes)

@@ -1,0 +1,157 @@
+"""How much of a device the KV pool may take: what is left beside a measured worst step."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from quire.errors import ConfigError, ModelError
+
+_Result = TypeVar("_Result")
+
+
+class DeviceMemory(Protocol):
+    """What a device says of its memory, in bytes."""
+
+    total: int
+
+    def free(self) -> int:
+        """That nobody has taken."""
+        ...
+
+    def held(self) -> int:
+        """That PyTorch holds in this process, in use or for later use."""
+        ...
+
+    def peak(self) -> int:
+        """The most that it has held since the last ``trim``."""
+        ...
+
+    def trim(self) -> None:
+        """Give back what is held for later use, and let the peak begin anew."""
+        ...
+
+
+class CUDAMemory:
+    """``DeviceMemory`` of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.total = torch.cuda.mem_get_info(device)[1]
+
+    def free(self) -> int:
+        """See ``DeviceMemory.free``."""
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.mem_get_info(self._device)[0]
+
+    def held(self) -> int:
+        """See ``DeviceMemory.held``."""
+        return torch.cuda.memory_reserved(self._device)
+
+    def peak(self) -> int:
+        """See ``DeviceMemory.peak``."""
+        return torch.cuda.max_memory_reserved(self._device)
+
+    def trim(self) -> None:
+        """See ``DeviceMemory.trim``."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+class MemoryPlan:
+    """Follows an engine's memory from before its weights are there to its pool.
+
+    All figures are this process's own: PyTorch counts what it takes, and what the driver takes
+    beside it (compiled kernels, libraries) is how much more became taken than that. So what other
+    engines on the device have is not mistaken for this one's, provided that none of them starts in
+    between (``one_at_a_time``).
+    """
+
+    def __init__(self, memory: DeviceMemory, utilization: float) -> None:
+        """ConfigError if the device has not ``utilization`` of its memory free."""
+        self._memory = memory
+        self._share = int(memory.total * utilization)
+        self._utilization = utilization
+        self._free_at_start, self._held_at_start = memory.free(), memory.held()
+        if self._free_at_start < self._share:
+            possible = int(self._free_at_start / memory.total * 100) / 100
+            raise ConfigError(
+                f"gpu_memory_utilization {utilization} is {size(self._share)}, but only "
+                f"{size(self._free_at_start)} of the device's {size(memory.total)} are free: lower "
+                f"it to {possible}, or end what else runs on the device"
+            )
+
+    def check_weights(self, num_bytes: int) -> None:
+        """ModelError if weights of that size cannot be loaded."""
+        if num_bytes > self._share:
+            raise ModelError(
+                f"the model's weights are {size(num_bytes)}, and the engine may take "
+                f"{size(self._share)} of the device's {size(self._memory.total)} "
+                f"(gpu_memory_utilization {self._utilization}): choose a smaller model, --dtype "
+                "bfloat16 if it is float32, a larger device, or --device cpu"
+            )
+
+    def pool_bytes(self, rehearse: Callable[[], object]) -> int:
+        """What the pool may take, once a rehearsal has shown what computing needs.
+
+        ``rehearse`` computes the largest step, and returns what keeps its memory.
+
+        Raises:
+            ConfigError: nothing is left, or the step itself does not fit.
+        """
+        self._memory.trim()
+        weights = self._memory.held() - self._held_at_start
+        kept = run_or_refuse(rehearse)
+        working = self._memory.peak() - self._held_at_start - weights
+        self._memory.trim()
+        held = self._memory.held() - self._held_at_start
+        driver = max(0, self._free_at_start - self._memory.free() - held)
+        del kept
+        self._memory.trim()
+        left = self._share - weights - working - driver
+        if left <= 0:
+            raise ConfigError(
+                f"gpu_memory_utilization {self._utilization} is {size(self._share)}: weights take "
+                f"{size(weights)}, the largest step {size(working)} and the driver {size(driver)}, "
+                "which leaves nothing for the KV pool. Raise it, or lower max_num_batched_tokens "
+                "or max_num_seqs"
+            )
+        # Another process may have taken what was free at the start.
+        return min(left, self._memory.free() - working)
+
+
+def run_or_refuse(step: Callable[[], _Result]) -> _Result:
+    """What ``step`` returns; ConfigError if it runs out of memory."""
+    try:
+        return step()
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            "the largest step does not fit in the device's memory: lower max_num_batched_tokens or "
+            f"max_num_seqs, or give the pool less ({str(error).splitlines()[0]})"
+        ) from error
+
+
+@contextmanager
+def one_at_a_time(device_name: str) -> Iterator[None]:
+    """Let no other engine of this machine start on the device meanwhile."""
+    name = "".join(c if c.isalnum() else "-" for c in device_name)
+    path = Path(tempfile.gettempdir()) / f"quire-{name}.lock"
+    if not path.exists():
+        path.touch()
+    with path.open() as file:  # another user's, perhaps: a lock asks for no more
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def size(num_bytes: float) -> str:
+    """In GiB, or MiB if it is less than one."""
+    if abs(num_bytes) < 2**30:
+        return f"{num_bytes / 2**20:.1f} MiB"
+    return f"{num_bytes / 2**30:.2f} GiB"

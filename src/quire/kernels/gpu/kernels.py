@@ -1,0 +1,270 @@
+"""``Kernels`` for NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from quire.kernels.gpu.moves import BlockMover, Route
+from quire.kernels.gpu.programs import attention, rows, store
+from quire.kernels.gpu.tiles import Tiles, choose_tiles
+from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, Work
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV, Norm, Rotation
+
+_ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+}
+_LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # of quantised caches
+_HEADS_AT_ONCE = 4  # of the program that stores
+_ELEMENTS_AT_ONCE = 1024  # of the program that activates
+_PARTS_AT_ONCE = 32  # of the program that merges
+
+
+class _Shape(NamedTuple):
+    """Of a layer's attention, in the programs' names."""
+
+    HEADS: int
+    KV_HEADS: int
+    BLOCK: int
+    DK: int
+    DV: int
+    DK_PAD: int
+    DV_PAD: int
+
+    @classmethod
+    def of(cls, query: Tensor, kv: LayerKV) -> _Shape:
+        _, kv_heads, block_size, key_dim = kv.keys.shape
+        dims = key_dim, kv.values.shape[3]
+        padded = (max(16, triton.next_power_of_2(dim)) for dim in dims)
+        return cls(query.shape[1], kv_heads, block_size, *dims, *padded)
+
+
+class GPUKernels:
+    """``Kernels`` in Triton, for tensors of the types ``support.DTYPES`` on one device.
+
+    The KV cache may also be int8 or float8_e4m3fn, if it has scales. Slots of -1 are not written;
+    a sequence of no tokens gives zeros: so a batch can be padded to a fixed size.
+    """
+
+    def __init__(
+        self,
+        capability: tuple[int, int],
+        num_processors: int,
+        tiles: Tiles | None = None,
+    ) -> None:
+        """``tiles`` None: from the table for the device's compute capability."""
+        self._capability = capability
+        self._num_processors = num_processors
+        self._tiles = tiles
+
+    @classmethod
+    def on(cls, device: torch.device) -> GPUKernels:
+        """For that CUDA device."""
+        traits = torch.cuda.get_device_properties(device)
+        return cls((traits.major, traits.minor), traits.multi_processor_count)
+
+    def plan(self, batch: AttentionBatch) -> GPUPlan:
+        """See ``Kernels.plan``. Does not wait for the device."""
+        return GPUPlan(batch, self._num_processors)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: LayerKV,
+        spec: AttentionSpec,
+        plan: GPUPlan,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """See ``Kernels.attend``; the result has the query's dtype."""
+        shape = _Shape.of(query, kv)
+        queries = _store(query, key, value, kv, spec, plan, rotation, shape)
+        out = query.new_empty(*query.shape[:2], shape.DV)
+        tiles = self._tiles or choose_tiles(self._capability, shape.DK_PAD * query.dtype.itemsize)
+        for work in plan.work(shape.HEADS, shape.KV_HEADS, spec.window, tiles):
+            _attend(*queries, out, kv, spec, plan, work, shape)
+        return out
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.norm``."""
+        return _norm(x, None, norm)
+
+    def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        """See ``Kernels.add_norm``."""
+        return _norm(x, delta, norm)
+
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        """See ``Kernels.activate``."""
+        num_rows, width = x.shape
+        width = width // 2 if gated else width
+        out = x.new_empty(num_rows, width)
+        rows.activate[(num_rows, triton.cdiv(width, _ELEMENTS_AT_ONCE))](
+            x,
+            x.stride(0),
+            out,
+            width,
+            KIND=_ACTIVATIONS[activation],
+            GATED=gated,
+            STEP=_ELEMENTS_AT_ONCE,
+        )
+        return out
+
+    def copy_blocks(
+        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        """See ``Kernels.copy_blocks``."""
+        routes = [Route.between(a, b) for a, b in zip(source.parts, target.parts, strict=True)]
+        same = source.keys.data_ptr() == target.keys.data_ptr()
+        BlockMover(routes, target.keys.device, same).move(pairs)
+
+
+def _pools(kv: LayerKV) -> tuple[Tensor | None, ...]:
+    return kv.keys, kv.values, kv.key_scales, kv.value_scales
+
+
+def _store(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kv: LayerKV,
+    spec: AttentionSpec,
+    plan: GPUPlan,
+    rotation: Rotation | None,
+    shape: _Shape,
+) -> tuple[Tensor, Tensor | None]:
+    """Write keys and values; the queries [T, H, DK] to attend with, and those for the sinks."""
+    query, key, value = (x if x.stride(2) == 1 else x.contiguous() for x in (query, key, value))
+    query_out = query.new_empty(query.shape)
+    cos, sin, sink_cos, sink_sin = rotation or (None,) * 4
+    sink_query_out = None if sink_cos is None else torch.empty_like(query_out)
+    query_norm, key_norm = (norm or Norm(0, None, 0.0) for norm in (spec.query_norm, spec.key_norm))
+    parts = triton.cdiv(shape.HEADS, _HEADS_AT_ONCE) + 2 * triton.cdiv(
+        shape.KV_HEADS, _HEADS_AT_ONCE
+    )
+    store.store[(len(query), parts)](
+        query,
+        key,
+        value,
+        query_out,
+        sink_query_out,
+        *_pools(kv),
+        plan.batch.lanes[kv.lane].slots,
+        cos,
+        sin,
+        sink_cos,
+        sink_sin,
+        query_norm.weight,
+        query_norm.bias,
+        query_norm.eps,
+        key_norm.weight,
+        key_norm.bias,
+        key_norm.eps,
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
+        **shape._asdict(),
+        HALF=0 if cos is None else cos.shape[1],
+        QUERY_NORM=spec.query_norm is not None,
+        QUERY_CENTRED=query_norm.centred,
+        KEY_NORM=spec.key_norm is not None,
+        KEY_CENTRED=key_norm.centred,
+        LIMIT=_LARGEST.get(kv.keys.dtype, 0.0),
+        WHOLE=kv.keys.dtype == torch.int8,
+        STEP=_HEADS_AT_ONCE,
+        num_warps=1,
+    )
+    return query_out, sink_query_out
+
+
+def _attend(
+    query: Tensor,
+    sink_query: Tensor | None,
+    out: Tensor,
+    kv: LayerKV,
+    spec: AttentionSpec,
+    plan: GPUPlan,
+    work: Work,
+    shape: _Shape,
+) -> None:
+    """Compute the rows of ``out`` that ``work`` is about."""
+    lane, tile = plan.batch.lanes[kv.lane], work.tile
+    programs = (len(work.items), shape.KV_HEADS)
+    num_parts = (*programs, tile.rows) if work.split else (0, 0, 0)
+    parts = out.new_empty((*num_parts, shape.DV), dtype=torch.float32)
+    stats = out.new_empty((*num_parts, 2), dtype=torch.float32)
+    has_sinks = spec.sinks > 0 and spec.window is not None
+    attention.attend[programs](
+        query,
+        query if sink_query is None else sink_query,
+        *_pools(kv),
+        out,
+        parts,
+        stats,
+        work.items,
+        plan.starts,
+        plan.batch.context_lens,
+        lane.block_tables,
+        *lane.block_tables.stride(),
+        lane.num_dropped,
+        lane.num_sink_blocks,
+        spec.scale,
+        spec.softcap or 0.0,
+        spec.window or NO_WINDOW,
+        spec.sinks,
+        **shape._asdict(),
+        TILE=work.tokens,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        SOFTCAP=spec.softcap is not None,
+        WINDOW=spec.window is not None,
+        SINKS=has_sinks,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if work.split:
+        group = shape.HEADS // shape.KV_HEADS
+        rows_of_tile = (*programs, work.tokens * group)
+        attention.merge[rows_of_tile](
+            out,
+            parts,
+            stats,
+            work.items,
+            plan.starts,
+            HEADS=shape.HEADS,
+            KV_HEADS=shape.KV_HEADS,
+            DV=shape.DV,
+            DV_PAD=shape.DV_PAD,
+            TILE=work.tokens,
+            ROWS=tile.rows,
+            PARTS=_PARTS_AT_ONCE,
+        )
+
+
+def _norm(x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
+    num_rows, width = x.shape
+    padded = triton.next_power_of_2(width)
+    out = x.new_empty(num_rows, width)
+    rows.norm[(num_rows,)](
+        x,
+        x.stride(0),
+        delta,
+        0 if delta is None else delta.stride(0),
+        out,
+        norm.weight,
+        norm.bias,
+        norm.eps,
+        width,
+        CENTRED=norm.centred,
+        WIDTH_PAD=padded,
+        num_warps=min(max(padded // 512, 1), 16),
+    )
+    return out

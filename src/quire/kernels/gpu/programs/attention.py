@@ -1,0 +1,274 @@
+"""Attention of tiles of queries over segments of keys that are read through block tables.
+
+Online softmax in base two (Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022). A
+tile's rows are its tokens times the query heads that share a key head.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from quire.kernels.gpu.programs.plan import FIELDS
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def tanh(x):
+    return 1 - 2 / (tl.exp(2 * x) + 1)
+
+
+@triton.jit
+def _load_rows(base, places, inside, D: tl.constexpr, D_PAD: tl.constexpr, MASKED: tl.constexpr):
+    """[places, D_PAD] of rows D long; zeros where not ``inside`` and beyond D."""
+    dims = tl.arange(0, D_PAD)
+    pointers = base + places[:, None] * D + dims[None, :]
+    if MASKED:
+        return tl.load(pointers, mask=inside[:, None] & (dims < D)[None, :], other=0.0)
+    elif D < D_PAD:
+        return tl.load(pointers, mask=(dims < D)[None, :], other=0.0)
+    else:
+        return tl.load(pointers)
+
+
+@triton.jit
+def _sweep(
+    total,  # [ROWS, DV_PAD] float32: values seen so far, weighted
+    peak,  # [ROWS] float32: their highest score, in base two
+    mass,  # [ROWS] float32: their weight
+    query,  # [ROWS, DK_PAD]
+    positions,  # [ROWS] of the queries
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    table,
+    column_stride,
+    dropped,
+    num_sink_blocks,
+    kv_head,
+    scale,
+    softcap,
+    window,
+    first,
+    last,
+    KV_HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    DK_PAD: tl.constexpr,
+    DV_PAD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    BEYOND: tl.constexpr,  # keys that the window has left behind, rather than those inside it
+    MASKED: tl.constexpr,  # whether a query may not see a key from ``first`` to ``last``
+):
+    """Go on over keys ``first`` to ``last``."""
+    for begin in range(first, last, COLUMNS):
+        key_positions = begin + tl.arange(0, COLUMNS)
+        inside = key_positions < last
+        column = key_positions // BLOCK
+        column = tl.where(column < num_sink_blocks, column, column - dropped)
+        if MASKED:
+            block = tl.load(table + column * column_stride, mask=inside, other=0)
+        else:
+            block = tl.load(table + column * column_stride)
+        places = (block * KV_HEADS + kv_head) * BLOCK + key_positions % BLOCK
+        key = _load_rows(keys, places, inside, DK, DK_PAD, MASKED)
+        if key_scales is not None:
+            key = key.to(tl.float32)  # no type of a cache is wider, or loses by it
+        key = key.to(query.dtype)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        if key_scales is not None:
+            scores *= tl.load(key_scales + places, mask=inside, other=0.0)[None, :]
+        if SOFTCAP:
+            scores = softcap * tanh(scores / softcap)
+        scores *= _LOG2_E
+        if MASKED:
+            if BEYOND:
+                seen = key_positions[None, :] <= positions[:, None] - window
+            else:
+                seen = key_positions[None, :] <= positions[:, None]
+                seen &= key_positions[None, :] > positions[:, None] - window
+            scores = tl.where(seen & inside[None, :], scores, -float("inf"))
+        higher = tl.maximum(peak, tl.max(scores, axis=1))
+        # Where nothing was seen yet, any number will do in place of minus infinity.
+        level = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp2(scores - level[:, None])
+        fade = tl.exp2(peak - level)
+        mass = mass * fade + tl.sum(weights, axis=1)
+        value = _load_rows(values, places, inside, DV, DV_PAD, MASKED)
+        if value_scales is not None:
+            factors = tl.load(value_scales + places, mask=inside, other=0.0)
+            value = value.to(tl.float32) * factors[:, None]
+        value = value.to(query.dtype)
+        total = total * fade[:, None]
+        total = tl.dot(weights.to(value.dtype), value, total, input_precision="ieee")
+        peak = higher
+    return total, peak, mass
+
+
+# Numbers and addresses that change from step to step must not make new programs.
+@triton.jit(
+    do_not_specialize=["table_stride", "column_stride", "num_sink_blocks", "window", "num_sinks"],
+    do_not_specialize_on_alignment=["starts", "contexts", "block_tables", "num_dropped"],
+)
+def attend(
+    query,  # [T, H, DK], contiguous
+    sink_query,  # the same, or None
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    out,  # [T, H, DV]
+    parts,  # [items, KV_HEADS, ROWS, DV] float32
+    stats,  # [items, KV_HEADS, ROWS, 2] float32: peak and mass
+    items,
+    starts,
+    contexts,
+    block_tables,
+    table_stride,
+    column_stride,
+    num_dropped,
+    num_sink_blocks,
+    scale,
+    softcap,
+    window,
+    num_sinks,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    DK_PAD: tl.constexpr,
+    DV_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    ROWS: tl.constexpr,  # power of two, at least TILE times the heads that share a key head
+    COLUMNS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,  # whether there is one
+    SINKS: tl.constexpr,
+):
+    """Program (i, h) computes work item i for key head h."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    number = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    item = items + number * FIELDS
+    seq = tl.load(item)
+    if seq < 0:
+        return
+    tile, first, last = tl.load(item + 1), tl.load(item + 2), tl.load(item + 3)
+    index, num_segments = tl.load(item + 4), tl.load(item + 5)
+    start = tl.load(starts + seq)
+    new = (tl.load(starts + seq + 1) - start).to(tl.int32)
+    context = tl.load(contexts + seq).to(tl.int32)
+    table = block_tables + seq.to(tl.int64) * table_stride
+    dropped = tl.load(num_dropped + seq).to(tl.int32)
+
+    rows = tl.arange(0, ROWS)
+    token = tile * TILE + rows // GROUP
+    real = (rows < TILE * GROUP) & (token < new)
+    positions = context - new + token
+    oldest = context - new + tile * TILE
+    heads = (start + token) * HEADS + kv_head * GROUP + rows % GROUP  # of all tokens' heads
+    total = tl.zeros((ROWS, DV_PAD), tl.float32)
+    peak = tl.full((ROWS,), -float("inf"), tl.float32)
+    mass = tl.zeros((ROWS,), tl.float32)
+    if SINKS:
+        newest = tl.minimum(oldest + TILE, context) - 1
+        beyond = tl.where(index == 0, tl.minimum(num_sinks, newest - window + 1), 0)
+        far = _load_rows(sink_query, heads, real, DK, DK_PAD, True)
+        total, peak, mass = _sweep(
+            total, peak, mass, far, positions, keys, values, key_scales, value_scales,
+            table, column_stride, dropped, num_sink_blocks, kv_head,
+            scale, softcap, window, 0, beyond,
+            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
+        )  # fmt: skip
+    near = _load_rows(query, heads, real, DK, DK_PAD, True)
+    plain_last = first
+    if not WINDOW:
+        # Whole tiles of keys that all queries see need no mask.
+        plain_last += (tl.minimum(last, oldest + 1) - first) // COLUMNS * COLUMNS
+        plain_last = tl.maximum(plain_last, first)
+        total, peak, mass = _sweep(
+            total, peak, mass, near, positions, keys, values, key_scales, value_scales,
+            table, column_stride, dropped, num_sink_blocks, kv_head,
+            scale, softcap, window, first, plain_last,
+            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, False,
+        )  # fmt: skip
+    total, peak, mass = _sweep(
+        total, peak, mass, near, positions, keys, values, key_scales, value_scales,
+        table, column_stride, dropped, num_sink_blocks, kv_head,
+        scale, softcap, window, plain_last, last,
+        KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, True,
+    )  # fmt: skip
+
+    dims = tl.arange(0, DV_PAD)
+    stored = real[:, None] & (dims < DV)[None, :]
+    if num_segments == 1:
+        # A sequence without tokens, which pads a batch, gives zeros.
+        result = total / tl.where(mass == 0, 1.0, mass)[:, None]
+        places = out + heads[:, None] * DV + dims[None, :]
+        tl.store(places, result.to(out.dtype.element_ty), mask=stored)
+    else:
+        own = (number.to(tl.int64) * KV_HEADS + kv_head) * ROWS + rows
+        tl.store(parts + own[:, None] * DV + dims[None, :], total, mask=stored)
+        tl.store(stats + own * 2, peak, mask=real)
+        tl.store(stats + own * 2 + 1, mass, mask=real)
+
+
+@triton.jit(do_not_specialize_on_alignment=["starts"])
+def merge(
+    out,
+    parts,
+    stats,
+    items,
+    starts,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DV: tl.constexpr,
+    DV_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
+    PARTS: tl.constexpr,  # read at once
+):
+    """Program (i, h, r) puts row r together if item i is the first of several segments."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    number = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    row = tl.program_id(2)
+    item = items + number * FIELDS
+    index, num_segments = tl.load(item + 4), tl.load(item + 5)
+    if index > 0 or num_segments == 1:
+        return
+    seq = tl.load(item)
+    start = tl.load(starts + seq)
+    token = start + tl.load(item + 1) * TILE + row // GROUP
+    if token >= tl.load(starts + seq + 1):
+        return
+    dims = tl.arange(0, DV_PAD)
+    total = tl.zeros((DV_PAD,), tl.float32)
+    peak = -float("inf")
+    mass = 0.0
+    for begin in range(0, num_segments, PARTS):
+        segment = begin + tl.arange(0, PARTS)
+        real = segment < num_segments
+        own = ((number + segment) * KV_HEADS + kv_head) * ROWS + row
+        peaks = tl.load(stats + own * 2, mask=real, other=-float("inf"))
+        masses = tl.load(stats + own * 2 + 1, mask=real, other=0.0)
+        part = tl.load(
+            parts + own[:, None] * DV + dims[None, :],
+            mask=real[:, None] & (dims < DV)[None, :],
+            other=0.0,
+        )
+        higher = tl.maximum(peak, tl.max(peaks, axis=0))
+        level = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp2(peaks - level)
+        fade = tl.exp2(peak - level)
+        mass = mass * fade + tl.sum(weights * masses, axis=0)
+        total = total * fade + tl.sum(weights[:, None] * part, axis=0)
+        peak = higher
+    head = token * HEADS + kv_head * GROUP + row % GROUP
+    result = total / tl.where(mass == 0, 1.0, mass)
+    tl.store(out + head * DV + dims, result.to(out.dtype.element_ty), mask=dims < DV)

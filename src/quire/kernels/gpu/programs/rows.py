@@ -1,0 +1,71 @@
+"""What stands between two matrix products, row by row: norms and activations."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm(
+    x,
+    x_stride,
+    delta,  # None: nothing is added
+    delta_stride,
+    out,  # [rows, width]
+    weight,
+    bias,
+    eps,
+    width,
+    CENTRED: tl.constexpr,
+    WIDTH_PAD: tl.constexpr,
+):
+    """Program r: row r of x, with delta added in place, normalised."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, WIDTH_PAD)
+    mask = dims < width
+    total = tl.load(x + row * x_stride + dims, mask=mask, other=0.0)
+    if delta is not None:
+        added = tl.load(delta + row * delta_stride + dims, mask=mask, other=0.0)
+        total = (total.to(tl.float32) + added.to(tl.float32)).to(total.dtype)
+        tl.store(x + row * x_stride + dims, total, mask=mask)
+    wide = total.to(tl.float32)
+    if CENTRED:
+        wide = tl.where(mask, wide - tl.sum(wide, axis=0) / width, 0.0)
+    result = wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
+    if weight is not None:
+        result *= tl.load(weight + dims, mask=mask, other=0.0).to(tl.float32)
+    if bias is not None:
+        result += tl.load(bias + dims, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row * width + dims, result.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def activate(
+    x,
+    x_stride,
+    out,  # [rows, width]
+    width,
+    KIND: tl.constexpr,  # silu, gelu, gelu_tanh or relu
+    GATED: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Program (r, p): ``STEP`` elements of row r."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
+    mask = dims < width
+    source = x + row * x_stride + dims
+    gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    if KIND == "silu":
+        result = gate * tl.sigmoid(gate)
+    elif KIND == "gelu":
+        result = 0.5 * gate * (1 + tl.erf(gate * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
+        # (1 + tanh(z)) / 2 is sigmoid(2 z).
+        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        result = gate * tl.sigmoid(2 * inner)
+    else:
+        result = tl.where(gate < 0, 0.0, gate)
+    if GATED:
+        result *= tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row * width + dims, result.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,105 @@
+"""A step's attention as lists of work items, made on the device."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from quire.kernels.gpu.programs import plan
+from quire.kernels.gpu.tiles import Tile, Tiles
+from quire.kernels.ops import AttentionBatch
+
+NO_WINDOW = 2**30
+_CHUNK = 128
+
+
+class Work(NamedTuple):
+    """Items of either the sequences with one new token or those with several."""
+
+    items: Tensor  # [capacity, fields] int32
+    tile: Tile
+    tokens: int  # new tokens of a tile
+    split: bool  # whether a tile's keys may be several segments
+
+
+class _Geometry(NamedTuple):
+    """What work lists depend on beside the batch."""
+
+    group: int  # query heads that share a key head
+    kv_heads: int
+    window: int
+    tiles: Tiles
+
+
+class GPUPlan:
+    """A step's batch on the device, and its work lists, each made when a layer first asks."""
+
+    def __init__(self, batch: AttentionBatch, num_processors: int) -> None:
+        bounds = batch.query_starts
+        self.batch = batch
+        self.starts = batch.starts
+        self._num_processors = num_processors
+        self._new = [last - first for first, last in pairwise(bounds)]
+        self._known: dict[_Geometry, list[Work]] = {}
+
+    def work(self, heads: int, kv_heads: int, window: int | None, tiles: Tiles) -> list[Work]:
+        """The lists for layers of this kind."""
+        geometry = _Geometry(heads // kv_heads, kv_heads, window or NO_WINDOW, tiles)
+        if geometry not in self._known:
+            self._known[geometry] = [
+                work
+                for work in (self._single(geometry), self._several(geometry))
+                if work is not None
+            ]
+        return self._known[geometry]
+
+    def _single(self, geometry: _Geometry) -> Work | None:
+        count = sum(new == 1 for new in self._new)
+        if not count:
+            return None
+        tile = geometry.tiles.single
+        tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
+        return self._list(geometry, tile, 1, count, self._most_segments(geometry))
+
+    def _several(self, geometry: _Geometry) -> Work | None:
+        tile = geometry.tiles.several
+        tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
+        tokens = tile.rows // geometry.group
+        count = sum(-(-new // tokens) for new in self._new if new > 1)
+        if not count:
+            return None
+        most = self._most_segments(geometry)
+        # Tiles that fill the device by themselves are not split: parts of many rows are large.
+        return self._list(geometry, tile, tokens, count, most if count < most else 0)
+
+    def _most_segments(self, geometry: _Geometry) -> int:
+        """So many segments, for each key head, fill the device."""
+        programs = self._num_processors * geometry.tiles.programs_per_processor
+        return -(-programs // geometry.kv_heads)
+
+    def _list(
+        self, geometry: _Geometry, tile: Tile, tokens: int, num_tiles: int, most_segments: int
+    ) -> Work:
+        """``most_segments`` 0: every tile's keys are one segment."""
+        capacity, num_seqs = num_tiles + most_segments, len(self._new)
+        items = self.starts.new_empty((capacity, plan.FIELDS.value), dtype=torch.int32)
+        plan.list_items[(num_seqs + 1,)](
+            items,
+            self.starts,
+            self.batch.context_lens,
+            num_seqs,
+            capacity,
+            most_segments or 1,
+            geometry.tiles.least_segment if most_segments else NO_WINDOW,
+            geometry.window,
+            TILE=tokens,
+            SINGLE=tokens == 1,
+            COLUMNS=tile.columns,
+            SEQS=triton.next_power_of_2(num_seqs),
+            CHUNK=_CHUNK,
+        )
+        return Work(items, tile, tokens, most_segments > 0)

@@ -1,0 +1,107 @@
+"""The engine on a GPU: the CPU's tokens, replayed or launched anew, within its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams
+from quire.errors import ConfigError
+from support.hf_reference import random_prompts
+
+ModelDir = Callable[[str], Path]
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+SAMPLED = SamplingParams(n=4, seed=5, max_tokens=24, ignore_eos=True)
+PROMPTS = random_prompts(33, 41, 37, 3)
+
+
+def tokens(directory: Path, params: SamplingParams, **options: Any) -> list[list[int]]:
+    llm = LLM(directory, max_model_len=128, max_num_seqs=16, **options)
+    outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+    return [list(one.token_ids) for output in outputs for one in output.outputs]
+
+
+@pytest.fixture(autouse=True)
+def exact_products() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_window", "qwen3", "longrope", "opt", "gpt2"])
+def test_greedy_tokens_in_float32_are_the_cpus(family: str, model_dir: ModelDir) -> None:
+    directory, options = model_dir(family), {"dtype": "float32", "block_size": 4}
+    on_cpu = tokens(directory, GREEDY, device="cpu", **options)
+    on_gpu = tokens(directory, GREEDY, device="cuda", gpu_memory_utilization=0.3, **options)
+    assert on_gpu == on_cpu
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_replayed_and_launched_steps_agree(dtype: str, model_dir: ModelDir) -> None:
+    directory = model_dir("llama")
+    options = {"dtype": dtype, "device": "cuda", "gpu_memory_utilization": 0.3}
+    replayed = tokens(directory, SAMPLED, **options)
+    assert tokens(directory, SAMPLED, enforce_eager=True, **options) == replayed
+
+
+def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: ModelDir) -> None:
+    from quire.execution.gpu.assembly import Limits, OnGPU
+    from quire.execution.lanes import Lane
+    from quire.model import load_model
+    from support.chunks import decode_chunks
+
+    device = torch.device("cuda", 0)
+    model = load_model(model_dir("llama"), "bfloat16", device=device)
+    found = []
+    for eager in (False, True):
+        placement = OnGPU(device, Limits(4, 8, 64, 0.3, eager))
+        with placement.turn():
+            placement.executor(model, [Lane((0, 1), 64)], model.dtype)
+        with torch.inference_mode():
+            found.append(
+                [
+                    placement.parts.forward(chunks, range(len(chunks))).asked
+                    for chunks in decode_chunks()
+                ]
+            )
+    for replayed, launched in zip(*found, strict=True):
+        assert torch.equal(replayed, launched)
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute", "auto"])
+def test_preemption_does_not_change_tokens(mode: str, model_dir: ModelDir) -> None:
+    directory = model_dir("llama")
+    options = {"dtype": "float32", "device": "cuda", "gpu_memory_utilization": 0.3, "block_size": 4}
+    roomy = tokens(directory, SAMPLED, **options)
+    space = 0.0 if mode == "recompute" else 0.01
+    small = tokens(
+        directory,
+        SAMPLED,
+        kv_cache_memory_bytes=50 * 4 * 1024,
+        preemption_mode=mode,
+        swap_space=space,
+        **options,
+    )
+    assert small == roomy
+
+
+def test_the_pool_keeps_to_its_share(model_dir: ModelDir) -> None:
+    free, total = torch.cuda.mem_get_info()
+    llm = LLM(model_dir("llama"), device="cuda", gpu_memory_utilization=0.25, max_num_seqs=2000)
+    taken = free - torch.cuda.mem_get_info()[0]
+    assert llm.capacity.pool_bytes <= taken <= 0.27 * total
+    with pytest.raises(ConfigError, match="gpu_memory_utilization"):
+        LLM(model_dir("llama"), device="cuda", gpu_memory_utilization=1.0)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
+def test_a_quantised_cache_is_smaller_and_gives_nearly_the_same(
+    kv_cache_dtype: str, model_dir: ModelDir
+) -> None:
+    options = {"dtype": "float32", "device": "cuda", "gpu_memory_utilization": 0.3}
+    exact = tokens(model_dir("llama"), GREEDY, **options)
+    found = tokens(model_dir("llama"), GREEDY, kv_cache_dtype=kv_cache_dtype, **options)
+    assert [one[0] for one in found] == [one[0] for one in exact]

@@ -1,0 +1,173 @@
+"""The GPU kernels on tensors in main memory: in Triton's interpreter, or by way of a GPU."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire.kernels.gpu.support import DTYPES
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    LaneTables,
+    LayerKV,
+    Norm,
+    Rotation,
+)
+
+__all__ = ["DTYPES", "TRITON", "ByWayOfTheGPU", "triton_kernels"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# A parameter of tests over kernels, where they can run.
+TRITON = ("triton",) if find_spec("triton") and (INTERPRETED or torch.cuda.is_available()) else ()
+
+
+def triton_kernels() -> Kernels:
+    """Cut so fine that the short sequences of tests are split, and their parts merged."""
+    from quire.kernels.gpu.kernels import GPUKernels
+    from quire.kernels.gpu.tiles import Tile, Tiles
+
+    tiles = Tiles(Tile(16, 16, 4, 2), Tile(32, 32, 4, 2), 32)
+    if INTERPRETED:
+        _mend_the_interpreter()
+        return GPUKernels((9, 0), 16, tiles)
+    traits = torch.cuda.get_device_properties()
+    return ByWayOfTheGPU(GPUKernels((traits.major, traits.minor), 16, tiles))
+
+
+class ByWayOfTheGPU:
+    """``Kernels`` that carry everything to the GPU and back."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def plan(self, batch: AttentionBatch) -> Any:
+        lanes = tuple(
+            LaneTables(*(table.cuda() for table in lane[:3]), lane.num_sink_blocks)
+            for lane in batch.lanes
+        )
+        moved = replace(
+            batch,
+            positions=batch.positions.cuda(),
+            context_lens=batch.context_lens.cuda(),
+            prompt_lens=batch.prompt_lens.cuda(),
+            lanes=lanes,
+        )
+        return self._kernels.plan(moved)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: LayerKV,
+        spec: AttentionSpec,
+        plan: Any,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        moved = _kv_on_gpu(kv)
+        out = self._kernels.attend(
+            query.cuda(),
+            key.cuda(),
+            value.cuda(),
+            moved,
+            replace(
+                spec,
+                query_norm=_norm_on_gpu(spec.query_norm),
+                key_norm=_norm_on_gpu(spec.key_norm),
+            ),
+            plan,
+            None if rotation is None else Rotation(*map(_on_gpu, rotation)),
+        )
+        _copy_back(moved, kv)
+        return out.cpu()
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        return self._kernels.norm(x.cuda(), _norm_on_gpu(norm) or norm).cpu()
+
+    def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
+        total = x.cuda()
+        out = self._kernels.add_norm(total, delta.cuda(), _norm_on_gpu(norm) or norm)
+        x.copy_(total)
+        return out.cpu()
+
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        return self._kernels.activate(x.cuda(), activation, gated).cpu()
+
+    def copy_blocks(
+        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        origin = _kv_on_gpu(source)
+        destination = origin if source is target else _kv_on_gpu(target)
+        self._kernels.copy_blocks(origin, destination, pairs)
+        _copy_back(destination, target)
+
+
+def _mend_the_interpreter() -> None:
+    """Let it do to bfloat16 what GPUs do, and say nothing of infinities.
+
+    As it comes, it cuts numbers off where they should be rounded, and multiplies matrices as if
+    their bits were integers.
+    """
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.interpreter_builder
+    if "create_dot" in vars(builder):
+        return
+    cast, convert, multiply = builder.cast_impl, builder.create_fp_to_fp, builder.create_dot
+
+    narrow = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn}
+
+    def rounded(source: Any, dtype: Any, *rest: Any) -> Any:
+        known = narrow.get(dtype.scalar)
+        if source.dtype.scalar != tl.float32 or known is None:
+            return (convert if rest else cast)(source, dtype, *rest)
+        bits = torch.from_numpy(np.array(source.data)).to(known)
+        raw = bits.view(torch.int16 if known.itemsize == 2 else torch.uint8).numpy()
+        return interpreter.TensorHandle(raw.view(f"u{known.itemsize}"), dtype.scalar)
+
+    def create_dot(a: Any, b: Any, *rest: Any) -> Any:
+        wide = (cast(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
+        return multiply(*wide, *rest)
+
+    builder.cast_impl = builder.create_fp_to_fp = rounded
+    builder.create_dot = create_dot
+    run = interpreter.GridExecutor.__call__
+
+    def quietly(*arguments: Any, **named: Any) -> Any:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "All-NaN")
+            return run(*arguments, **named)
+
+    interpreter.GridExecutor.__call__ = quietly
+
+
+def _on_gpu(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.cuda()
+
+
+def _kv_on_gpu(kv: LayerKV) -> LayerKV:
+    scales = _on_gpu(kv.key_scales), _on_gpu(kv.value_scales)
+    return LayerKV(kv.keys.cuda(), kv.values.cuda(), kv.lane, *scales)
+
+
+def _copy_back(moved: LayerKV, kv: LayerKV) -> None:
+    for mine, theirs in zip(moved.parts, kv.parts, strict=True):
+        theirs.copy_(mine)
+
+
+def _norm_on_gpu(norm: Norm | None) -> Norm | None:
+    if norm is None:
+        return None
+    return norm._replace(weight=_on_gpu(norm.weight), bias=_on_gpu(norm.bias))

@@ -1,0 +1,110 @@
+"""An engine put together as on a GPU, its kernels interpreted, gives the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams, build
+from quire.execution.executor import ModelExecutor
+from quire.execution.lanes import Lane
+from quire.execution.measure import measure_recovery
+from quire.execution.placement import Room
+from quire.model import Model
+from quire.scheduling import RecoveryCosts
+from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.hf_reference import random_prompts
+
+pytestmark = pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
+
+ModelDir = Callable[[str], Path]
+
+BLOCK_SIZE = 4
+
+
+class Interpreted:
+    """``OnGPU`` without the GPU: main memory is the device's."""
+
+    device = torch.device("cpu")
+    host_blocks = "in main memory"
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def admit(self, weight_bytes: int) -> None:
+        assert weight_bytes > 0
+
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+        return Room(2**30, 1.0)
+
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+        from quire.execution.gpu.forward import DeviceForward
+        from quire.execution.gpu.graphs import NoRecorder, graph_sizes
+        from quire.execution.gpu.inputs import DeviceInputs
+        from quire.execution.gpu.kv_cache import DeviceKVCache
+
+        self.lanes = lanes
+        self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, self.device)
+        inputs = DeviceInputs(
+            self.device,
+            2048,
+            8,
+            64,
+            [lane.num_sink_blocks(BLOCK_SIZE) for lane in lanes],
+            BLOCK_SIZE,
+        )
+        forward = DeviceForward(model, self.cache, triton_kernels(), inputs)
+        forward.record(graph_sizes(8), NoRecorder())
+        self.built = ModelExecutor(model, self.cache, forward)
+        return self.built
+
+    def recovery_costs(self) -> RecoveryCosts:
+        return measure_recovery(self.built, self.cache, self.lanes, BLOCK_SIZE)
+
+
+def generate(
+    directory: Path, blocks: int, prompts: list[list[int]], params: SamplingParams, **options: Any
+) -> tuple[list[list[int]], int]:
+    """Every output's tokens, and how many sequences were swapped."""
+    # Two layers with two heads of 16 dimensions: in int8 a number and its scale take less.
+    bytes_per_token = 2 * 2 * 2 * (16 + 4) if options.get("kv_cache_dtype") == "int8" else 512
+    llm = LLM(
+        directory,
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        max_model_len=64,
+        max_num_seqs=8,
+        kv_cache_memory_bytes=blocks * BLOCK_SIZE * bytes_per_token,
+        **options,
+    )
+    assert llm.capacity.num_blocks == blocks
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    tokens = [list(one.token_ids) for output in outputs for one in output.outputs]
+    return tokens, sum(output.metrics.num_swaps for output in outputs)
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_tokens_are_those_of_the_cpu_engine(
+    kv_cache_dtype: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though sequences fork, and are swapped for want of room."""
+    directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
+    params = SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True)
+    expected, _ = generate(directory, 64, prompts, params, kv_cache_dtype=kv_cache_dtype)
+    monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
+    found, num_swaps = generate(
+        directory,
+        16,
+        prompts,
+        params,
+        kv_cache_dtype=kv_cache_dtype,
+        swap_space=0.001,
+        preemption_mode="swap",
+    )
+    assert found == expected
+    assert num_swaps > 0

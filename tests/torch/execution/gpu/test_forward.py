@@ -1,0 +1,120 @@
+"""Chunks through the device's executor give what they give in main memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.execution.executor import ModelExecutor
+from quire.execution.forward import DirectForward, Hidden
+from quire.execution.gpu.forward import DeviceForward
+from quire.execution.gpu.inputs import DeviceInputs
+from quire.execution.gpu.worst_step import worst_step
+from quire.execution.kv_cache import KVCache
+from quire.execution.lanes import Lane, layers_by_window
+from quire.kernels.ops import Kernels
+from quire.kernels.reference import ReferenceKernels
+from quire.model import Model, load_model
+from support.chunks import make_chunk
+from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+
+ModelDir = Callable[[str], Path]
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 12
+
+
+class Recorder:
+    """Keeps what was recorded, and gives its result in the same tensor each time."""
+
+    def __init__(self) -> None:
+        self.replayed = 0
+
+    def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        result = compute().clone()
+
+        def replay() -> Tensor:
+            self.replayed += 1
+            return result.copy_(compute())
+
+        return replay
+
+
+STEPS = [
+    [make_chunk(0, 0, 7), make_chunk(1, 0, 3)],
+    [make_chunk(0, 7, 1), make_chunk(1, 3, 2), make_chunk(2, 0, 1)],
+    [make_chunk(0, 8, 1), make_chunk(1, 5, 1), make_chunk(2, 1, 1)],
+    [make_chunk(1, 6, 1)],
+    [make_chunk(seq_id, start, 1) for seq_id, start in ((2, 2), (0, 9), (1, 7))],
+]
+
+
+def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[Hidden], int]:
+    """Every step's hidden states; ``sizes`` None: in main memory; and how many were replayed."""
+    lanes = [Lane(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
+    cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, kernels)
+    recorder = Recorder()
+    forward: DirectForward | DeviceForward = DirectForward(model, cache, kernels)
+    if sizes is not None:
+        inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, [0] * len(lanes), BLOCK_SIZE)
+        forward = DeviceForward(model, cache, kernels, inputs)
+        if sizes:
+            forward.record(sizes, recorder)
+    found = []
+    for step in STEPS:
+        chunks = [
+            chunk._replace(table=chunk.table._replace(further=(chunk.table,) * (len(lanes) - 1)))
+            for chunk in step
+        ]
+        ends = [sum(len(c.token_ids) for c in chunks[: i + 1]) - 1 for i in range(len(chunks))]
+        with torch.inference_mode():
+            states, asked = forward(chunks, ends)
+        found.append(Hidden(states[: ends[-1] + 1].clone(), asked.clone()))
+    return found, recorder.replayed
+
+
+@pytest.mark.parametrize("family", ["llama", "opt", "qwen2_window"])
+def test_eager_steps_equal_those_in_main_memory(family: str, model_dir: ModelDir) -> None:
+    model = load_model(model_dir(family), "float32")
+    expected, _ = run(model, ReferenceKernels(), None)
+    found, _ = run(model, ReferenceKernels(), [])
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine.states, theirs.states)
+        assert torch.equal(mine.asked, theirs.asked)
+
+
+@pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
+def test_replayed_decodes_equal_unpadded_ones(model_dir: ModelDir) -> None:
+    model = load_model(model_dir("longrope"), "float32")
+    eager, none = run(model, triton_kernels(), [])
+    replayed, count = run(model, triton_kernels(), [1, 4])
+    exact, _ = run(model, ReferenceKernels(), None)
+    assert none == 0
+    assert count == sum(all(len(c.token_ids) == 1 for c in step) for step in STEPS)
+    for first, second, judge in zip(eager, replayed, exact, strict=True):
+        # Products of more rows may round otherwise.
+        assert (first.states - second.states).abs().max() < 1e-4
+        assert (first.asked - second.asked).abs().max() < 1e-4
+        assert (second.states - judge.states).abs().max() < 1e-3
+
+
+def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
+    model = load_model(model_dir("llama"), "float32")
+    cache = KVCache(model.kv_shapes, [Lane((0, 1), 1)], BLOCK_SIZE, model.dtype, ReferenceKernels())
+    forward = DirectForward(model, cache, ReferenceKernels())
+    step = worst_step(600, 7, model.max_positions, BLOCK_SIZE, [0])
+    assert step.num_tokens == 600
+    assert len(step.chunks) == 7
+    assert max(len(chunk.token_ids) for chunk in step.chunks) <= model.max_positions
+    result = ModelExecutor(model, cache, forward).execute(step)
+    assert len(result.samples) == 7
+
+
+def test_a_small_worst_step_has_no_more_sequences_than_tokens() -> None:
+    step = worst_step(3, 7, 256, BLOCK_SIZE, [0, 1])
+    assert step.num_tokens == len(step.chunks) == 3
+    assert all(len(chunk.table.lanes) == 2 for chunk in step.chunks)

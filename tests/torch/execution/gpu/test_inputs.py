@@ -1,0 +1,128 @@
+"""Batches in the buffer equal the batches they were made from."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.execution.batch import build_batch
+from quire.execution.gpu.inputs import DeviceInputs, Inputs
+from quire.kernels.ops import AttentionBatch
+from quire.memory import BlockTable
+from quire.scheduling import Chunk, Request, SamplingParams
+
+BLOCK_SIZE = 4
+MAX_WIDTH = 12
+CPU = torch.device("cpu")
+
+
+def make_chunks(lengths: list[tuple[int, int]], num_lanes: int, seed: int) -> list[Chunk]:
+    """(start, new tokens) of each sequence; blocks at random, with spare ones at the end."""
+    source = random.Random(seed)
+    chunks = []
+    for seq_id, (start, count) in enumerate(lengths):
+        width = -(-(start + count) // BLOCK_SIZE) + source.randrange(3)
+        lanes = []
+        for lane in range(num_lanes):
+            dropped = min(lane, start // BLOCK_SIZE)
+            ids = tuple(source.randrange(1000) for _ in range(width - dropped))
+            lanes.append(BlockTable(ids, start + count, dropped))
+        table = lanes[0]._replace(further=tuple(lanes[1:]))
+        request = Request(str(seq_id), (1,) * (start + 1), SamplingParams(), 1, 0)
+        tokens = [source.randrange(300) for _ in range(count)]
+        chunks.append(Chunk(seq_id, request, 0, tokens, start, table, 1, (), start + 1))
+    return chunks
+
+
+def make_inputs(num_lanes: int = 1) -> DeviceInputs:
+    return DeviceInputs(CPU, 64, 8, MAX_WIDTH, [0] * num_lanes, BLOCK_SIZE)
+
+
+def assert_same(found: AttentionBatch, expected: AttentionBatch) -> None:
+    seqs, tokens = len(expected.context_lens), len(expected.positions)
+    assert found.query_starts[: seqs + 1] == expected.query_starts
+    assert found.starts[: seqs + 1].tolist() == list(expected.query_starts)
+    assert torch.equal(found.positions[:tokens], expected.positions)
+    assert torch.equal(found.context_lens[:seqs], expected.context_lens)
+    assert torch.equal(found.prompt_lens[:seqs], expected.prompt_lens)
+    assert found.block_size == expected.block_size
+    for mine, theirs in zip(found.lanes, expected.lanes, strict=True):
+        assert torch.equal(mine.slots[:tokens], theirs.slots)
+        assert torch.equal(mine.num_dropped[:seqs], theirs.num_dropped)
+        width = min(MAX_WIDTH, theirs.block_tables.shape[1])
+        assert torch.equal(mine.block_tables[:seqs, :width], theirs.block_tables[:, :width])
+
+
+@pytest.mark.parametrize("num_lanes", [1, 2, 3])
+def test_every_load_equals_a_fresh_batch(num_lanes: int) -> None:
+    """One after another into the same buffer, so nothing of the last one may be left."""
+    inputs, source = make_inputs(num_lanes), random.Random(0)
+    for seed in range(30):
+        lengths = [
+            (source.randrange(30), source.randint(1, 7)) for _ in range(source.randint(1, 8))
+        ]
+        token_ids, batch = build_batch(make_chunks(lengths, num_lanes, seed), BLOCK_SIZE)
+        rows = sorted(source.sample(range(len(token_ids)), source.randint(0, len(lengths))))
+        loaded = inputs.load(token_ids, batch, rows)
+        assert torch.equal(loaded.token_ids, token_ids)
+        assert loaded.asked.tolist() == rows
+        assert_same(loaded.batch, batch)
+        assert len(loaded.batch.positions) == len(token_ids)
+        assert len(loaded.batch.context_lens) == len(lengths)
+
+
+def addresses(loaded: Inputs) -> list[int]:
+    batch = loaded.batch
+    tensors: list[Tensor] = [
+        loaded.token_ids,
+        batch.positions,
+        batch.starts,
+        batch.context_lens,
+        batch.prompt_lens,
+    ]
+    for lane in batch.lanes:
+        tensors += lane[:3]
+    return [tensor.data_ptr() for tensor in tensors] + [
+        lane.block_tables.stride(1) for lane in batch.lanes
+    ]
+
+
+def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing() -> None:
+    inputs = make_inputs(2)
+    places = addresses(inputs.load_idle(8))
+    for count in (8, 3, 5, 1):
+        chunks = make_chunks([(7 * i, 1) for i in range(count)], 2, seed=count)
+        token_ids, batch = build_batch(chunks, BLOCK_SIZE)
+        loaded = inputs.load(token_ids, batch, range(count), num_seqs=8)
+        assert addresses(loaded) == places
+        assert_same(loaded.batch, batch)
+        assert torch.equal(loaded.token_ids[:count], token_ids)
+        assert loaded.batch.query_starts == tuple(range(9))
+        assert loaded.batch.starts.tolist() == list(range(9))
+        assert loaded.batch.context_lens[count:].tolist() == [0] * (8 - count)
+        assert loaded.token_ids[count:].tolist() == [0] * (8 - count)
+        for lane in loaded.batch.lanes:
+            assert lane.slots[count:].tolist() == [-1] * (8 - count)
+
+
+def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only what is used of it."""
+    inputs = make_inputs()
+    token_ids, batch = build_batch(make_chunks([(5, 1), (9, 1)], 1, 0), BLOCK_SIZE)
+    device_buffer = inputs._device
+    copied: list[int] = []
+    copy = Tensor.copy_
+
+    def count(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        if target.untyped_storage().data_ptr() == device_buffer.untyped_storage().data_ptr():
+            copied.append(len(target))
+        return copy(target, source, non_blocking)
+
+    monkeypatch.setattr(Tensor, "copy_", count)
+    inputs.load(token_ids, batch, [0, 1])
+    width = batch.lanes[0].block_tables.shape[1]
+    # ids, positions and slots of 2 tokens; 3 bounds; 4 numbers and a row of the table for 2.
+    assert copied == [3 * 2 + 3 + 4 * 2 + 2 * width]
