@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import quire.execution.executor as executor_module
+import quire.execution.forward as forward_module
 from quire import LLM
 from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
@@ -90,7 +91,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     for linear in linear_classes():
         clock.watch(linear, "forward" if linear is torch.nn.Linear else "__call__", "products")
     executor = llm.engine.executor
-    parts = vars(executor).values()
+    parts = vars(executor._forward).values()
     kernels = next(type(part) for part in parts if hasattr(part, "attend"))
     model = next(type(part) for part in parts if hasattr(part, "logits"))
     for name in dir(kernels):
@@ -101,7 +102,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     clock.watch(model, "logits", "rest of the model")
     clock.watch(executor_module, "_sample", "sampling")
     clock.watch(executor_module, "_find_candidates", "sampling")
-    clock.watch(executor_module, "build_batch", "batch building")
+    clock.watch(forward_module, "build_batch", "batch building")
     clock.watch(type(executor), "execute", "executor")
     clock.watch(type(llm.engine.scheduler), "schedule", "scheduling")
     clock.watch(type(llm.engine.scheduler), "update", "scheduling")
