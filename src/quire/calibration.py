@@ -90,8 +90,13 @@ def fit(measured: Measured, per_copied_block: float, per_swapped_block: float) -
         for work in measured
     ]  # fmt: skip
     seconds = np.array(list(measured.values()))
-    *line, per_seq, per_context, per_pair = _robust(np.array(rows) / seconds[:, None]).tolist()
-    line = np.maximum.accumulate(np.maximum(line, 1e-7)).tolist()  # more tokens take no less
+    matrix = np.array(rows)
+    # In steps from knot to knot, none negative, so that more tokens never take less.
+    count = len(knots)
+    matrix[:, :count] = matrix[:, :count] @ np.tri(count)
+    solution = _robust(matrix / seconds[:, None])
+    line = np.maximum(np.tri(count) @ solution[:count], 1e-7).tolist()
+    per_seq, per_context, per_pair = solution[count:].tolist()
     return CalibratedCosts(
         knots, tuple(line), per_seq, per_context, per_pair, per_copied_block, per_swapped_block
     )
@@ -110,23 +115,32 @@ def non_negative_least_squares(
     matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]],
     target: Vector,
 ) -> Vector:
-    """x >= 0 that minimises |matrix x - target|, by coordinate descent.
+    """x >= 0 that minimises |matrix x - target| (Lawson and Hanson, 1974, chapter 23).
 
     matrix [rows, columns], target [rows].
     """
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0.0] = 1.0
     unit = matrix / scale
-    products, wanted = unit.T @ unit, unit.T @ target
-    x = np.zeros(len(wanted))
-    for _ in range(20_000):
-        before = x.copy()
-        for i in range(len(x)):
-            if products[i, i]:
-                rest = wanted[i] - products[i] @ x + products[i, i] * x[i]
-                x[i] = max(0.0, rest / products[i, i])
-        if np.abs(x - before).max() <= 1e-10 * max(1e-30, np.abs(x).max()):
+    x = np.zeros(unit.shape[1])
+    free = np.zeros(unit.shape[1], dtype=bool)  # columns that are not held at 0
+    for _ in range(3 * unit.shape[1]):
+        slope = unit.T @ (target - unit @ x)
+        slope[free] = -np.inf
+        if slope.max() <= 1e-10 * len(target):
             break
+        free[slope.argmax()] = True
+        while True:
+            best = np.zeros_like(x)
+            best[free] = np.linalg.lstsq(unit[:, free], target, rcond=None)[0]
+            low = free & (best <= 0.0)
+            if not low.any():
+                break
+            # As far towards the best as nothing becomes negative; what becomes 0 stays there.
+            x += (x[low] / (x[low] - best[low] + 1e-300)).min() * (best - x)
+            free &= x > 1e-12
+            x[~free] = 0.0
+        x = best
     solution: Vector = x / scale
     return solution
 
