@@ -17,14 +17,18 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from quire.build import Capacity, build_engine
-from quire.config import EngineConfig
-from quire.engine import Engine
-from quire.metrics import Distribution, RequestMetrics
-from quire.scheduling import SamplingParams
-from quire.simulation import Settings, SimulationResult, Simulator
-from quire.simulation.calibrated import Calibration, read_calibration
-from quire.workload import Trace, TraceRequest
+from quire.threads import wait_passively
+
+wait_passively()  # before torch is loaded
+
+from quire.build import Capacity, build_engine  # noqa: E402
+from quire.config import EngineConfig  # noqa: E402
+from quire.engine import Engine  # noqa: E402
+from quire.metrics import Distribution, RequestMetrics  # noqa: E402
+from quire.scheduling import SamplingParams  # noqa: E402
+from quire.simulation import Settings, SimulationResult, Simulator  # noqa: E402
+from quire.simulation.calibrated import Calibration, read_calibration  # noqa: E402
+from quire.workload import Trace, TraceRequest  # noqa: E402
 
 
 def serve(engine: Engine, requests: list[TraceRequest], speed: float) -> list[RequestMetrics]:

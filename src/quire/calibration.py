@@ -84,14 +84,19 @@ def fit(measured: Measured, per_copied_block: float, per_swapped_block: float) -
     """
     most = max(work.num_tokens for work in measured)
     knots = (*(knot for knot in KNOTS if knot < most), max(2, most))
-    weights = np.array([line_weights(work.num_tokens, knots) for work in measured])
-    # More tokens take no less: what is fitted is by how much each knot lies above the one before.
-    rises = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1]
-    others = [(work.samples, work.decode_context, work.prefill_pairs) for work in measured]
+    rows = [
+        [*line_weights(work.num_tokens, knots), work.samples, work.decode_context,
+         work.prefill_pairs]
+        for work in measured
+    ]  # fmt: skip
     seconds = np.array(list(measured.values()))
-    matrix = np.hstack([rises, np.array(others)]) / seconds[:, None]
-    *steps, per_seq, per_context, per_pair = _robust(matrix).tolist()
-    line = np.cumsum(steps).tolist()
+    matrix = np.array(rows)
+    # In steps from knot to knot, none negative, so that more tokens never take less.
+    count = len(knots)
+    matrix[:, :count] = matrix[:, :count] @ np.tri(count)
+    solution = _robust(matrix / seconds[:, None])
+    line = np.maximum(np.tri(count) @ solution[:count], 1e-7).tolist()
+    per_seq, per_context, per_pair = solution[count:].tolist()
     return CalibratedCosts(
         knots, tuple(line), per_seq, per_context, per_pair, per_copied_block, per_swapped_block
     )
@@ -110,7 +115,7 @@ def non_negative_least_squares(
     matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]],
     target: Vector,
 ) -> Vector:
-    """x >= 0 that minimises |matrix x - target|, by active sets (Lawson and Hanson, 1974).
+    """x >= 0 that minimises |matrix x - target| (Lawson and Hanson, 1974, chapter 23).
 
     matrix [rows, columns], target [rows].
     """
@@ -118,21 +123,22 @@ def non_negative_least_squares(
     scale[scale == 0.0] = 1.0
     unit = matrix / scale
     x = np.zeros(unit.shape[1])
-    free = np.zeros(len(x), dtype=bool)  # columns that are not held at zero
-    for _ in range(3 * len(x)):
-        slope = np.where(free, -np.inf, unit.T @ (target - unit @ x))
-        if slope.max() <= 1e-12 * max(1.0, float(np.abs(target).max())):
+    free = np.zeros(unit.shape[1], dtype=bool)  # columns that are not held at 0
+    for _ in range(3 * unit.shape[1]):
+        slope = unit.T @ (target - unit @ x)
+        slope[free] = -np.inf
+        if slope.max() <= 1e-10 * len(target):
             break
         free[slope.argmax()] = True
         while True:
-            best = np.zeros(len(x))
+            best = np.zeros_like(x)
             best[free] = np.linalg.lstsq(unit[:, free], target, rcond=None)[0]
-            below = free & (best <= 0.0)
-            if not below.any():
+            low = free & (best <= 0.0)
+            if not low.any():
                 break
-            # As far towards the best as all stay positive; what reaches zero is held there.
-            x = x + (x[below] / (x[below] - best[below])).min() * (best - x)
-            free &= x > 1e-15
+            # As far towards the best as nothing becomes negative; what becomes 0 stays there.
+            x += (x[low] / (x[low] - best[low] + 1e-300)).min() * (best - x)
+            free &= x > 1e-12
             x[~free] = 0.0
         x = best
     solution: Vector = x / scale
@@ -151,10 +157,9 @@ def merge(parts: Sequence[Measured] | Iterator[Measured]) -> Measured:
 def _grid(config: EngineConfig, capacity: Capacity) -> Iterator[list[int]]:
     """Lengths of the prompts that are served together, as far as pool and limits go."""
     tokens = min(lane.num_blocks for lane in capacity.lanes) * config.block_size
-    longest = tokens if capacity.max_model_len is None else capacity.max_model_len
     for batch in _BATCHES:
         for length in _LENGTHS:
-            if length + _OUTPUT > longest or batch > config.max_num_seqs:
+            if length + _OUTPUT > capacity.max_model_len or batch > config.max_num_seqs:
                 continue
             if batch * (length + _OUTPUT + config.block_size) > tokens or batch * length > 20_000:
                 continue
