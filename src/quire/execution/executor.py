@@ -42,7 +42,7 @@ class ModelExecutor:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
             logits = self._model.logits(hidden[torch.tensor([row for _, row in rows])])
             chunks = [chunk for chunk, _ in rows]
-            _sample(chunks, logits, result)
+            _sample(chunks, logits, result, self._kernels)
             _find_candidates(chunks, logits, result)
         result.prompt_logprobs.update(
             self._prompt_logprobs(step.chunks, batch.query_starts, hidden)
@@ -66,7 +66,7 @@ class ModelExecutor:
             yield chunk.seq_id, entries
 
 
-def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None:
+def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult, kernels: Kernels) -> None:
     """Draw what each chunk asks for from its row of ``logits`` [chunks, V]."""
     counts = torch.tensor([chunk.num_samples for chunk in chunks])
     rows = [row for chunk in chunks for row in _sample_rows(chunk)]
@@ -74,7 +74,7 @@ def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None
         return
     if len(rows) != len(chunks) or not counts.all():
         logits = logits.repeat_interleave(counts, dim=0)
-    drawn = iter(sample(logits, rows))
+    drawn = iter(sample(logits, rows, kernels.argmax))
     for chunk in chunks:
         own = [next(drawn) for _ in range(chunk.num_samples)]
         good = [one for one in own if one is not None]
