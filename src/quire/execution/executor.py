@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.execution.forward import BlockStore, Forward
 from quire.execution.sampler import SampleRow, beam_candidates, sample, token_logprobs
+from quire.kernels.ops import Kernels
 from quire.model import Model
 from quire.scheduling import Chunk, Step, StepResult, TokenLogprobs
 
@@ -20,10 +21,13 @@ _PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is s
 class ModelExecutor:
     """Executes steps with a model and the pool that holds its keys and values."""
 
-    def __init__(self, model: Model, kv_cache: BlockStore, forward: Forward) -> None:
+    def __init__(
+        self, model: Model, kv_cache: BlockStore, forward: Forward, kernels: Kernels
+    ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._forward = forward
+        self._kernels = kernels
 
     @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
@@ -41,7 +45,7 @@ class ModelExecutor:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
             logits = self._model.logits(hidden.asked)
             chunks = [chunk for chunk, _ in rows]
-            _sample(chunks, logits, result)
+            _sample(chunks, logits, result, self._kernels)
             _find_candidates(chunks, logits, result)
         result.prompt_logprobs.update(self._prompt_logprobs(step.chunks, bounds, hidden.states))
         return result
@@ -63,7 +67,7 @@ class ModelExecutor:
             yield chunk.seq_id, entries
 
 
-def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None:
+def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult, kernels: Kernels) -> None:
     """Draw what each chunk asks for from its row of ``logits`` [chunks, V]."""
     counts = torch.tensor([chunk.num_samples for chunk in chunks])
     rows = [row for chunk in chunks for row in _sample_rows(chunk)]
@@ -71,7 +75,7 @@ def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None
         return
     if len(rows) != len(chunks) or not counts.all():
         logits = logits.repeat_interleave(counts.to(logits.device), dim=0)
-    drawn = iter(sample(logits, rows))
+    drawn = iter(sample(logits, rows, kernels.argmax))
     for chunk in chunks:
         own = [next(drawn) for _ in range(chunk.num_samples)]
         good = [one for one in own if one is not None]

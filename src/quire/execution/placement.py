@@ -82,7 +82,7 @@ class OnCPU:
             model.kv_shapes, lanes, self._block_size, kv_dtype, kernels, self._swap_path
         )
         forward = DirectForward(model, self._kv_cache, kernels)
-        self._executor = ModelExecutor(model, self._kv_cache, forward)
+        self._executor = ModelExecutor(model, self._kv_cache, forward, kernels)
         return self._executor
 
     def recovery_costs(self) -> RecoveryCosts:

@@ -15,7 +15,7 @@ seed, the branch and the position, so a request gives the same tokens in any bat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -37,9 +37,19 @@ _BELOW_ONE = 1.0 - 2.0**-53
 _LOGPROB_ROWS = 64  # rows whose log-probabilities are worked out at once: bounds the memory taken
 
 
+def _torch_argmax(x: Tensor) -> Tensor:
+    return x.argmax(-1)
+
+
 @torch.no_grad()
-def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sample | None]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[SampleRow],
+    argmax: Callable[[Tensor], Tensor] = _torch_argmax,
+) -> list[Sample | None]:
     """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
+
+    ``argmax`` is a ``Kernels.argmax``.
 
     None stands for a row that has no distribution to sample: the model gave NaN, +inf or nothing
     but -inf, or no allowed token is in the vocabulary with a finite logit. The other rows are
@@ -47,7 +57,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[Sample | None]:
     """
     if not rows:
         return []
-    tokens = _choose(logits, rows, bans=True)
+    tokens = _choose(logits, rows, argmax, bans=True)
     samples = [None if token is None else Sample(token) for token in tokens]
     wanted: list[tuple[int, int, int]] = []  # row, token, log-probabilities besides the token's
     for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
@@ -115,9 +125,15 @@ def _token_logprobs(
     ]
 
 
-def _choose(logits: Tensor, rows: Sequence[SampleRow], *, bans: bool) -> list[int | None]:
+def _choose(
+    logits: Tensor,
+    rows: Sequence[SampleRow],
+    argmax: Callable[[Tensor], Tensor],
+    *,
+    bans: bool,
+) -> list[int | None]:
     edited = edit_logits(logits, rows, bans=bans)
-    tokens = edited.argmax(-1)
+    tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
     drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
     if drawn:
@@ -134,7 +150,7 @@ def _choose(logits: Tensor, rows: Sequence[SampleRow], *, bans: bool) -> list[in
         if sound and not math.isfinite(peak):
             stuck.append(i)
     if stuck and bans:
-        again = _choose(logits[stuck], [rows[i] for i in stuck], bans=False)
+        again = _choose(logits[stuck], [rows[i] for i in stuck], argmax, bans=False)
         for i, choice in zip(stuck, again, strict=True):
             chosen[i] = choice
     return chosen

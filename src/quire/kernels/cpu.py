@@ -155,6 +155,22 @@ class CPUKernels:
         )
         return out
 
+    def argmax(self, x: Tensor) -> Tensor:
+        """See ``Kernels.argmax``."""
+        rows, width = x.shape
+        x = x if x.stride(1) == 1 else x.contiguous()
+        out = torch.empty(rows, dtype=torch.int64)
+        self._native.argmax(
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            rows,
+            width,
+            _CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+        return out
+
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:

@@ -156,6 +156,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def argmax(self, x: Tensor) -> Tensor:
+        """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
+        ...
+
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:

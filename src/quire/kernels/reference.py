@@ -143,6 +143,10 @@ class ReferenceKernels:
         gate, up = x.chunk(2, dim=-1)
         return function(gate) * up
 
+    def argmax(self, x: Tensor) -> Tensor:
+        """See ``Kernels.argmax``."""
+        return x.argmax(-1)
+
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:

@@ -58,9 +58,10 @@ class Interpreted:
             [lane.num_sink_blocks(BLOCK_SIZE) for lane in lanes],
             BLOCK_SIZE,
         )
-        forward = DeviceForward(model, self.cache, triton_kernels(), inputs)
+        kernels = triton_kernels()
+        forward = DeviceForward(model, self.cache, kernels, inputs)
         forward.record(graph_sizes(8), NoRecorder())
-        self.built = ModelExecutor(model, self.cache, forward)
+        self.built = ModelExecutor(model, self.cache, forward, kernels)
         return self.built
 
     def recovery_costs(self) -> RecoveryCosts:

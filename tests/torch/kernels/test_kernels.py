@@ -433,6 +433,19 @@ def test_what_is_not_a_number_stays_in_its_row(kernels: Kernels, dtype: torch.dt
         assert torch.equal(found, expected)
 
 
+@with_types
+def test_argmax_takes_the_first_of_the_largest(kernels: Kernels, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for width in (1, 7, 64, 3000):
+        x = torch.randint(-9, 9, (40, 2 * width), generator=generator).to(dtype)[:, :width]
+        x[0] = -torch.inf
+        x[1, width // 2 :] = torch.inf
+        x[2, width // 2] = torch.nan
+        rows = [[float(v) if v == v else float("inf") for v in row] for row in x.tolist()]
+        rows[2] = [float(place == width // 2) for place in range(width)]  # NaN is the largest
+        assert kernels.argmax(x).tolist() == [row.index(max(row)) for row in rows]
+
+
 def test_copies_follow_their_order(kernels: Kernels) -> None:
     pool = LayerKV(torch.arange(4.0).view(4, 1, 1, 1), torch.arange(4.0).view(4, 1, 1, 1) + 10)
     kernels.copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])

@@ -108,12 +108,13 @@ class OnGPU:
             [lane.num_sink_blocks(limits.block_size) for lane in lanes],
             limits.block_size,
         )
-        forward = DeviceForward(model, kv_cache, GPUKernels.on(self.device), inputs)
+        kernels = GPUKernels.on(self.device)
+        forward = DeviceForward(model, kv_cache, kernels, inputs)
         if model.replayable:
             recorder = NoRecorder() if limits.enforce_eager else CUDARecorder()
             most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
             forward.record(graph_sizes(most), recorder)
-        return _Parts(ModelExecutor(model, kv_cache, forward), forward, kv_cache)
+        return _Parts(ModelExecutor(model, kv_cache, forward, kernels), forward, kv_cache)
 
     def _worst_step(self, model: Model, lanes: Sequence[Lane]) -> Step:
         limits = self._limits

@@ -102,6 +102,10 @@ class GPUKernels:
         """See ``Kernels.add_norm``."""
         return _norm(x, delta, norm)
 
+    def argmax(self, x: Tensor) -> Tensor:
+        """See ``Kernels.argmax``."""
+        return x.argmax(-1)
+
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
         """See ``Kernels.activate``."""
         num_rows, width = x.shape

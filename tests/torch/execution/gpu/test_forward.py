@@ -110,7 +110,7 @@ def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
     assert step.num_tokens == 600
     assert len(step.chunks) == 7
     assert max(len(chunk.token_ids) for chunk in step.chunks) <= model.max_positions
-    result = ModelExecutor(model, cache, forward).execute(step)
+    result = ModelExecutor(model, cache, forward, ReferenceKernels()).execute(step)
     assert len(result.samples) == 7
 
 
