@@ -157,9 +157,10 @@ def merge(parts: Sequence[Measured] | Iterator[Measured]) -> Measured:
 def _grid(config: EngineConfig, capacity: Capacity) -> Iterator[list[int]]:
     """Lengths of the prompts that are served together, as far as pool and limits go."""
     tokens = min(lane.num_blocks for lane in capacity.lanes) * config.block_size
+    longest = tokens if capacity.max_model_len is None else capacity.max_model_len
     for batch in _BATCHES:
         for length in _LENGTHS:
-            if length + _OUTPUT > capacity.max_model_len or batch > config.max_num_seqs:
+            if length + _OUTPUT > longest or batch > config.max_num_seqs:
                 continue
             if batch * (length + _OUTPUT + config.block_size) > tokens or batch * length > 20_000:
                 continue
