@@ -18,7 +18,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and "triton" in item.name:
+        case = getattr(item, "callspec", None)
+        if isinstance(item, pytest.Function) and case is not None and "triton" in case.id:
             cases[item.originalname].append(item)
     left_out: set[pytest.Item] = set()
     for name, found in cases.items():
