@@ -77,18 +77,21 @@ QUIRE_INLINE F load_up_to(const T* x, int64_t n) {
 // x = scale times whole numbers from -127 to 127, in the order of the bytes of a line.
 template <class T>
 void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale, int32_t* sum) {
-  F most{};
+  F most{}, nothing{};
   for (int64_t i = 0; i < n; i += W) {
     F v = load_up_to(x + i, n - i);
     most = maximum(most, maximum(v, -v));
+    nothing += v * 0.0f;  // NaN after any NaN or infinity
   }
   float largest = lanes_max(most);
-  *scale = largest / 127.0f;
-  float factor = largest > 0 ? 127.0f / largest : 0.0f;
+  *scale = largest / 127.0f + lanes_sum(nothing);
+  float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
   I total{};
   for (int64_t i = 0; i < padded; i += W) {
     F v = i < n ? load_up_to(x + i, n - i) : F{};
-    I whole = (I)(v * factor + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + v
+    F scaled = v * factor;
+    scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
+    I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
     total += whole;
     write(out + i, __builtin_convertvector(whole, I8));
   }

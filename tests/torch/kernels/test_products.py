@@ -142,17 +142,27 @@ def test_rows_of_zeros_and_no_rows(products: Products) -> None:
     assert packed(torch.zeros(0, 24)).shape == (0, 40)
 
 
-def test_a_rows_nan_stays_in_its_row(products: Products) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_rows_nan_stays_in_its_row(products: Products, value: float) -> None:
     weight = torch.randn(40, 24)
+    codes = torch.randint(256, (40, 24), dtype=torch.uint8)
     for packed in (
         PackedWeight.from_floats(products, weight, None),
         PackedWeight.from_floats(products, weight.bfloat16(), None),
+        PackedWeight.from_int8(products, codes, torch.ones(40), None, False),
+        PackedWeight.from_int8(products, codes, torch.ones(40), None, True),
     ):
         x = torch.randn(14, 24).to(torch.bfloat16)
-        x[3, 5] = float("nan")
-        found = packed(x)
-        assert bool(found[3].isnan().all())
-        assert not bool(found[[0, 1, 2, *range(4, 14)]].isnan().any())
+        x[3, 5] = value
+        finite = packed(x).isfinite()
+        assert not bool(finite[3].any())
+        assert bool(finite[[0, 1, 2, *range(4, 14)]].all())
+
+
+def test_the_smallest_numbers_do_not_overflow(products: Products) -> None:
+    codes = torch.randint(256, (40, 24), dtype=torch.uint8)
+    packed = PackedWeight.from_int8(products, codes, torch.ones(40), None, True)
+    assert float(packed(torch.full((2, 24), 1e-38)).abs().max()) < 1e-30
 
 
 def test_columns_of_x_may_be_strided(products: Products) -> None:
