@@ -61,6 +61,7 @@ void norm_row(const NormRows& a, int64_t row) {
       squares += v * v;
     });
   }
+  if (!a.norm.used) return;
   float mean = 0, variance = lanes_sum(squares);
   if (a.norm.centred) {
     // A second pass: the difference of sums would lose the variance of rows far from 0.

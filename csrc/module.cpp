@@ -12,10 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "builds.hpp"
+#include "kernels.hpp"
 #include "products_module.hpp"
-#include "schedule.hpp"
-#include "workspace.hpp"
 
 namespace nb = nanobind;
 
@@ -25,85 +23,6 @@ namespace {
 Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred) {
   return {at<void>(weight), at<void>(bias), DType(dtype), eps, centred, true};
 }
-
-// What is the same in every step for one layer.
-struct Layer {
-  Attend fixed{};
-  int lane = 0;
-};
-
-// The kernels of one instruction set, with their workspace.
-class Kernels {
- public:
-  explicit Kernels(const std::string& name) : build_(&usable_build(name)) {}
-
-  std::string name() const { return build_->name; }
-  size_t workspace_bytes() const { return scratch_.bytes() + parts_.bytes(); }
-
-  void attend(Plan& plan, const Layer& layer, Address query, int64_t query_stride, Address key,
-              int64_t key_stride, Address value, int64_t value_stride, Address out,
-              const Rotation* rotation) {
-    Attend a = layer.fixed;
-    Division wanted{};
-    wanted.lane = layer.lane;
-    wanted.window = a.window;
-    wanted.sinks = a.sinks;
-    wanted.num_heads = a.num_heads;
-    wanted.num_kv_heads = a.num_kv_heads;
-    wanted.tile_from = build_->tile_from(a.dtype, a.kv_dtype);
-    Division& division = plan.division(wanted, build_->tile_rows);
-    a.num_tokens = plan.num_tokens();
-    a.query_starts = plan.query_starts();
-    a.context_lens = plan.context_lens();
-    a.tables = plan.lane(layer.lane);
-    a.block_size = plan.block_size();
-    a.schedule = {int64_t(division.items.size()), division.items.data(),
-                  int64_t(division.groups.size()), division.groups.data(),
-                  division.num_parts, division.part_rows, division.store_first};
-    a.query = {at<void>(query), query_stride};
-    a.key = {at<void>(key), key_stride};
-    a.value = {at<void>(value), value_stride};
-    a.out = at<void>(out);
-    if (rotation) a.rotation = *rotation;
-    // Starting threads takes as long as some hundred thousand products.
-    bool small = division.cost * (a.key_dim + a.value_dim) < parallel_from;
-    a.threads = small ? 1 : plan.threads();
-    a.scratch_bytes = build_->scratch_bytes(a);
-    a.scratch = scratch_.get(a.scratch_bytes * a.threads);
-    a.parts = parts_.get(division.num_parts * a.num_kv_heads * division.part_rows *
-                         (a.value_dim + 2));
-    a.counters = division.counters.data();
-    build_->attend(a);
-  }
-
-  // ``delta`` and ``sum`` 0: norm of x; otherwise of x + delta, which is stored at ``sum``.
-  void norm(const Norm& norm, Address x, int64_t x_stride, Address delta, int64_t delta_stride,
-            Address sum, Address out, int64_t rows, int64_t width, int dtype, int threads) {
-    build_->norm({at<void>(x), at<void>(sum), at<void>(delta), at<void>(out), rows, width, x_stride,
-                  delta_stride, DType(dtype), norm, rows * width < elementwise_from ? 1 : threads});
-  }
-
-  void activate(Address x, int64_t x_stride, Address out, int64_t rows, int64_t width, int dtype,
-                int activation, bool gated, int threads) {
-    build_->activate({at<void>(x), at<void>(out), rows, width, x_stride, DType(dtype),
-                      Activation(activation), gated,
-                      rows * width < elementwise_from / 4 ? 1 : threads});
-  }
-
-  void argmax(Address x, int64_t x_stride, Address out, int64_t rows, int64_t width, int dtype,
-              int threads) {
-    build_->argmax({at<void>(x), at<int64_t>(out), rows, width, x_stride, DType(dtype),
-                    rows * width < elementwise_from ? 1 : threads});
-  }
-
- private:
-  static constexpr int64_t parallel_from = 1 << 18;
-  static constexpr int64_t elementwise_from = 1 << 17;
-
-  const Build* build_;
-  Workspace<char> scratch_;
-  Workspace<float> parts_;
-};
 
 // Copy blocks in the order given: each thread moves its share of the bytes of every block.
 void copy_blocks(Address source, Address target, int64_t block_bytes,
@@ -181,16 +100,46 @@ NB_MODULE(_native, m) {
         self.add_lane({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
       });
+  nb::class_<Decoder>(m, "Decoder")
+      .def(nb::init<>())
+      .def("add_layer", [](Decoder& self, const Norm& attention_norm, const Packed& qkv,
+                           const Layer& attention, const Packed& output, const Norm& mlp_norm,
+                           const Packed& up, const Packed& down, int activation, bool gated) {
+        self.layers.push_back({attention_norm, qkv, attention, output, mlp_norm, up, down,
+                               Activation(activation), gated});
+      })
+      .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Kernels::name)
       .def_prop_ro("workspace_bytes", &Kernels::workspace_bytes)
-      .def("attend", &Kernels::attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("norm", &Kernels::norm, nb::call_guard<nb::gil_scoped_release>())
-      .def("activate", &Kernels::activate, nb::call_guard<nb::gil_scoped_release>())
-      .def("argmax", &Kernels::argmax, nb::call_guard<nb::gil_scoped_release>());
+      .def("attend", [](Kernels& self, Plan& plan, const Layer& layer, Address query,
+                        int64_t query_stride, Address key, int64_t key_stride, Address value,
+                        int64_t value_stride, Address out, const Rotation* rotation) {
+        self.attend(plan, layer, {at<void>(query), query_stride}, {at<void>(key), key_stride},
+                    {at<void>(value), value_stride}, at<void>(out), rotation);
+      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg().none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("norm", [](Kernels& self, const Norm& norm, Address x, int64_t x_stride, Address delta,
+                      int64_t delta_stride, Address sum, Address out, int64_t rows, int64_t width,
+                      int dtype, int threads) {
+        self.norm(norm, at<void>(x), x_stride, at<void>(delta), delta_stride, at<void>(sum),
+                  at<void>(out), rows, width, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("activate", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
+                          int64_t width, int dtype, int activation, bool gated, int threads) {
+        self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
+                      Activation(activation), gated, threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("argmax", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
+                        int64_t width, int dtype, int threads) {
+        self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
+                        const Rotation* rotation) {
+        self.run(decoder, plan, at<void>(x), at<void>(out), rotation);
+      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+           nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
   bind_products(m);

@@ -160,7 +160,7 @@ QUIRE_INLINE void finish(const Product& p, const F (&acc)[R][P], int64_t row, in
     for (int r = 0; r < R; r++) {
       F y = acc[r][v] * scale + bias;
       int64_t at = (row + r) * w.outputs + first;
-      switch (p.dtype) {
+      switch (p.out_dtype) {
         case DType::float32: store_up_to((float*)p.out + at, y, count); break;
         case DType::bfloat16: store_up_to((bf16*)p.out + at, y, count); break;
         default: store_up_to((f16*)p.out + at, y, count);

@@ -38,7 +38,7 @@ struct Product {
   int64_t x_stride;  // elements from one row to the next
   void* out;         // [rows, outputs], contiguous
   int64_t rows;
-  DType dtype;       // of x and out
+  DType dtype, out_dtype;  // of x, of out
   char* scratch;     // of product_scratch(...) bytes
   int threads;
 };

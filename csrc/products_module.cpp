@@ -2,9 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
-#include "builds.hpp"
-#include "products.hpp"
-#include "workspace.hpp"
+#include "kernels.hpp"
 
 namespace nb = nanobind;
 
@@ -41,19 +39,13 @@ class Products {
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const { return scratch_.bytes(); }
 
-  void multiply(const Packed& weight, Address x, int64_t x_stride, Address out, int64_t rows,
-                int dtype, int threads) {
-    if (!rows) return;
-    Product p{weight, at<void>(x), x_stride, at<void>(out), rows, DType(dtype), nullptr, threads};
-    // Starting threads takes as long as reading so much.
-    if (weight.panels * weight.lines * line_bytes * (1 + rows / 8) < parallel_from) p.threads = 1;
-    p.scratch = scratch_.get(build_->product_scratch(p));
-    build_->product(p);
+  void multiply(const Packed& weight, Address x, int64_t x_stride, int dtype, Address out,
+                int out_dtype, int64_t rows, int threads) {
+    quire::multiply(*build_, scratch_, weight, at<void>(x), x_stride, DType(dtype), at<void>(out),
+                    DType(out_dtype), rows, threads);
   }
 
  private:
-  static constexpr int64_t parallel_from = 1 << 16;
-
   const Build* build_;
   Workspace<char> scratch_;
 };

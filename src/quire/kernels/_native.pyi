@@ -45,6 +45,23 @@ class Plan:
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
 
+class Decoder:
+    def __init__(self) -> None: ...
+    def add_layer(
+        self,
+        attention_norm: Norm,
+        qkv: Packed,
+        attention: Layer,
+        output: Packed,
+        mlp_norm: Norm,
+        up: Packed,
+        down: Packed,
+        activation: int,
+        gated: bool,
+        /,
+    ) -> None: ...
+    def end(self, norm: Norm, /) -> None: ...
+
 class Kernels:
     def __init__(self, instruction_set: str, /) -> None: ...
     @property
@@ -96,6 +113,9 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+    def run(
+        self, decoder: Decoder, plan: Plan, x: int, out: int, rotation: Rotation | None, /
+    ) -> None: ...
 
 class Packed:
     @staticmethod
@@ -123,9 +143,10 @@ class Products:
         weight: Packed,
         x: int,
         x_stride: int,
-        out: int,
-        rows: int,
         dtype: int,
+        out: int,
+        out_dtype: int,
+        rows: int,
         threads: int,
         /,
     ) -> None: ...

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV, Norm, Rotation
+from quire.kernels.decoder import OperationWise
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    Decoder,
+    LayerKV,
+    Norm,
+    Rotation,
+)
+from quire.kernels.products import PackedWeight
 
 _CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -62,6 +71,14 @@ class CPUPlan:
         return self._native_rotation
 
 
+class _Decoder(NamedTuple):
+    """A decoder over a cache, and how C++ sees it; None where a weight is not packed."""
+
+    decoder: Decoder
+    kv: Sequence[LayerKV]
+    native: _native.Decoder | None
+
+
 class _Layer(NamedTuple):
     """What a layer was shown to be, and how C++ sees it."""
 
@@ -71,11 +88,12 @@ class _Layer(NamedTuple):
     native: _native.Layer
 
 
-class CPUKernels:
+class CPUKernels(OperationWise):
     """``Kernels`` for tensors in main memory, of the types ``DTYPES``.
 
-    ``instruction_set`` is one of ``instruction_sets()``; by default the best of them. Layers and
-    norms are remembered for as long as the kernels live. For one thread at a time.
+    ``instruction_set`` is one of ``instruction_sets()``; by default the best of them. A decoder
+    whose weights are all packed runs in a single call. Layers, norms and decoders are remembered
+    for as long as the kernels live. For one thread at a time.
     """
 
     def __init__(self, instruction_set: str = "") -> None:
@@ -83,6 +101,7 @@ class CPUKernels:
         self._native = _native.Kernels(instruction_set)
         self._layers: dict[int, _Layer] = {}
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+        self._decoders: dict[int, _Decoder] = {}
 
     @property
     def instruction_set(self) -> str:
@@ -111,7 +130,8 @@ class CPUKernels:
         """See ``Kernels.attend``."""
         layer = self._layers.get(id(kv))
         if layer is None or layer.spec is not spec or layer.kv is not kv:
-            layer = self._add_layer(query, kv, spec)
+            native = _native_layer(kv, spec, query.dtype, query.shape[1])
+            layer = self._layers[id(kv)] = _Layer(kv, spec, query.dtype, native)
         query, key, value = _rows(query), _rows(key), _rows(value)
         tokens, heads, _ = query.shape
         out = query.new_empty((tokens, heads, value.shape[2]))
@@ -171,6 +191,28 @@ class CPUKernels:
         )
         return out
 
+    def run(
+        self,
+        decoder: Decoder,
+        x: Tensor,
+        kv: Sequence[LayerKV],
+        plan: CPUPlan,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """See ``Kernels.run``."""
+        known = self._decoders.get(id(decoder))
+        if known is None or known.decoder is not decoder or known.kv is not kv:
+            native = _native_decoder(decoder, kv, x.dtype)
+            known = self._decoders[id(decoder)] = _Decoder(decoder, kv, native)
+        if known.native is None:
+            return super().run(decoder, x, kv, plan, rotation)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self._native.run(
+            known.native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation)
+        )
+        return x if decoder.final_norm is None else out
+
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:
@@ -202,35 +244,65 @@ class CPUKernels:
         )
         return out
 
-    def _add_layer(self, query: Tensor, kv: LayerKV, spec: AttentionSpec) -> _Layer:
-        _, kv_heads, _, key_dim = kv.keys.shape
-        native = _native.Layer(
-            kv.lane,
-            kv.keys.data_ptr(),
-            kv.values.data_ptr(),
-            _address(kv.key_scales),
-            _address(kv.value_scales),
-            _CODES[kv.keys.dtype],
-            _CODES[query.dtype],
-            query.shape[1],
-            kv_heads,
-            key_dim,
-            kv.values.shape[3],
-            spec.scale,
-            spec.softcap or 0.0,
-            min(spec.window or 0, _NO_LIMIT),
-            min(spec.sinks, _NO_LIMIT),
-            None if spec.query_norm is None else _native_norm(spec.query_norm),
-            None if spec.key_norm is None else _native_norm(spec.key_norm),
-        )
-        layer = self._layers[id(kv)] = _Layer(kv, spec, query.dtype, native)
-        return layer
-
 
 def _rows(x: Tensor) -> Tensor:
     """x [T, heads, D] with contiguous tokens."""
     _, heads, dim = x.stride()
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
+
+
+def _native_decoder(
+    decoder: Decoder, kv: Sequence[LayerKV], dtype: torch.dtype
+) -> _native.Decoder | None:
+    native = _native.Decoder()
+    for layer, layer_kv in zip(decoder.layers, kv, strict=True):
+        weights = [
+            weight.native
+            for weight in (layer.qkv, layer.output, layer.up, layer.down)
+            if isinstance(weight, PackedWeight)
+        ]
+        if len(weights) < 4:
+            return None
+        qkv, output, up, down = weights
+        native.add_layer(
+            _native_norm(layer.attention_norm),
+            qkv,
+            _native_layer(layer_kv, layer.spec, dtype, layer.num_heads),
+            output,
+            _native_norm(layer.mlp_norm),
+            up,
+            down,
+            _ACTIVATIONS[layer.activation],
+            layer.gated,
+        )
+    if decoder.final_norm is not None:
+        native.end(_native_norm(decoder.final_norm))
+    return native
+
+
+def _native_layer(
+    kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype, num_heads: int
+) -> _native.Layer:
+    _, kv_heads, _, key_dim = kv.keys.shape
+    return _native.Layer(
+        kv.lane,
+        kv.keys.data_ptr(),
+        kv.values.data_ptr(),
+        _address(kv.key_scales),
+        _address(kv.value_scales),
+        _CODES[kv.keys.dtype],
+        _CODES[dtype],
+        num_heads,
+        kv_heads,
+        key_dim,
+        kv.values.shape[3],
+        spec.scale,
+        spec.softcap or 0.0,
+        min(spec.window or 0, _NO_LIMIT),
+        min(spec.sinks, _NO_LIMIT),
+        None if spec.query_norm is None else _native_norm(spec.query_norm),
+        None if spec.key_norm is None else _native_norm(spec.key_norm),
+    )
 
 
 def _native_norm(norm: Norm) -> _native.Norm:

@@ -116,8 +116,42 @@ class AttentionSpec:
     key_norm: Norm | None = None
 
 
+class Projection(Protocol):
+    """x [rows, in] -> [rows, out]: a product with a weight, and perhaps a bias added."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class DecoderLayer:
+    """A layer that normalises first: x += output(attention(qkv(norm(x)))), then the MLP.
+
+    The MLP is x += down(activation(up(norm(x)))). ``gated``: ``up`` gives two halves, and it is
+    activation(first) * second (Shazeer, "GLU variants improve Transformer", 2020).
+    """
+
+    attention_norm: Norm
+    qkv: Projection  # queries, keys and values of all heads, side by side
+    num_heads: int
+    spec: AttentionSpec
+    output: Projection
+    mlp_norm: Norm
+    up: Projection
+    down: Projection
+    activation: str
+    gated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """Layers one after the other, and perhaps a norm of what comes out."""
+
+    layers: tuple[DecoderLayer, ...]
+    final_norm: Norm | None
+
+
 class Kernels(Protocol):
-    """What a decoder computes beside its matrix products."""
+    """What a decoder computes beside its matrix products, and a whole one."""
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
@@ -158,6 +192,17 @@ class Kernels(Protocol):
 
     def argmax(self, x: Tensor) -> Tensor:
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
+        ...
+
+    def run(
+        self,
+        decoder: Decoder,
+        x: Tensor,
+        kv: Sequence[LayerKV],
+        plan: Any,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """x [T, hidden], whose contents need not outlast the call -> [T, hidden]."""
         ...
 
     def copy_blocks(

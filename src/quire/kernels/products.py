@@ -59,7 +59,7 @@ class PackedWeight:
         self._lines, self._scales, self._zeros, self._group = lines, scales, zeros, group
         self._bias = None if bias is None else bias.float().contiguous()
         self._multiply = products.native.multiply
-        self._native = products.describe(
+        self.native = products.describe(
             form.value,
             rounds_rows,
             self.inputs,
@@ -136,20 +136,11 @@ class PackedWeight:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [rows, in] of a type in ``DTYPES`` -> [rows, out] in that type."""
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        rows = len(x)
-        out = x.new_empty((rows, self.outputs))
-        self._multiply(
-            self._native,
-            x.data_ptr(),
-            x.stride(0),
-            out.data_ptr(),
-            rows,
-            DTYPES[x.dtype],
-            torch.get_num_threads(),
-        )
-        return out
+        return self._product(x, x.dtype)
+
+    def floats(self, x: Tensor) -> Tensor:
+        """The same in float32, as it was summed."""
+        return self._product(x, torch.float32)
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """The weights of some outputs, ids [n] -> [n, in]; of int4 without zeros."""
@@ -160,6 +151,23 @@ class PackedWeight:
             return ((weights.float() - 128) * scales[:, None]).to(dtype)
         assert self._form is not Format.int4
         return weights.to(dtype)
+
+    def _product(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        rows = len(x)
+        out = x.new_empty((rows, self.outputs), dtype=dtype)
+        self._multiply(
+            self.native,
+            x.data_ptr(),
+            x.stride(0),
+            DTYPES[x.dtype],
+            out.data_ptr(),
+            DTYPES[dtype],
+            rows,
+            torch.get_num_threads(),
+        )
+        return out
 
 
 def _address(tensor: Tensor | None) -> int:

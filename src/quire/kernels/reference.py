@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.decoder import OperationWise
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -76,7 +77,7 @@ class ReferencePlan:
     block_size: int
 
 
-class ReferenceKernels:
+class ReferenceKernels(OperationWise):
     """``Kernels`` for any device that torch has."""
 
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:

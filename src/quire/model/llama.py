@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from quire.errors import ConfigError, ModelError
@@ -18,15 +17,15 @@ from quire.kernels.ops import (
     ACTIVATIONS,
     AttentionBatch,
     AttentionSpec,
+    Decoder,
+    DecoderLayer,
     Kernels,
     KVShape,
     LayerKV,
     Norm,
-    Rotation,
 )
 from quire.model.base import Streaming, checked_max_positions
 from quire.model.config import Fields, ModelConfig
-from quire.model.layers import MLP
 from quire.model.linear import Linear, LinearReader, PlainLinear
 from quire.model.rope import RopeConfig
 from quire.model.weights import Weights
@@ -141,28 +140,6 @@ def _windows(fields: Fields, traits: _Traits) -> tuple[int | None, ...]:
     return tuple(window if layer >= first else None for layer in range(layers))
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One decoder layer."""
-
-    attention_norm: Norm
-    qkv: Linear  # queries, keys and values of all heads, side by side
-    output: Linear
-    mlp_norm: Norm
-    mlp: MLP
-    heads: list[int]  # of queries, keys and values
-    spec: AttentionSpec
-
-    def attend(
-        self, h: Tensor, rotation: Rotation, kv: LayerKV, kernels: Kernels, plan: object
-    ) -> Tensor:
-        """h [T, hidden], normalised -> [T, hidden], to be added."""
-        heads = self.qkv(h).view(len(h), sum(self.heads), -1)  # [T, heads, head_dim]
-        query, key, value = torch.split(heads, self.heads, dim=1)
-        attended = kernels.attend(query, key, value, kv, self.spec, plan, rotation)
-        return self.output(attended.flatten(1))
-
-
 class LlamaModel:
     """A ``Model`` of the Llama family."""
 
@@ -211,11 +188,13 @@ class LlamaModel:
         else:
             self._head = linears.table("lm_head.weight", *shape)
             self._embed = PlainLinear(weights.take(embedding, *shape)).rows
-        self._layers = [
-            _read_layer(llama, weights, linears, index, window, streaming.sinks if streaming else 0)
+        sinks = streaming.sinks if streaming else 0
+        layers = tuple(
+            _read_layer(llama, weights, linears, index, window, sinks)
             for index, window in enumerate(llama.windows)
-        ]
-        self._norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
+        )
+        norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
+        self._decoder = Decoder(layers, norm)
         self.weight_bytes = weights.bytes_taken + linears.nbytes
 
     def forward(
@@ -226,21 +205,13 @@ class LlamaModel:
         kernels: Kernels,
     ) -> Tensor:
         """See ``Model.forward``."""
-        plan = kernels.plan(batch)
         rotation = self._rope.rotation(batch)
-        x = self._embed(token_ids)
-        h = kernels.norm(x, self._layers[0].attention_norm)
-        next_norms = [*(layer.attention_norm for layer in self._layers[1:]), self._norm]
-        for layer, layer_kv, next_norm in zip(self._layers, kv, next_norms, strict=True):
-            h = kernels.add_norm(
-                x, layer.attend(h, rotation, layer_kv, kernels, plan), layer.mlp_norm
-            )
-            h = kernels.add_norm(x, layer.mlp(h, kernels), next_norm)
-        return h
+        x = self._embed(token_ids, self.dtype)
+        return kernels.run(self._decoder, x, kv, kernels.plan(batch), rotation)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
-        return self._head(hidden).float()
+        return self._head.floats(hidden)
 
 
 def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> Norm:
@@ -269,7 +240,7 @@ def _read_layer(
     index: int,
     window: int | None,
     sinks: int,
-) -> _Layer:
+) -> DecoderLayer:
     prefix = f"model.layers.{index}"
     hidden, head_dim = config.hidden_size, config.head_dim
     heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
@@ -279,15 +250,10 @@ def _read_layer(
             return None
         return _read_norm(config, weights, f"{prefix}.self_attn.{name}", head_dim)
 
-    return _Layer(
+    return DecoderLayer(
         attention_norm=_read_norm(config, weights, f"{prefix}.input_layernorm", hidden),
         qkv=_read_qkv(config, linears, f"{prefix}.self_attn", [head_dim * n for n in heads]),
-        output=linears.linear(
-            [f"{prefix}.self_attn.o_proj"], head_dim * heads[0], [hidden], config.output_bias
-        ),
-        mlp_norm=_read_norm(config, weights, f"{prefix}.post_attention_layernorm", hidden),
-        mlp=_read_mlp(config, linears, f"{prefix}.mlp"),
-        heads=heads,
+        num_heads=config.num_heads,
         spec=AttentionSpec(
             scale=head_dim**-0.5,
             window=window,
@@ -295,6 +261,16 @@ def _read_layer(
             query_norm=head_norm("q_norm"),
             key_norm=head_norm("k_norm"),
         ),
+        output=linears.linear(
+            [f"{prefix}.self_attn.o_proj"], head_dim * heads[0], [hidden], config.output_bias
+        ),
+        mlp_norm=_read_norm(config, weights, f"{prefix}.post_attention_layernorm", hidden),
+        up=_read_up(config, linears, f"{prefix}.mlp"),
+        down=linears.linear(
+            [f"{prefix}.mlp.down_proj"], config.intermediate_size, [hidden], config.mlp_bias
+        ),
+        activation=config.activation,
+        gated=True,
     )
 
 
@@ -305,11 +281,9 @@ def _read_qkv(config: LlamaConfig, linears: LinearReader, prefix: str, widths: l
     return linears.linear(names, config.hidden_size, widths, config.qkv_bias)
 
 
-def _read_mlp(config: LlamaConfig, linears: LinearReader, prefix: str) -> MLP:
-    hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-    names, widths = [f"{prefix}.gate_proj", f"{prefix}.up_proj"], [inner, inner]
+def _read_up(config: LlamaConfig, linears: LinearReader, prefix: str) -> Linear:
+    """The gate beside what it multiplies."""
+    names, widths = [f"{prefix}.gate_proj", f"{prefix}.up_proj"], [config.intermediate_size] * 2
     if config.fused:
-        names, widths = [f"{prefix}.gate_up_proj"], [2 * inner]
-    up = linears.linear(names, hidden, widths, bias)
-    down = linears.linear([f"{prefix}.down_proj"], inner, [hidden], bias)
-    return MLP(up, down, config.activation, gated=True)
+        names, widths = [f"{prefix}.gate_up_proj"], [sum(widths)]
+    return linears.linear(names, config.hidden_size, widths, config.mlp_bias)

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from quire.errors import ModelError
+from quire.kernels.decoder import attention
 from quire.kernels.ops import (
     ACTIVATIONS,
     AttentionBatch,
     AttentionSpec,
+    Decoder,
+    DecoderLayer,
     Kernels,
     KVShape,
     LayerKV,
@@ -25,7 +28,6 @@ from quire.kernels.ops import (
 )
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
-from quire.model.layers import MLP
 from quire.model.linear import Linear, LinearReader, PlainLinear
 from quire.model.weights import Weights
 
@@ -87,34 +89,6 @@ class OPTConfig:
         )
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One decoder layer."""
-
-    attention_norm: Norm
-    qkv: Linear  # queries, keys and values of all heads, side by side
-    output: Linear
-    mlp_norm: Norm
-    mlp: MLP
-    norm_first: bool
-    num_heads: int
-    spec: AttentionSpec
-
-    def forward(self, x: Tensor, kv: LayerKV, kernels: Kernels, plan: object) -> Tensor:
-        """x [T, hidden], whose contents need not outlast the call -> [T, hidden]."""
-        if self.norm_first:
-            h = kernels.norm(x, self.attention_norm)
-            h = kernels.add_norm(x, self._attend(h, kv, kernels, plan), self.mlp_norm)
-            return x.add_(self.mlp(h, kernels))
-        x = kernels.add_norm(x, self._attend(x, kv, kernels, plan), self.attention_norm)
-        return kernels.add_norm(x, self.mlp(x, kernels), self.mlp_norm)
-
-    def _attend(self, h: Tensor, kv: LayerKV, kernels: Kernels, plan: object) -> Tensor:
-        heads = self.qkv(h).view(len(h), 3 * self.num_heads, -1)  # [T, heads, head_dim]
-        query, key, value = heads.chunk(3, dim=1)
-        return self.output(kernels.attend(query, key, value, kv, self.spec, plan).flatten(1))
-
-
 class OPTModel:
     """A ``Model`` of the OPT family."""
 
@@ -163,13 +137,12 @@ class OPTModel:
             narrow, wide = opt.embedding_size, opt.hidden_size
             self._project_in = linears.linear([f"{prefix}.project_in"], narrow, [wide], False)
             self._project_out = linears.linear([f"{prefix}.project_out"], wide, [narrow], False)
-        self._layers = [
+        layers = tuple(
             _read_layer(opt, weights, linears, f"{prefix}.layers.{index}")
             for index in range(opt.num_layers)
-        ]
-        self._norm = (
-            _read_norm(opt, weights, f"{prefix}.final_layer_norm") if opt.final_norm else None
         )
+        norm = _read_norm(opt, weights, f"{prefix}.final_layer_norm") if opt.final_norm else None
+        self._decoder, self._norm_first = Decoder(layers, norm), opt.norm_first
         self.weight_bytes = weights.bytes_taken + linears.nbytes
 
     def forward(
@@ -181,40 +154,51 @@ class OPTModel:
     ) -> Tensor:
         """See ``Model.forward``."""
         plan = kernels.plan(batch)
-        x = self._embed(token_ids)
+        x = self._embed(token_ids, self.dtype)
         if self._project_in is not None:
             x = self._project_in(x)
         x = x + torch.embedding(self._positions, batch.positions + _POSITION_OFFSET)
-        for layer, layer_kv in zip(self._layers, kv, strict=True):
-            x = layer.forward(x, layer_kv, kernels, plan)
-        if self._norm is not None:
-            x = kernels.norm(x, self._norm)
+        if self._norm_first:
+            x = kernels.run(self._decoder, x, kv, plan)
+        else:
+            x = self._norm_last(x, kv, kernels, plan)
         return x if self._project_out is None else self._project_out(x)
+
+    def _norm_last(
+        self, x: Tensor, kv: Sequence[LayerKV], kernels: Kernels, plan: object
+    ) -> Tensor:
+        """x [T, hidden] -> [T, hidden], by layers that normalise what they add up."""
+        for layer, layer_kv in zip(self._decoder.layers, kv, strict=True):
+            x = kernels.add_norm(
+                x, attention(kernels, layer, x, layer_kv, plan), layer.attention_norm
+            )
+            activated = kernels.activate(layer.up(x), layer.activation, layer.gated)
+            x = kernels.add_norm(x, layer.down(activated), layer.mlp_norm)
+        return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
-        return self._head(hidden).float()
+        return self._head.floats(hidden)
 
 
-def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str) -> _Layer:
+def _read_layer(
+    config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str
+) -> DecoderLayer:
     hidden, ffn = config.hidden_size, config.ffn_size
 
     def linear(names: list[str], inputs: int, outputs: int) -> Linear:
         paths = [f"{prefix}.{name}" for name in names]
         return linears.linear(paths, inputs, [outputs] * len(names), config.bias)
 
-    return _Layer(
+    return DecoderLayer(
         attention_norm=_read_norm(config, weights, f"{prefix}.self_attn_layer_norm"),
         qkv=linear([f"self_attn.{name}_proj" for name in "qkv"], hidden, hidden),
         output=linear(["self_attn.out_proj"], hidden, hidden),
         mlp_norm=_read_norm(config, weights, f"{prefix}.final_layer_norm"),
-        mlp=MLP(
-            linear(["fc1"], hidden, ffn),
-            linear(["fc2"], ffn, hidden),
-            config.activation,
-            gated=False,
-        ),
-        norm_first=config.norm_first,
+        up=linear(["fc1"], hidden, ffn),
+        down=linear(["fc2"], ffn, hidden),
+        activation=config.activation,
+        gated=False,
         num_heads=config.num_heads,
         spec=AttentionSpec(scale=(hidden // config.num_heads) ** -0.5),
     )

@@ -55,6 +55,9 @@ def check(packed: PackedWeight, weight: Tensor, bias: Tensor | None, dtype: torc
         assert found.dtype == dtype
         assert found.shape == expected.shape
         assert bool(((found.double() - expected).abs() <= BOUND[dtype] * scale).all())
+        unrounded = packed.floats(x)
+        assert unrounded.dtype == torch.float32
+        assert torch.equal(unrounded.to(dtype), found)
 
 
 def bias_of(outputs: int) -> Tensor | None:

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from quire.kernels.decoder import OperationWise
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
@@ -47,7 +48,7 @@ class _Shape(NamedTuple):
         return cls(query.shape[1], kv_heads, block_size, *dims, *padded)
 
 
-class GPUKernels:
+class GPUKernels(OperationWise):
     """``Kernels`` in Triton, for tensors of the types ``support.DTYPES`` on one device.
 
     The KV cache may also be int8 or float8_e4m3fn, if it has scales. Slots of -1 are not written;

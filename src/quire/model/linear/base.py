@@ -22,7 +22,11 @@ class Linear(Protocol):
         """x and the result are of the dtype that the model computes in."""
         ...
 
-    def rows(self, outputs: Tensor) -> Tensor:
+    def floats(self, x: Tensor) -> Tensor:
+        """The result in float32."""
+        ...
+
+    def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """The weights of some outputs, ids [n] -> [n, in]: an embedding that shares the weight."""
         ...
 
@@ -43,6 +47,10 @@ class PlainLinear:
         """See ``Linear``."""
         return F.linear(x, self.weight, self.bias)
 
-    def rows(self, outputs: Tensor) -> Tensor:
+    def floats(self, x: Tensor) -> Tensor:
+        """See ``Linear.floats``."""
+        return self(x).float()
+
+    def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """See ``Linear.rows``."""
-        return torch.embedding(self.weight, outputs)
+        return torch.embedding(self.weight, outputs).to(dtype)

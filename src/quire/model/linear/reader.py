@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from quire.kernels.packing import FLOAT_FORMATS
-from quire.kernels.products import Products
+from quire.kernels.products import PackedWeight, Products
 from quire.model.linear.base import Linear, PlainLinear
 from quire.model.linear.checkpoints import GroupedCheckpoint
-from quire.model.linear.packed import PackedLinear
+from quire.model.linear.packed import pack_grouped, pack_rounded
 from quire.model.linear.rounding import Grouped, Quantization
 from quire.model.weights import Weights
 
@@ -47,7 +47,7 @@ class LinearReader:
         if checkpoint is not None and products is not None and checkpoint.holds(names[0]):
             parts = [checkpoint.read(name, inputs, size) for name, size in sizes]
             grouped = Grouped.joined(parts)
-            return self._keep(PackedLinear.grouped(products, grouped, joined, weights.dtype))
+            return self._keep(pack_grouped(products, grouped, joined))
         tensors = [weights.read(f"{name}.weight", size, inputs) for name, size in sizes]
         weight = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
         return self._keep(self._form(weight, joined, self._quantization))
@@ -67,9 +67,9 @@ class LinearReader:
     ) -> Linear:
         if self._products is not None:
             if quantization is not None:
-                return PackedLinear.rounded(self._products, weight, bias, quantization)
+                return pack_rounded(self._products, weight, bias, quantization)
             if weight.dtype in FLOAT_FORMATS:
-                return PackedLinear.floats(self._products, weight, bias)
+                return PackedWeight.from_floats(self._products, weight, bias)
         return PlainLinear(weight, bias)
 
     def _keep(self, linear: Linear) -> Linear:

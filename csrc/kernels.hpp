@@ -1,0 +1,74 @@
+// The operations of one instruction set, with the memory that they need between calls.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "builds.hpp"
+#include "products.hpp"
+#include "schedule.hpp"
+#include "workspace.hpp"
+
+namespace quire {
+
+// Multiply rows with a packed weight; ``dtype`` is that of x, ``out_dtype`` that of out.
+void multiply(const Build& build, Workspace<char>& scratch, const Packed& weight, const void* x,
+              int64_t x_stride, DType dtype, void* out, DType out_dtype, int64_t rows, int threads);
+
+// What is the same in every step for one layer's attention.
+struct Layer {
+  Attend fixed{};
+  int lane = 0;
+};
+
+// A layer that normalises before its attention and before its MLP.
+struct DecoderLayer {
+  Norm attention_norm;
+  Packed qkv;
+  Layer attention;
+  Packed output;
+  Norm mlp_norm;
+  Packed up;
+  Packed down;
+  Activation activation;
+  bool gated;
+};
+
+struct Decoder {
+  std::vector<DecoderLayer> layers;
+  Norm final_norm{};
+};
+
+class Kernels {
+ public:
+  explicit Kernels(const std::string& name) : build_(&usable_build(name)) {}
+
+  std::string name() const { return build_->name; }
+  size_t workspace_bytes() const {
+    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes();
+  }
+
+  void attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows value, void* out,
+              const Rotation* rotation);
+  // ``delta`` and ``sum`` null: norm of x; otherwise of x + delta, which is stored at ``sum``, and
+  // is all that is done where there is no norm.
+  void norm(const Norm& norm, const void* x, int64_t x_stride, const void* delta,
+            int64_t delta_stride, void* sum, void* out, int64_t rows, int64_t width, DType dtype,
+            int threads);
+  void activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
+                DType dtype, Activation activation, bool gated, int threads);
+  void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
+              DType dtype, int threads);
+  // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
+  // norm, if there is one. Both are contiguous.
+  void run(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
+
+ private:
+  const Build* build_;
+  Workspace<char> scratch_;
+  Workspace<float> parts_;
+  Workspace<char> products_;
+  Workspace<char> states_;
+};
+
+}  // namespace quire
