@@ -69,11 +69,13 @@ void work(const Attend& a, Counters& counters, int thread) {
   }
   for (;;) {
     int64_t task = Counters::next(counters.tasks);
-    if (task >= a.schedule.num_items * a.num_kv_heads) break;
-    const Item& item = a.schedule.items[task / a.num_kv_heads];
-    Work work(a, item, task % a.num_kv_heads);
+    if (task >= a.schedule.num_items) break;
+    const Item& item = a.schedule.items[task];
+    Work work(a, item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
-      few_rows.context.store_token(item.first_token, work.h);
+      for (int i = 0; i < item.heads; i++) {
+        few_rows.context.store_token(item.first_token, item.first_head + i);
+      }
     }
     if (work.tokens() * few_rows.context.group <= few) {
       few_rows.run(work);
@@ -81,10 +83,13 @@ void work(const Attend& a, Counters& counters, int thread) {
       many_rows.run(work);
     }
     if (item.group < 0) continue;
-    int32_t* left = a.counters + int64_t(item.group) * a.num_kv_heads + work.h;
-    if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
-    *left = a.schedule.groups[item.group].parts;
-    merge(a, item, work.h, few_rows.context.head);
+    for (int i = 0; i < item.heads; i++) {
+      int h = item.first_head + i;
+      int32_t* left = a.counters + int64_t(item.group) * a.num_kv_heads + h;
+      if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
+      *left = a.schedule.groups[item.group].parts;
+      merge(a, item, h, few_rows.context.head);
+    }
   }
 }
 

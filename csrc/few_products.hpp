@@ -124,21 +124,21 @@ QUIRE_INLINE void fetch_row(const T* row, int64_t n) {
 
 // scores[g][j] for ``Rows`` query rows and all of the chunk's keys, as W products at a time.
 template <class Products, int Rows, class KV>
-static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
+static void score(const HeadChunk<KV>& keys, const HeadChunk<KV>& next, int64_t dim,
                   const typename Products::Query* queries, int64_t width, float* scores) {
   constexpr int columns = Rows == 1 ? W : Rows == 2 ? W / 2 : W / 4;
   constexpr int step = Products::step;
   int64_t whole = dim / step * step;
-  for (int j0 = 0; j0 < keys.n; j0 += columns) {
-    if (j0 < next.n) {
-      for (int j = 0; j < columns; j++) fetch_row(next.keys[j0 + j], dim);
+  for (int j0 = 0; j0 < keys.n(); j0 += columns) {
+    if (j0 < next.n()) {
+      for (int j = 0; j < columns; j++) fetch_row(next.key(j0 + j), dim);
     }
     typename Products::Sum sum[W] = {};
     int64_t i = 0;
     for (; i < whole; i += step) {
       typename Products::Key key[columns];
 #pragma GCC unroll 16
-      for (int j = 0; j < columns; j++) key[j] = Products::key(keys.keys[j0 + j] + i);
+      for (int j = 0; j < columns; j++) key[j] = Products::key(keys.key(j0 + j) + i);
 #pragma GCC unroll 4
       for (int g = 0; g < Rows; g++) {
 #pragma GCC unroll 16
@@ -150,7 +150,7 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
     if (i < dim) {
 #pragma GCC unroll 16
       for (int j = 0; j < columns; j++) {
-        typename Products::Key key = Products::key(keys.keys[j0 + j] + i, dim - i);
+        typename Products::Key key = Products::key(keys.key(j0 + j) + i, dim - i);
 #pragma GCC unroll 4
         for (int g = 0; g < Rows; g++) {
           sum[g * columns + j] = Products::add(sum[g * columns + j], queries + g * width + i, key);
@@ -171,7 +171,7 @@ static void score(const Chunk<KV>& keys, const Chunk<KV>& next, int64_t dim,
 
 // out[g] = out[g] * fade[g] + sum of weights[g][j] * value j, for ``Vectors`` vectors of dimensions.
 template <int Rows, int Vectors, bool Whole, class KV>
-static void gather(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, int64_t left,
+static void gather(const HeadChunk<KV>& values, const HeadChunk<KV>* next, int64_t at, int64_t left,
                    const float* weights, const float* fade, float* out, int64_t width) {
   F sum[Rows][Vectors];
 #pragma GCC unroll 4
@@ -179,15 +179,15 @@ static void gather(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, i
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) sum[g][v] = load(out + g * width + at + v * W) * fade[g];
   }
-  for (int j = 0; j < values.n; j++) {
+  for (int j = 0; j < values.n(); j++) {
     F value[Vectors];
     if (next) {
 #pragma GCC unroll 4
-      for (unsigned v = 0; v < Vectors * W * sizeof(KV); v += 64) __builtin_prefetch((const char*)(next->values[j] + at) + v);
+      for (unsigned v = 0; v < Vectors * W * sizeof(KV); v += 64) __builtin_prefetch((const char*)(next->value(j) + at) + v);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) {
-      const KV* from = values.values[j] + at + v * W;
+      const KV* from = values.value(j) + at + v * W;
       value[v] = Whole ? load(from) : load_some(from, left);
     }
 #pragma GCC unroll 4
@@ -208,23 +208,23 @@ static void gather(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, i
 // The same two columns at a time, for Vectors times 2 W dimensions, of which only ``left`` are there.
 // In ``out`` those 2 W are in the order of low and high pairs: see ``in_order``.
 template <class Products, int Rows, int Vectors, bool Whole, class KV>
-static void gather_pairs(const Chunk<KV>& values, const Chunk<KV>* next, int64_t at, int left,
+static void gather_pairs(const HeadChunk<KV>& values, const HeadChunk<KV>* next, int64_t at, int left,
                          const typename Products::Weight* weights, const float* scale,
                          const float* fade, float* out, int64_t width) {
   typename Products::Sum sum[Rows][2 * Vectors] = {};
-  for (int j = 0; j < values.n; j += 2) {
+  for (int j = 0; j < values.n(); j += 2) {
     Pairs pair[2 * Vectors];
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; v++) {
-      const KV* one = values.values[j] + at + v * 2 * W;
-      const KV* other = values.values[j + 1] + at + v * 2 * W;
+      const KV* one = values.value(j) + at + v * 2 * W;
+      const KV* other = values.value(j + 1) + at + v * 2 * W;
       Pairs a = Whole ? Products::key(one) : Products::key(one, left);
       Pairs b = Whole ? Products::key(other) : Products::key(other, left);
       pair[2 * v] = low_pairs(a, b);
       pair[2 * v + 1] = high_pairs(a, b);
       if (next) {
-        __builtin_prefetch(next->values[j] + at + v * 2 * W);
-        __builtin_prefetch(next->values[j + 1] + at + v * 2 * W);
+        __builtin_prefetch(next->value(j) + at + v * 2 * W);
+        __builtin_prefetch(next->value(j + 1) + at + v * 2 * W);
       }
     }
 #pragma GCC unroll 4
@@ -257,7 +257,7 @@ QUIRE_INLINE void in_order(float* x, int64_t n) {
 #endif
 
 template <class Products, int Rows, class KV>
-static void gather_all(const Chunk<KV>& values, const Chunk<KV>* next, int64_t dim,
+static void gather_all(const HeadChunk<KV>& values, const HeadChunk<KV>* next, int64_t dim,
                        const typename Products::Weight* weights, const float* scale,
                        const float* fade, float* out, int64_t width) {
   int64_t at = 0;

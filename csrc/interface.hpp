@@ -37,10 +37,11 @@ struct Rotation {
   int half;
 };
 
-// One piece of attention work, for every KV head: some tokens of a sequence over some of the
-// columns that they see. Columns are numbered through: first the sinks, then the window.
+// One piece of attention work: some tokens of a sequence over some of the columns that they see, for
+// some KV heads. Columns are numbered through: first the sinks, then the window.
 struct Item {
   int32_t sequence;
+  int32_t first_head, heads;  // KV heads
   int32_t first_token, last_token;  // rows of the batch
   int32_t first_column, last_column;
   int32_t group;  // of the parts whose results must be merged; -1: this is the only one

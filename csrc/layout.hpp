@@ -74,16 +74,15 @@ struct Context {
   }
 };
 
-// Some tokens of a sequence, one KV head, and the columns to be seen.
+// Some tokens of a sequence, some KV heads, and the columns to be seen.
 struct Work {
   const Item& item;
-  int h;  // KV head
   int64_t position;  // of the first token
   Columns columns;
   const int64_t* table;
   int64_t dropped;
 
-  Work(const Attend& a, const Item& item, int h) : item(item), h(h) {
+  Work(const Attend& a, const Item& item) : item(item) {
     int64_t s = item.sequence, ahead = a.query_starts[s + 1] - item.first_token;
     position = a.context_lens[s] - ahead;
     columns = columns_seen(position, position + item.last_token - item.first_token - 1, a.window,
@@ -101,8 +100,8 @@ struct Chunk {
   int n = 0;
   bool sinks;        // of the sinks, otherwise of the window
   int64_t position;  // of the first; the others follow
+  // Of the work's first head. Filled up with the last row, so that whole vectors can be read.
   int64_t rows[chunk];
-  // Filled up with the last row, so that whole vectors of them can be read.
   const KV* keys[chunk];
   const KV* values[chunk];
 
@@ -117,7 +116,7 @@ struct Chunk {
     int64_t size = a.block_size, block = position / size, offset = position % size;
     for (int i = 0; i < n; block++, offset = 0) {
       int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
-      int64_t row = (work.table[place] * a.num_kv_heads + work.h) * size + offset;
+      int64_t row = (work.table[place] * a.num_kv_heads + work.item.first_head) * size + offset;
       for (; i < n && offset < size; offset++) rows[i++] = row++;
     }
     for (int i = n; i < chunk; i++) rows[i] = rows[n - 1];
@@ -139,13 +138,30 @@ struct Chunk {
   int within(int64_t i) const { return i < 0 ? 0 : i < n ? i : n; }
 };
 
+// A chunk as one of the work's heads has it: the heads of a block are neighbours.
+template <class KV>
+struct HeadChunk {
+  const Chunk<KV>& chunk;
+  int64_t shift;  // rows
+  int64_t key_shift, value_shift;  // elements
+
+  HeadChunk(const Attend& a, const Chunk<KV>& chunk, int head)
+      : chunk(chunk), shift(head * a.block_size), key_shift(shift * a.key_dim),
+        value_shift(shift * a.value_dim) {}
+
+  int n() const { return chunk.n; }
+  int64_t row(int j) const { return chunk.rows[j] + shift; }
+  const KV* key(int j) const { return chunk.keys[j] + key_shift; }
+  const KV* value(int j) const { return chunk.values[j] + value_shift; }
+};
+
 // Where a query row's result goes: to the output, or to the parts that will be merged.
 template <class KV>
-QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int64_t row, float most,
-                             float sum, float* values) {
+QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int h, int64_t row,
+                             float most, float sum, float* values) {
   const Attend& a = context.a;
   if (work.item.group >= 0) {
-    int64_t part = int64_t(work.item.part) * a.num_kv_heads + work.h;
+    int64_t part = int64_t(work.item.part) * a.num_kv_heads + h;
     float* out = a.parts + (part * a.schedule.part_rows + row) * (a.value_dim + 2);
     out[0] = most;
     out[1] = sum;
@@ -155,7 +171,7 @@ QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int64
   float factor = 1.0f / sum;
   for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) * factor);
   int64_t token = work.item.first_token + row / context.group;
-  int64_t head = int64_t(work.h) * context.group + row % context.group;
+  int64_t head = int64_t(h) * context.group + row % context.group;
   narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
 }
 

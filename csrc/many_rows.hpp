@@ -138,7 +138,7 @@ struct ManyRows {
     for (int r = 0; r < n; r++) {
       const float* column = (const float*)sums + r;
       for (int64_t d = 0; d < a.value_dim; d++) row_out[d] = column[d * tile_rows];
-      finish_row(context, work, first + r, most[r / W][r % W], total[r / W][r % W], row_out);
+      finish_row(context, work, work.item.first_head, first + r, most[r / W][r % W], total[r / W][r % W], row_out);
     }
   }
 
@@ -149,8 +149,8 @@ struct ManyRows {
     for (int r = 0; r < end; r++) {
       if (r < n) {
         int64_t token_row = (first + r) / context.group;
-        context.read_query(work.item.first_token + token_row,
-                           work.h * context.group + (first + r) % context.group, for_sinks);
+        int head = work.item.first_head * context.group + (first + r) % context.group;
+        context.read_query(work.item.first_token + token_row, head, for_sinks);
         narrow_units(context.head, row);
         token[r / W][r % W] = work.position + token_row;
       } else {

@@ -52,8 +52,9 @@ void Plan::divide(Division& division, int tile_rows) const {
       Columns columns = columns_seen(position + token - first, position + last - first - 1,
                                      division.window, division.sinks);
       int64_t cost = columns.count * ((last - token) * group + row_overhead);
-      costs.push_back({cost, {int32_t(s), int32_t(token), int32_t(last), 0,
-                              int32_t(columns.count), -1, 0}});
+      Item item{int32_t(s), 0, few ? division.num_kv_heads : 1, int32_t(token), int32_t(last),
+                0, int32_t(columns.count), -1, 0};
+      costs.push_back({cost, item});
       total += cost;
       division.cost += columns.count * (last - token) * division.num_heads;
       token = last;
@@ -62,30 +63,42 @@ void Plan::divide(Division& division, int tile_rows) const {
   }
   std::stable_sort(costs.begin(), costs.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  int64_t limit = threads_ == 1 ? total
-                                : total * division.num_kv_heads / (pieces_per_thread * threads_);
-  for (auto& [cost, item] : costs) {
-    int64_t columns = item.last_column;
-    int64_t parts = std::min(cost / std::max<int64_t>(limit, 1) + 1, columns / fewest_columns);
-    if (parts < 2) {
-      division.items.push_back(item);
-      continue;
-    }
-    item.group = int32_t(division.groups.size());
-    division.groups.push_back({int32_t(division.num_parts), int32_t(parts)});
-    division.part_rows =
-        std::max(division.part_rows, (item.last_token - item.first_token) * group);
-    for (int64_t p = 0; p < parts; p++) {
-      item.first_column = int32_t(columns * p / parts);
-      item.last_column = int32_t(columns * (p + 1) / parts);
-      item.part = int32_t(division.num_parts++);
-      division.items.push_back(item);
-    }
-  }
+  int64_t limit = total * division.num_kv_heads;
+  if (threads_ > 1) limit /= pieces_per_thread * threads_;
+  for (auto& [cost, item] : costs) add(division, item, cost, limit);
   for (const Group& one : division.groups) {
     division.counters.insert(division.counters.end(), division.num_kv_heads, one.parts);
   }
   division.store_first = division.store_first || reads_what_others_store(lanes_.at(division.lane));
+}
+
+// One item, in as many pieces as make each cost no more than ``limit``: by heads first, then by
+// columns. ``cost`` is that of one head.
+void Plan::add(Division& division, Item item, int64_t cost, int64_t limit) const {
+  cost = std::max<int64_t>(cost, 1);
+  item.heads = int32_t(std::min<int64_t>(item.heads, std::max<int64_t>(1, limit / cost)));
+  int64_t columns = item.last_column;
+  int64_t parts = std::min(cost / std::max<int64_t>(limit, 1) + 1, columns / fewest_columns);
+  if (parts >= 2) {
+    item.group = int32_t(division.groups.size());
+    division.groups.push_back({int32_t(division.num_parts), int32_t(parts)});
+    division.part_rows = std::max<int64_t>(
+        division.part_rows,
+        (item.last_token - item.first_token) * (division.num_heads / division.num_kv_heads));
+  }
+  for (int64_t p = 0; p < std::max<int64_t>(parts, 1); p++) {
+    if (parts >= 2) {
+      item.first_column = int32_t(columns * p / parts);
+      item.last_column = int32_t(columns * (p + 1) / parts);
+      item.part = int32_t(division.num_parts++);
+    }
+    int32_t heads = item.heads;
+    for (item.first_head = 0; item.first_head < division.num_kv_heads; item.first_head += heads) {
+      Item piece = item;
+      piece.heads = std::min(heads, division.num_kv_heads - item.first_head);
+      division.items.push_back(piece);
+    }
+  }
 }
 
 // Whether a sequence's table has a block in which another sequence stores in this step: equal

@@ -48,6 +48,7 @@ class Plan {
 
  private:
   void divide(Division& division, int tile_rows) const;
+  void add(Division& division, Item item, int64_t cost, int64_t limit) const;
   bool reads_what_others_store(const Tables& tables) const;
 
   std::vector<int64_t> query_starts_;
