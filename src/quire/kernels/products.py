@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from quire.kernels.huge_pages import HugePages
 from quire.kernels.packing import (
     FLOAT_FORMATS,
     Format,
@@ -31,6 +32,7 @@ class Products:
 
         self.native = _native.Products(instruction_set)
         self.describe = _native.Packed.make
+        self.memory = HugePages()
 
     @property
     def workspace_bytes(self) -> int:
@@ -56,7 +58,8 @@ class PackedWeight:
         """See ``from_floats``, ``from_int8`` and ``from_int4``."""
         self.outputs, self.inputs = shape
         self._form = form
-        self._lines, self._scales, self._zeros, self._group = lines, scales, zeros, group
+        self._lines = lines = products.memory.copy(lines)
+        self._scales, self._zeros = scales, zeros
         self._bias = None if bias is None else bias.float().contiguous()
         self._multiply = products.native.multiply
         self.native = products.describe(

@@ -6,12 +6,14 @@ Once for each instruction set that this machine has.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from quire.kernels.cpu import instruction_sets
+from quire.kernels.huge_pages import HugePages
 from quire.kernels.packing import Format, pack_codes, pack_floats, unpack_rows
 from quire.kernels.products import DTYPES, PackedWeight, Products
 
@@ -197,3 +199,16 @@ def test_an_embedding_shares_the_weight() -> None:
 def test_another_machines_instructions_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot run the kernels for mmx"):
         Products("mmx")
+
+
+def test_packed_weights_lie_one_after_another() -> None:
+    """In memory of their own, aligned, however many there are and however large."""
+    memory = HugePages()
+    tensors = [torch.randn(size) for size in (3, 1000, 1 << 24, (1 << 24) + 1, 17)]
+    copies = [memory.copy(tensor) for tensor in tensors]
+    for tensor, copy in zip(tensors, copies, strict=True):
+        assert copy.data_ptr() % 64 == 0
+        assert torch.equal(tensor, copy)
+    spans = sorted((copy.data_ptr(), copy.data_ptr() + copy.nbytes) for copy in copies)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    assert copies[1].data_ptr() == copies[0].data_ptr() + 64
