@@ -5,10 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
-
-from quire.memory import PagedAllocator
-from quire.scheduling import IN_FLIGHT, Request, Sample, SamplingParams, Scheduler, StepResult
 from support.lanes import make_lanes, random_windows
 from support.pipelined_runs import PipelinedRun
 

@@ -51,15 +51,25 @@ def draw(logits: list[float] | Tensor, *rows: SampleRow) -> list[int]:
 
 
 def expected_logits(logits: list[float], row: SampleRow, output: tuple[int, ...]) -> list[float]:
+    edited = edited_by_definition(logits, row, output, bans=True)
+    if max(edited) == -math.inf:  # bans yield where they leave nothing
+        return edited_by_definition(logits, row, output, bans=False)
+    return edited
+
+
+def edited_by_definition(
+    logits: list[float], row: SampleRow, output: tuple[int, ...], *, bans: bool
+) -> list[float]:
     request, params = row.request, row.request.params
     edited = list(logits)
     for token in range(len(edited)):
         if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
             edited[token] = -math.inf
         for *start, last in request.bad_word_ids:
-            if token == last and list(output[len(output) - len(start) :]) == start:
+            if bans and token == last and list(output[len(output) - len(start) :]) == start:
                 edited[token] = -math.inf
-        if len(output) < params.min_tokens and token in {EOS, *params.stop_token_ids}:
+        too_early = bans and len(output) < params.min_tokens
+        if too_early and token in {EOS, *params.stop_token_ids}:
             edited[token] = -math.inf
         edited[token] += (params.logit_bias or {}).get(token, 0.0)
         if token in request.prompt_token_ids or token in output:
