@@ -63,7 +63,7 @@ class Lookahead:
         for group in dict.fromkeys(one.group for one in growth):
             group.memory.copied_blocks += self._copies_for(group, moves)
             group.memory.hold(*self._allocator.blocks_held(group.tables()))
-        return Step(moves, chunks, []), budget - sum(one.tokens for one in growth)
+        return Step(moves, chunks, [], ahead=True), budget - sum(one.tokens for one in growth)
 
     def publish_known(self) -> None:
         """The step under way has been taken in: publish the blocks that end with its samples."""

@@ -36,6 +36,7 @@ class Step:
     moves: list[BlockMove]
     chunks: list[Chunk]
     decisions: list[Decision]
+    ahead: bool = False  # planned while the one before is under way: there may be tokens IN_FLIGHT
 
     @property
     def num_tokens(self) -> int:

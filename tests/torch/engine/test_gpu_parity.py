@@ -32,6 +32,7 @@ class Interpreted:
 
     device = torch.device("cpu")
     host_blocks = "in main memory"
+    asynchronous = True
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
