@@ -27,13 +27,17 @@ class FakePipeline:
         self._last_chunks: list[Chunk] = []
         self._queue: deque[Callable[[], None]] = deque()
         self._sampled: dict[int, int] = {}  # by the step before
-        self.num_ahead = 0  # steps that were submitted while another was under way
+        self.fail: Callable[[str], None] = lambda what: None  # told "submit" and "collect"
+        self.log: list[str] = []  # what has been called
+        self.num_ahead = 0  # steps that were planned ahead
 
     def execute(self, step: Step) -> StepResult:
         return self.submit(step).collect()
 
     def submit(self, step: Step) -> FakeFlight:
-        self.num_ahead += bool(self._queue)
+        self.log.append("submit")
+        self.fail("submit")
+        self.num_ahead += step.ahead
         flight = FakeFlight(self, step)
         self.enqueue(flight.compute)
         self.proceed()
@@ -83,4 +87,6 @@ class FakeFlight:
     def collect(self) -> StepResult:
         while self._result is None:
             self._pipeline.do_next()
+        self._pipeline.log.append("collect")
+        self._pipeline.fail("collect")
         return self._result
