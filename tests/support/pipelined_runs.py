@@ -75,6 +75,10 @@ class PipelinedRun(SchedulerRun):
         assert len(step.chunks) <= self.scheduler.max_num_seqs
         self.check()
         assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
+        for chunk in step.chunks:
+            params = chunk.request.params
+            if params.needs_history and not params.use_beam_search:
+                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
         self.decisions.update(decision.what.value for decision in step.decisions)
         return step, self.pipeline.submit(step)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,10 +27,10 @@ class Fed(NamedTuple):
 
     places: Sequence[int]  # among the batch's tokens
     rows: Sequence[int]  # of ``sampled``, one for each place
-    sampled: Tensor  # [R] int64
+    sampled: Callable[[], Tensor]  # [R] int64; to be asked for last, once all else is ready
 
 
-NOT_FED = Fed((), (), torch.zeros(0, dtype=torch.int64))
+NOT_FED = Fed((), (), lambda: torch.zeros(0, dtype=torch.int64))
 
 
 class Forward(Protocol):
@@ -66,6 +66,6 @@ class DirectForward:
         """See ``Forward``."""
         token_ids, batch = build_batch(chunks, self._kv_cache.block_size)
         if fed.places:
-            token_ids[list(fed.places)] = fed.sampled[list(fed.rows)]
+            token_ids[list(fed.places)] = fed.sampled()[list(fed.rows)]
         states = self._model.forward(token_ids, batch, self._kv_cache.layers, self._kernels)
         return Hidden(states, states[torch.tensor(rows, dtype=torch.int64)])

@@ -27,9 +27,6 @@ class Chunker:
                 candidates = group.beams.num_candidates
             else:
                 samples = 1 if group.expanded else request.params.width
-        history: tuple[int, ...] = ()
-        if request.params.needs_history:
-            history = tuple(branch.token_ids[branch.num_prompt_tokens :])
         return Chunk(
             branch.seq_id,
             request,
@@ -38,7 +35,7 @@ class Chunker:
             start,
             self._allocator.table(branch.seq_id),
             samples,
-            history,
+            _history(branch) if request.params.needs_history else (),
             branch.num_prompt_tokens,
             candidates,
         )
@@ -51,7 +48,8 @@ class Chunker:
         start, size = len(branch.token_ids), self._allocator.block_size
         who = (branch.seq_id, group.request, branch.index)
         table, prompt = self._allocator.table(branch.seq_id), branch.num_prompt_tokens
-        chunk = Chunk(*who, [IN_FLIGHT], start, table, 1, (), prompt)
+        history = _history(branch) if group.request.params.needs_history else ()
+        chunk = Chunk(*who, [IN_FLIGHT], start, table, 1, history, prompt)
         return chunk, self._enable_prefix_caching and not (start + 1) % size
 
     def publish(self, branch: Sequence, end: int) -> None:
@@ -59,3 +57,7 @@ class Chunker:
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+
+
+def _history(branch: Sequence) -> tuple[int, ...]:
+    return tuple(branch.token_ids[branch.num_prompt_tokens :])

@@ -47,9 +47,8 @@ class Lookahead:
         """The next step of these groups, and what is left of the budget of tokens.
 
         None, and nothing has changed: it depends on what the step under way gives. That is so for
-        beams, forks and whoever needs its output in order to sample; where a group would have to
-        give way to others, which those that stop may spare it; and after moves to or from the host,
-        which may fail.
+        beams and forks; where a group would have to give way to others, which those that stop may
+        spare it; and after moves to or from the host, which may fail.
         """
         if any(move.kind is not MoveKind.COPY for move in under_way.moves):
             return None
@@ -110,7 +109,7 @@ def _foresee(running: Seq[SequenceGroup], under_way: Step, budget: int) -> list[
                 if chunk.num_samples:
                     if branch.num_output_tokens + 1 >= group.request.max_tokens:
                         continue  # this sample is its last
-                    if chunk.num_samples > 1 or group.request.params.needs_history:
+                    if chunk.num_samples > 1:
                         return None
                     known += 1
             tokens = min(known - start, budget)

@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
     start: int  # position of the first of them
     table: BlockTable  # with room for them
     num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
-    history: tuple[int, ...]  # output tokens before this, if the params need them
+    history: tuple[int, ...]  # output tokens that are known, if the params need them
     output_start: int  # position of the request's first output token
     num_candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
 

@@ -15,8 +15,9 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import ConfigError
-from quire.execution.executor import ModelExecutor, SubmittedStep
+from quire.execution.executor import ModelExecutor
 from quire.execution.placement import OnCPU
+from quire.execution.submitted import SubmittedStep
 from quire.scheduling import Step
 from support.hf_reference import random_prompts
 
@@ -35,11 +36,12 @@ ASKED: list[dict[str, Any]] = [
     {"temperature": 0.0, "stop_token_ids": list(range(3, 40))},
     {"seed": 8, "prompt_logprobs": 1},
 ]
-WAITING: list[dict[str, Any]] = [  # whose next token takes the one before
+WITH_HISTORY: list[dict[str, Any]] = [  # whose next token takes the one before
     {"seed": 9, "presence_penalty": 1.5, "frequency_penalty": 0.5},
     {"temperature": 0.0, "repetition_penalty": 1.3},
-    {"use_beam_search": True, "n": 2},
+    {"seed": 10, "repetition_penalty": 0.8, "top_k": 9, "logprobs": 2},
 ]
+BEAMS: list[dict[str, Any]] = [{"use_beam_search": True, "n": 2}]
 
 
 @pytest.fixture
@@ -97,14 +99,21 @@ def test_outputs_are_those_of_an_engine_that_waits(
     assert sum(steps_ahead) > len(steps_ahead) / 5
 
 
-def test_who_needs_its_last_token_to_sample_is_waited_for(
+def test_penalties_count_the_token_that_was_under_way(
     model_dir: ModelDir, steps_ahead: list[bool]
 ) -> None:
-    expected = generate(model_dir("llama"), WAITING, 128, async_scheduling=False)
-    assert_same(generate(model_dir("llama"), WAITING, 128), expected)
-    both = [*WAITING, *ASKED]
-    expected = generate(model_dir("llama"), both, 64, async_scheduling=False)
-    assert_same(generate(model_dir("llama"), both, 64), expected)
+    expected = generate(model_dir("llama"), WITH_HISTORY, 128, async_scheduling=False)
+    assert_same(generate(model_dir("llama"), WITH_HISTORY, 128), expected)
+    assert sum(steps_ahead) > len(steps_ahead) / 3
+
+
+def test_beams_are_waited_for(model_dir: ModelDir, steps_ahead: list[bool]) -> None:
+    expected = generate(model_dir("llama"), BEAMS, 128, async_scheduling=False)
+    assert_same(generate(model_dir("llama"), BEAMS, 128), expected)
+    assert not any(steps_ahead)
+    together = [*BEAMS, *WITH_HISTORY, *ASKED]
+    expected = generate(model_dir("llama"), together, 64, async_scheduling=False)
+    assert_same(generate(model_dir("llama"), together, 64), expected)
     assert any(steps_ahead)
 
 

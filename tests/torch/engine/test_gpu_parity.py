@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams, build
-from quire.execution.executor import ModelExecutor, SubmittedStep
+from quire.execution.executor import ModelExecutor
 from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
+from quire.execution.submitted import SubmittedStep
 from quire.model import Model
 from quire.scheduling import RecoveryCosts, Step
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels

@@ -135,7 +135,7 @@ class DeviceInputs:
         inputs = self._views(layout, bounds, len(rows))
         if fed.places:
             places, sources = layout.split(self._device)[_BY_LANE - 2 : _BY_LANE]
-            tokens = fed.sampled[sources[: len(fed.rows)]]
+            tokens = fed.sampled()[sources[: len(fed.rows)]]
             inputs.token_ids.index_copy_(0, places[: len(fed.places)], tokens)
         return inputs
 

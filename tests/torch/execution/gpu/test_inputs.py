@@ -135,7 +135,7 @@ def test_fed_tokens_take_their_places(num_seqs: int | None) -> None:
     lengths = [(5, 1), (9, 1), (3, 1)] if num_seqs else [(5, 1), (0, 4), (9, 1), (3, 1)]
     token_ids, batch = build_batch(make_chunks(lengths, 2, 0), BLOCK_SIZE)
     last = len(token_ids) - 1
-    fed = Fed([0, last], [3, 1], torch.tensor([70, 71, 72, 73]))
+    fed = Fed([0, last], [3, 1], lambda: torch.tensor([70, 71, 72, 73]))
     expected = token_ids.clone()
     expected[0], expected[last] = 73, 71
     loaded = inputs.load(token_ids, batch, [0, last], num_seqs, fed)
