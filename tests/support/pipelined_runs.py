@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from quire.scheduling import Replica, Step
+from quire.memory import MoveKind
+from quire.scheduling import Replica, SequenceGroup, Step
 from quire.scheduling.journal import Event
 from support.fake_model import FULL, Windows
 from support.fake_pipeline import FakeFlight, FakePipeline
@@ -34,6 +35,8 @@ class PipelinedRun(SchedulerRun):
         self.scheduler = self.make_scheduler(journal=self.events.append)
         self.rank = Replica(self.make_scheduler())
         self.begun: _Begun | None = None
+        self.groups: list[SequenceGroup] = []
+        self.num_copies = 0
         self.num_dropped = 0  # tokens that were computed for sequences that had stopped
 
     def check(self) -> None:
@@ -44,6 +47,17 @@ class PipelinedRun(SchedulerRun):
             assert tables(self.rank.scheduler.allocator) == tables(self.allocator)
         super().check()
 
+    def submit(self, number: int) -> None:
+        super().submit(number)
+        group = self.scheduler.group(f"r{number}")
+        if group is not None:
+            self.groups.append(group)
+
+    def run(self) -> None:
+        super().run()
+        copied = sum(group.memory.copied_blocks for group in self.groups)
+        assert copied == self.num_copies, "each copy is put down to the group that asked for it"
+
     def step(self, now: float) -> None:
         step, flight = self.begun or self.begin(self.scheduler.schedule(now))
         assert step.chunks or not self.scheduler.running
@@ -52,6 +66,7 @@ class PipelinedRun(SchedulerRun):
         ahead = self.scheduler.schedule_ahead(step, now)
         if ahead is not None:
             assert ahead.chunks
+            assert all(move.kind is MoveKind.COPY for move in step.moves), "others may fail"
             assert not any(decision.what.preempts for decision in ahead.decisions)
             self.begun = self.begin(ahead)
         self.abort_some()
@@ -79,6 +94,7 @@ class PipelinedRun(SchedulerRun):
             params = chunk.request.params
             if params.needs_history and not params.use_beam_search:
                 assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
+        self.num_copies += sum(move.kind is MoveKind.COPY for move in step.moves)
         self.decisions.update(decision.what.value for decision in step.decisions)
         return step, self.pipeline.submit(step)
 

@@ -148,11 +148,7 @@ class Engine:
             started = self.clock()
             flight = self._begin(self.scheduler.schedule(started), started)
         self._flight = self._begin_next(flight)
-        deltas = self._land(flight)
-        if self._flight is not None and self._flight.broken:
-            broken, self._flight = self._flight, None
-            deltas += self._land(broken)
-        return deltas
+        return self._land(flight)
 
     def _begin_next(self, flight: Flight) -> Flight | None:
         if self._pipeline is None or flight.broken:

@@ -88,7 +88,7 @@ def live(seed: int, *, ahead: bool) -> tuple[dict[str, RequestOutput], int]:
 
 
 def test_outputs_are_those_of_an_engine_that_waits() -> None:
-    total = 0
+    total = copied = 0
     for seed in range(RUNS):
         expected, none = live(seed, ahead=False)
         found, begun_ahead = live(seed, ahead=True)
@@ -96,8 +96,13 @@ def test_outputs_are_those_of_an_engine_that_waits() -> None:
         total += begun_ahead
         assert found.keys() == expected.keys()
         for name, output in found.items():
-            assert output.outputs == expected[name].outputs
+            reference = expected[name]
+            assert output.outputs == reference.outputs
+            if not output.metrics.num_recomputes + reference.metrics.num_recomputes:
+                assert output.metrics.copied_blocks == reference.metrics.copied_blocks
+                copied += output.metrics.copied_blocks
     assert total > 10 * RUNS
+    assert copied > RUNS / 2
 
 
 def test_a_step_is_begun_before_the_one_before_is_waited_for() -> None:
@@ -180,6 +185,17 @@ def test_a_step_that_fails_ends_its_requests_and_nothing_else(what: str, number:
     assert [failed[name].outputs[0].finish_reason for name in "ab"] == ["error"] * 2
     engine.add_request("r", prompt, LONG)
     assert finish(engine)["r"].outputs == expected, "nothing of the failed step is found again"
+
+
+def test_a_failure_ends_who_was_let_in_after_it_too() -> None:
+    engine = make_engine()
+    engine.add_request("a", [9], LONG)
+    engine.step()
+    engine.add_request("b", [5] * 9, LONG)  # begins in the step after the one that fails
+    fail_at(engine, "collect", 0)
+    failed = {delta.request_id: delta.finish_reason for delta in engine.step()}
+    assert failed == {"a": "error", "b": "error"}
+    assert finish(engine) == {}
 
 
 def test_an_abort_in_a_step_that_has_failed_leaves_nothing_to_be_found() -> None:
