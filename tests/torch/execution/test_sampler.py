@@ -16,6 +16,7 @@ from torch import Tensor
 from quire.execution.penalties import edit_logits
 from quire.execution.randomness import splitmix64, uniform
 from quire.execution.sampler import SampleRow, sample, token_logprobs
+from quire.execution.sampler import draw as choose
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Request
 
@@ -407,3 +408,13 @@ def test_a_row_without_a_distribution_is_none_and_harms_no_other() -> None:
         assert got[9] == want
     outside = make_row(allowed_token_ids=[3, 2**40])
     assert sample(torch.tensor([good]), [outside]) == [None]
+
+
+def test_a_token_that_means_nothing_can_still_be_looked_up() -> None:
+    """The next step may begin with it before anybody knows."""
+    inf, nan = torch.inf, torch.nan
+    for bad in ([nan] * 300, [-inf] * 300, [0.0] * 299 + [inf], [0.0] * 299 + [nan]):
+        for params in [*FILTERS, {"temperature": 0.0}, {"top_k": 2}]:
+            draws = choose(torch.tensor([bad]), [make_row(**params)])
+            assert draws.read() == [None]
+            assert 0 <= draws.tokens.item() < 300
