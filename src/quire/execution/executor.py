@@ -41,6 +41,7 @@ class ModelExecutor:
 
     @torch.inference_mode()
     def _compute(self, step: Step) -> SubmittedStep:
+        last, self._last = self._last, None
         failed_moves = self._kv_cache.move(step.moves)
         bounds = [0, *accumulate(len(chunk.token_ids) for chunk in step.chunks)]
         rows = [
@@ -48,15 +49,13 @@ class ModelExecutor:
             for chunk, end in zip(step.chunks, bounds[1:], strict=True)
             if chunk.num_samples or chunk.num_candidates
         ]
-        last, fed = self._last, NOT_FED
-        if last is not None and step.ahead:
+        fed = NOT_FED
+        if step.ahead and last is not None:
             fed = last.feed(step.chunks, bounds)
-        if last is not None and not fed.places:
-            last.choose()  # from what the next forward pass overwrites
+            if not fed.places:
+                last.choose()  # from what this forward pass overwrites
         hidden = self._forward(step.chunks, rows, fed) if step.chunks else None
-        submitted = SubmittedStep(
-            step.chunks, hidden, StepResult({}, failed_moves=failed_moves),
-            self._model, self._kernels, last if fed.places else None,
-        )  # fmt: skip
-        self._last = submitted
-        return submitted
+        result = StepResult({}, failed_moves=failed_moves)
+        before = last if fed.places else None
+        self._last = SubmittedStep(step.chunks, hidden, result, self._model, self._kernels, before)
+        return self._last

@@ -99,7 +99,7 @@ class PipelinedExecutor(Executor, Protocol):
     """
 
     def submit(self, step: Step) -> StepUnderWay:
-        """Begin a step, after those that are under way. It may hold tokens ``IN_FLIGHT``."""
+        """Begin a step: one that was planned ahead after the one under way, others after none."""
         ...
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
-from quire.errors import ConfigError
+from quire.errors import ConfigError, EngineError
+from quire.execution import submitted
 from quire.execution.executor import ModelExecutor
 from quire.execution.placement import OnCPU
+from quire.execution.sampler import Draws, draw
 from quire.execution.submitted import SubmittedStep
 from quire.scheduling import Step
 from support.hf_reference import random_prompts
@@ -114,6 +116,34 @@ def test_beams_are_waited_for(model_dir: ModelDir, steps_ahead: list[bool]) -> N
     together = [*BEAMS, *WITH_HISTORY, *ASKED]
     expected = generate(model_dir("llama"), together, 64, async_scheduling=False)
     assert_same(generate(model_dir("llama"), together, 64), expected)
+    assert any(steps_ahead)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 5])
+@pytest.mark.parametrize("asked", [{"seed": 1}, {"seed": 1, "top_k": 7}])
+def test_a_failure_to_choose_ends_what_it_concerns(
+    asked: dict[str, Any],
+    calls: int,
+    model_dir: ModelDir,
+    steps_ahead: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether tokens are chosen with their step or with the next."""
+    llm = LLM(model_dir("llama"), dtype="float32", kv_cache_memory_bytes="1MiB", max_model_len=64)
+    prompts, params = random_prompts(5, 9), SamplingParams(max_tokens=12, **asked)
+    expected = llm.generate(prompts, params, use_tqdm=False)
+    left = [calls]
+
+    def fail(*args: Any) -> Draws:
+        left[0] -= 1
+        if not left[0]:
+            raise MemoryError("no room to choose")
+        return draw(*args)
+
+    monkeypatch.setattr(submitted, "draw", fail)
+    with pytest.raises(EngineError, match="failed"):
+        llm.generate(prompts, params, use_tqdm=False)
+    assert_same(llm.generate(prompts, params, use_tqdm=False), expected)
     assert any(steps_ahead)
 
 
