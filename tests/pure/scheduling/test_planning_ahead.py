@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
+from quire.memory import ContiguousAllocator, Reservation
 from support.lanes import make_lanes, random_windows
 from support.pipelined_runs import PipelinedRun
 
@@ -40,6 +43,19 @@ def test_text_does_not_depend_on_planning_ahead_under_windows() -> None:
         run.run()
         ahead += run.pipeline.num_ahead
     assert ahead > 1000
+
+
+@pytest.mark.parametrize("reservation", Reservation)
+def test_text_does_not_depend_on_planning_ahead_in_regions(reservation: Reservation) -> None:
+    ahead = 0
+    for seed in range(60):
+        run = PipelinedRun(
+            seed,
+            lambda blocks, size, host, _: ContiguousAllocator(blocks, size, reservation, 90, host),
+        )
+        run.run()
+        ahead += run.pipeline.num_ahead
+    assert ahead > 300
 
 
 def test_a_device_that_takes_steps_out_of_order_is_found_out() -> None:
