@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import Engine, Intake, RequestOutput, load_tokenizer
+from quire.engine import AsyncEngine, Engine, Intake, RequestOutput, load_tokenizer
 from quire.errors import ConfigError
 from quire.memory import PagedAllocator
 from quire.scheduling import SamplingParams, Scheduler
@@ -155,6 +157,36 @@ def test_an_abort_while_its_step_is_under_way_harms_nobody() -> None:
         assert engine.scheduler.allocator.num_free_blocks > held
         engine.add_request("c", [5] * 9, LONG)  # gets the blocks of the first
         assert finish(engine)["b"].outputs == expected
+
+
+def test_streams_over_an_engine_that_runs_ahead() -> None:
+    alone = make_engine(ahead=False)
+    alone.add_request("b", [1, 2, 4], LONG)
+    expected = finish(alone)["b"].outputs[0].token_ids
+    engine = make_engine()
+
+    async def read(streams: AsyncEngine, name: str, most: int) -> list[int]:
+        tokens: list[int] = []
+        async with aclosing(streams.generate(name, [1, 2, 3 + (name == "b")], LONG)) as deltas:
+            async for delta in deltas:
+                tokens += delta.token_ids
+                if len(tokens) >= most:
+                    break  # as a client that hangs up
+        return tokens
+
+    async def serve() -> list[list[int]]:
+        streams = AsyncEngine(engine, on_step=lambda deltas: None)
+        streams.start()
+        try:
+            return await asyncio.gather(read(streams, "a", 7), read(streams, "b", 40))
+        finally:
+            await asyncio.wait_for(streams.stop(), 10)
+
+    left, whole = asyncio.run(serve())
+    assert len(left) == 7
+    assert whole == expected
+    assert finish(engine) == {}
+    assert pipeline(engine).num_ahead > 0
 
 
 def fail_at(engine: Engine, what: str, number: int) -> None:
