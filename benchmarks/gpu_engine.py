@@ -30,7 +30,7 @@ import quire
 from quire import LLM, SamplingParams
 from quire.errors import QuireError
 from quire.execution.device import choose_device
-from quire.scheduling import Step, StepResult
+from quire.scheduling import Step
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128_256, 4096, 14_336, 32, 8, 128
 NUM_REQUESTS = 256
@@ -94,18 +94,22 @@ def make_requests() -> list[tuple[list[int], int]]:
 
 
 class Counter:
-    """An executor that keeps count of what its steps had to read and compute."""
+    """Keeps count of what the steps of an engine had to read and compute."""
 
     def __init__(self, llm: LLM) -> None:
-        self._execute = llm.engine._executor.execute
+        executor: Any = llm.engine.executor
         self.steps = self.tokens = self.context = 0
-        llm.engine._executor.execute = self.execute  # type: ignore[method-assign]
+        for name in ("execute", "submit"):  # whichever the engine calls
+            setattr(executor, name, self._counting(getattr(executor, name)))
 
-    def execute(self, step: Step) -> StepResult:
-        self.steps += 1
-        self.tokens += step.num_tokens
-        self.context += sum(chunk.start + len(chunk.token_ids) for chunk in step.chunks)
-        return self._execute(step)
+    def _counting(self, call: Callable[[Step], Any]) -> Callable[[Step], Any]:
+        def count(step: Step) -> Any:
+            self.steps += 1
+            self.tokens += step.num_tokens
+            self.context += sum(chunk.start + len(chunk.token_ids) for chunk in step.chunks)
+            return call(step)
+
+        return count
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -193,19 +197,38 @@ def measure_transformers(directory: Path) -> float:
 
 def measure_idle(directory: Path) -> None:
     """The share of time in which the GPU does nothing, 64 sequences decoding."""
+    times = []
+    for run_ahead in (False, True):
+        gc.collect()
+        torch.cuda.empty_cache()
+        idle, step_seconds = idle_share(directory, run_ahead)
+        times.append(step_seconds)
+        print(
+            f"async_scheduling {'on' if run_ahead else 'off'}: idle between kernels at batch 64: "
+            f"{idle:.1%}, {step_seconds * 1e3:.2f} ms a step"
+        )
+    print(f"steps with async_scheduling off / on: {times[0] / times[1]:.3f}")
+
+
+def idle_share(directory: Path, run_ahead: bool) -> tuple[float, float]:
+    """Of the time from the first kernel to the last; and the seconds of a step."""
     from torch.profiler import ProfilerActivity, profile
 
-    llm = LLM(directory, device="cuda", max_num_seqs=64)
-    requests = [(list(range(100, 612)), 200)] * 64
+    llm = LLM(directory, device="cuda", max_num_seqs=64, async_scheduling=run_ahead)
+    requests = [(list(range(100, 612)), 300)] * 64
     generate(llm, requests)
-    for name, prompt in enumerate(requests):
-        params = SamplingParams(temperature=0.0, max_tokens=prompt[1], ignore_eos=True)
-        llm.engine.submit(llm.engine.intake.prepare(str(name), prompt[0], params, 0.0))
-    for _ in range(60):
-        llm.engine.step()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(50):
+    for name, (prompt, out) in enumerate(requests):
+        params = SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True)
+        llm.engine.submit(llm.engine.intake.prepare(str(name), prompt, params, 0.0))
+
+    def steps(count: int) -> None:
+        for _ in range(count):
             llm.engine.step()
+
+    steps(60)
+    taken = seconds(lambda: steps(100)) / 100  # without the profiler in the way
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        steps(50)
         torch.cuda.synchronize()
     spans = sorted(
         (event.time_range.start, event.time_range.end)
@@ -216,7 +239,7 @@ def measure_idle(directory: Path) -> None:
     for start, end in spans:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    print(f"idle between kernels at batch 64: {1 - busy / (reached - spans[0][0]):.1%}")
+    return 1 - busy / (reached - spans[0][0]), taken
 
 
 def measure_recovery(directory: Path) -> None:
@@ -229,7 +252,8 @@ def measure_recovery(directory: Path) -> None:
     model = load_model(directory, device=device)
     print("| block size | swap, ms | recompute, ms |\n|---|---|---|")
     for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        placement = OnGPU(device, Limits(size, 1, 2048, 0.9, enforce_eager=True))
+        # A share that is free beside the model, which is there already; the pool's size is given.
+        placement = OnGPU(device, Limits(size, 1, 2048, 0.01, enforce_eager=True))
         blocks = 4096 // size
         with torch.inference_mode(), placement.turn():
             layers = tuple(range(len(model.kv_shapes)))

@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-import quire.execution.executor as executor_module
 import quire.execution.forward as forward_module
 from quire import LLM
 from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
 from quire.cli import engine_options
 from quire.engine.progress import RequestProgress
+from quire.execution.submitted import SubmittedStep
 
 PARTS = (
     "products",
@@ -100,12 +100,13 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
             clock.watch(kernels, name, "attention" if is_attention else "other kernels")
     clock.watch(model, "forward", "rest of the model")
     clock.watch(model, "logits", "rest of the model")
-    clock.watch(executor_module, "_sample", "sampling")
-    clock.watch(executor_module, "_find_candidates", "sampling")
+    clock.watch(SubmittedStep, "choose", "sampling")
+    clock.watch(SubmittedStep, "collect", "sampling")
     clock.watch(forward_module, "build_batch", "batch building")
-    clock.watch(type(executor), "execute", "executor")
-    clock.watch(type(llm.engine.scheduler), "schedule", "scheduling")
-    clock.watch(type(llm.engine.scheduler), "update", "scheduling")
+    for name in ("execute", "submit"):
+        clock.watch(type(executor), name, "executor")
+    for name in ("schedule", "schedule_ahead", "update"):
+        clock.watch(type(llm.engine.scheduler), name, "scheduling")
     clock.watch(RequestProgress, "advance", "detokenising")
     clock.watch(type(llm.engine), "step", "engine")
 

@@ -156,6 +156,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
+        run_ahead=placement.asynchronous and config.async_scheduling is not False,
     )
     return engine, capacity
 
@@ -202,6 +203,8 @@ def _choose_placement(config: EngineConfig) -> Placement:
     if device.type == "cpu":
         if config.kv_cache_dtype == "fp8":
             raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
+        if config.async_scheduling:
+            raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
         return OnCPU(config.block_size, config.swap_path)
     if config.swap_path is not None:
         raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")

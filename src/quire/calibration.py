@@ -48,7 +48,8 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     Raises:
         ConfigError: the pool or the length is too small to see anything.
     """
-    engine, capacity = build_engine(config)
+    # Steps one by one: what they cost cannot be seen where they overlap with their planning.
+    engine, capacity = build_engine(replace(config, async_scheduling=False))
     shape = read_shape(resolve_model(config.model or DEMO_MODEL, config.revision) / "config.json")
     name = DEMO_NAME if config.model is None else shape.name
     grid = list(_grid(config, capacity))

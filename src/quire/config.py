@@ -78,6 +78,11 @@ class EngineConfig:
     enforce_eager: bool = _setting(
         False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
     )
+    async_scheduling: bool | None = _setting(
+        None,
+        "plan and launch a step while the GPU computes the one before, wherever that does not "
+        "depend on what is being computed; texts are the same (default: on, on a GPU)",
+    )
     max_num_seqs: int = _setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = _setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
@@ -185,7 +190,7 @@ class EngineConfig:
         if self.device == "cpu":
             if self.kv_cache_dtype == "fp8":
                 raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
-            for name in ("gpu_memory_utilization", "enforce_eager"):
+            for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
                 if getattr(self, name):
                     raise ConfigError(f'{name} does nothing with device "cpu"')
         if self.device == "cuda" and self.swap_path is not None:

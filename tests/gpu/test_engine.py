@@ -11,6 +11,9 @@ import torch
 
 from quire import LLM, SamplingParams
 from quire.errors import ConfigError
+from quire.execution.executor import ModelExecutor
+from quire.execution.submitted import SubmittedStep
+from quire.scheduling import Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -69,6 +72,69 @@ def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: 
             )
     for replayed, launched in zip(*found, strict=True):
         assert torch.equal(replayed, launched)
+
+
+ASKED = [
+    SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2),
+    SamplingParams(seed=5, max_tokens=36, ignore_eos=True),
+    SamplingParams(seed=6, top_k=20, top_p=0.9, max_tokens=38, ignore_eos=True),
+    SamplingParams(seed=7, presence_penalty=1.0, max_tokens=34, ignore_eos=True),
+]
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True])
+@pytest.mark.parametrize("blocks", [40, 400])
+def test_running_ahead_does_not_change_tokens(
+    blocks: int, enforce_eager: bool, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, ahead = ModelExecutor.submit, []
+
+    def note(executor: ModelExecutor, step: Step) -> SubmittedStep:
+        ahead.append(step.ahead)
+        return submit(executor, step)
+
+    monkeypatch.setattr(ModelExecutor, "submit", note)
+    found = []
+    for asynchronous in (False, True):
+        llm = LLM(
+            model_dir("llama"),
+            max_model_len=128,
+            max_num_seqs=16,
+            dtype="float32",
+            device="cuda",
+            gpu_memory_utilization=0.3,
+            block_size=4,
+            kv_cache_memory_bytes=blocks * 4 * 1024,
+            enforce_eager=enforce_eager,
+            async_scheduling=asynchronous,
+        )
+        outputs = llm.generate(PROMPTS, ASKED, use_tqdm=False)
+        found.append([list(output.outputs[0].token_ids) for output in outputs])
+        assert any(ahead) is asynchronous
+    assert found[0] == found[1]
+
+
+def test_a_step_of_plain_samples_is_submitted_without_waiting(model_dir: ModelDir) -> None:
+    llm = LLM(model_dir("llama"), max_model_len=128, device="cuda", gpu_memory_utilization=0.3)
+    plain = [GREEDY, SamplingParams(seed=5, max_tokens=40, ignore_eos=True, logprobs=1)] * 2
+    for name, (prompt, params) in enumerate(zip(PROMPTS, plain, strict=True)):
+        llm.engine.add_request(str(name), prompt, params)
+    for _ in range(10):
+        llm.engine.step()
+    executor = llm.engine.executor
+    assert isinstance(executor, ModelExecutor)
+    submit = executor.submit
+
+    def without_waiting(step: Step) -> SubmittedStep:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return submit(step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    executor.submit = without_waiting  # type: ignore[method-assign]
+    for _ in range(10):
+        assert not any(delta.finish_reason == "error" for delta in llm.engine.step())
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute", "auto"])

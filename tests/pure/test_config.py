@@ -49,6 +49,7 @@ def test_every_setting_has_help() -> None:
 @pytest.mark.parametrize(
     ("device", "name", "value"),
     [("cpu", "gpu_memory_utilization", 0.5), ("cpu", "enforce_eager", True),
+     ("cpu", "async_scheduling", True),
      ("cuda", "swap_path", "/tmp")],
 )  # fmt: skip
 def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value: Any) -> None:

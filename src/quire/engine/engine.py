@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from quire.engine.flight import Flight
 from quire.engine.intake import Intake, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
-from quire.errors import RequestError
+from quire.errors import ConfigError, RequestError
 from quire.scheduling import (
     Decision,
     Executor,
+    PipelinedExecutor,
     Request,
     SamplingParams,
     Scheduler,
@@ -35,7 +37,11 @@ _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
 class Engine:
-    """Drives one scheduler and one executor. Not thread-safe: one thread calls it."""
+    """Drives one scheduler and one executor. Not thread-safe: one thread calls it.
+
+    run_ahead: begin a step while the one before it is under way, where that can be done without
+        its result. The executor must be a ``PipelinedExecutor``; ConfigError if it is not.
+    """
 
     def __init__(
         self,
@@ -48,13 +54,22 @@ class Engine:
         session_timeout: float | None = None,
         why_no_sessions: str | None = None,
         recorder: RequestRecorder | None = None,
+        run_ahead: bool = False,
     ) -> None:
+        if run_ahead and not isinstance(executor, PipelinedExecutor):
+            raise ConfigError(
+                "async_scheduling needs an executor whose steps can be submitted; "
+                f"{type(executor).__name__} computes in the thread that calls it"
+            )
         self.scheduler = scheduler
         self.intake = intake
         self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
         self.executor = executor
+        self._pipeline = executor if isinstance(executor, PipelinedExecutor) and run_ahead else None
+        self._flight: Flight | None = None  # begun by the last call of step()
+        self._landed = 0.0  # when the last step was done
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
@@ -96,11 +111,19 @@ class Engine:
             self._recorder.begin(prepared.request)
 
     def abort(self, request_id: str) -> bool:
-        """End a request and free its blocks at once; False if it is not running."""
+        """End a request and free its blocks at once; False if it is not running.
+
+        If it is part of a step under way, that is waited for, to know whether the blocks that the
+        step fills hold what they should.
+        """
+        spoiled = False
+        if self._flight is not None and self._flight.computes(request_id):
+            self._flight.land()
+            spoiled = self._flight.broken
         progress = self._requests.pop(request_id, None)
         if progress is not None:
             self._record(progress)
-        return self.scheduler.abort(request_id)
+        return self.scheduler.abort(request_id, spoiled=spoiled)
 
     def close(self) -> None:
         """End the recording, if there is one."""
@@ -109,26 +132,49 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or self._flight is not None
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
         return list(self._decisions)
 
     def step(self) -> list[Delta]:
-        """One iteration of the model over the requests that the scheduler picks."""
+        """Take in one step of the model over the requests that the scheduler picks.
+
+        With ``run_ahead``, the next one is begun before, where it can be planned already.
+        """
+        flight = self._flight
+        if flight is None:
+            started = self.clock()
+            flight = self._begin(self.scheduler.schedule(started), started)
+        self._flight = self._begin_next(flight)
+        return self._land(flight)
+
+    def _begin_next(self, flight: Flight) -> Flight | None:
+        if self._pipeline is None or flight.broken:
+            return None
         started = self.clock()
-        step = self.scheduler.schedule(started)
+        step = self.scheduler.schedule_ahead(flight.step, started)
+        return None if step is None else self._begin(step, started)
+
+    def _begin(self, step: Step, started: float) -> Flight:
         self._note(step)
         usage = self.scheduler.allocator.usage()
+        if self._pipeline is None:
+            return Flight.to_compute(self.executor, step, usage, started)
+        return Flight.begun(self._pipeline, step, usage, started)
+
+    def _land(self, flight: Flight) -> list[Delta]:
+        """Wait for a step, and take in what it gave."""
+        step = flight.step
         try:
-            result = self.executor.execute(step)
+            result = flight.result()
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
-            self.scheduler.spoil(step.moves)
-            return self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
+            return self._give_up(flight)
         now = self.clock()
-        self.stats.observe_step(step, usage, now - started)
+        self.stats.observe_step(step, flight.usage, now - max(flight.started, self._landed))
+        self._landed = now
         self._take_prompt_logprobs(step, result)
         deltas = self._fail(step, result.failures)
         for progress in self.scheduler.update(step, result, now):
@@ -142,6 +188,19 @@ class Engine:
                 self._record(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
+        return deltas
+
+    def _give_up(self, flight: Flight) -> list[Delta]:
+        """End the requests of a step that failed, and of the one that was to go on from it."""
+        steps = [flight.step]
+        if self._flight is not None:
+            self._flight.land()  # nobody needs what it gives, but it must not go on
+            steps.append(self._flight.step)
+            self._flight = None
+        deltas = []
+        for step in steps:
+            self.scheduler.spoil(step.moves)
+            deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
     def _record(self, progress: RequestProgress) -> None:

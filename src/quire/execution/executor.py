@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
-from torch import Tensor
 
-from quire.execution.forward import BlockStore, Forward
-from quire.execution.sampler import SampleRow, beam_candidates, sample, token_logprobs
+from quire.execution.forward import NOT_FED, BlockStore, Forward
+from quire.execution.submitted import SubmittedStep
 from quire.kernels.ops import Kernels
 from quire.model import Model
-from quire.scheduling import Chunk, Step, StepResult, TokenLogprobs
-
-_NOT_NUMBERS = "the model's logits are not numbers (NaN)"
-_PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is scored
+from quire.scheduling import Step, StepResult
 
 
 class ModelExecutor:
-    """Executes steps with a model and the pool that holds its keys and values."""
+    """Executes steps with a model and the pool that holds its keys and values.
+
+    A ``PipelinedExecutor``: what steps read and write is ordered by the stream on which all of
+    them are launched. Where the calling thread computes, ``submit`` returns when that is done.
+    """
 
     def __init__(
         self, model: Model, kv_cache: BlockStore, forward: Forward, kernels: Kernels
@@ -28,84 +27,35 @@ class ModelExecutor:
         self._kv_cache = kv_cache
         self._forward = forward
         self._kernels = kernels
+        self._last: SubmittedStep | None = None
+
+    def execute(self, step: Step) -> StepResult:
+        """See ``Executor``."""
+        return self._compute(step).collect()
+
+    def submit(self, step: Step) -> SubmittedStep:
+        """See ``PipelinedExecutor``."""
+        submitted = self._compute(step)
+        submitted.begin_choosing()
+        return submitted
 
     @torch.inference_mode()
-    def execute(self, step: Step) -> StepResult:
-        result = StepResult({}, failed_moves=self._kv_cache.move(step.moves))
-        if not step.chunks:
-            return result
+    def _compute(self, step: Step) -> SubmittedStep:
+        last, self._last = self._last, None
+        failed_moves = self._kv_cache.move(step.moves)
         bounds = [0, *accumulate(len(chunk.token_ids) for chunk in step.chunks)]
         rows = [
-            (chunk, end - 1)
+            end - 1
             for chunk, end in zip(step.chunks, bounds[1:], strict=True)
             if chunk.num_samples or chunk.num_candidates
         ]
-        hidden = self._forward(step.chunks, [row for _, row in rows])
-        if rows:
-            # Only rows that are sampled pass the LM head, each once however many samples it gives.
-            logits = self._model.logits(hidden.asked)
-            chunks = [chunk for chunk, _ in rows]
-            _sample(chunks, logits, result, self._kernels)
-            _find_candidates(chunks, logits, result)
-        result.prompt_logprobs.update(self._prompt_logprobs(step.chunks, bounds, hidden.states))
-        return result
-
-    def _prompt_logprobs(
-        self, chunks: Sequence[Chunk], bounds: Sequence[int], hidden: Tensor
-    ) -> Iterator[tuple[int, list[TokenLogprobs]]]:
-        for chunk, first in zip(chunks, bounds[:-1], strict=True):
-            num_top = chunk.request.params.prompt_logprobs
-            if num_top is None:
-                continue
-            end = chunk.start + len(chunk.token_ids)
-            successors = chunk.request.prompt_token_ids[chunk.start + 1 : end + 1]
-            entries: list[TokenLogprobs] = []
-            for i in range(0, len(successors), _PROMPT_LOGPROB_ROWS):
-                part = successors[i : i + _PROMPT_LOGPROB_ROWS]
-                logits = self._model.logits(hidden[first + i : first + i + len(part)])
-                entries += token_logprobs(logits, part, [num_top] * len(part))
-            yield chunk.seq_id, entries
-
-
-def _sample(chunks: Sequence[Chunk], logits: Tensor, result: StepResult, kernels: Kernels) -> None:
-    """Draw what each chunk asks for from its row of ``logits`` [chunks, V]."""
-    counts = torch.tensor([chunk.num_samples for chunk in chunks])
-    rows = [row for chunk in chunks for row in _sample_rows(chunk)]
-    if not rows:
-        return
-    if len(rows) != len(chunks) or not counts.all():
-        logits = logits.repeat_interleave(counts.to(logits.device), dim=0)
-    drawn = iter(sample(logits, rows, kernels.argmax))
-    for chunk in chunks:
-        own = [next(drawn) for _ in range(chunk.num_samples)]
-        good = [one for one in own if one is not None]
-        if len(good) < len(own):
-            result.failures[chunk.seq_id] = _NOT_NUMBERS
-        elif good:
-            result.samples[chunk.seq_id] = good
-
-
-def _find_candidates(chunks: Sequence[Chunk], logits: Tensor, result: StepResult) -> None:
-    """The likeliest next tokens for chunks of beams."""
-    asking = [i for i, chunk in enumerate(chunks) if chunk.num_candidates]
-    if not asking:
-        return
-    beams = [chunks[i] for i in asking]
-    rows = [_sample_row(chunk, chunk.branch) for chunk in beams]
-    found = beam_candidates(logits[asking], rows, [chunk.num_candidates for chunk in beams])
-    for chunk, candidates in zip(beams, found, strict=True):
-        if candidates is None:
-            result.failures[chunk.seq_id] = _NOT_NUMBERS
-        else:
-            result.candidates[chunk.seq_id] = candidates
-
-
-def _sample_rows(chunk: Chunk) -> Iterator[SampleRow]:
-    branches = range(chunk.num_samples) if chunk.num_samples != 1 else (chunk.branch,)
-    for branch in branches:
-        yield _sample_row(chunk, branch)
-
-
-def _sample_row(chunk: Chunk, branch: int) -> SampleRow:
-    generated = chunk.start + len(chunk.token_ids) - chunk.output_start
-    return SampleRow(chunk.request, branch, generated, chunk.history)
+        fed = NOT_FED
+        if step.ahead and last is not None:
+            fed = last.feed(step.chunks, bounds)
+            if not fed.places:
+                last.choose()  # from what this forward pass overwrites
+        hidden = self._forward(step.chunks, rows, fed) if step.chunks else None
+        result = StepResult({}, failed_moves=failed_moves)
+        before = last if fed.places else None
+        self._last = SubmittedStep(step.chunks, hidden, result, self._model, self._kernels, before)
+        return self._last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,10 +22,21 @@ class Hidden(NamedTuple):
     asked: Tensor  # [R, d], the rows that were asked for
 
 
+class Fed(NamedTuple):
+    """Tokens of a batch that only the device knows: it has sampled them in the step before."""
+
+    places: Sequence[int]  # among the batch's tokens
+    rows: Sequence[int]  # of ``sampled``, one for each place
+    sampled: Callable[[], Tensor]  # [R] int64; to be asked for last, once all else is ready
+
+
+NOT_FED = Fed((), (), lambda: torch.zeros(0, dtype=torch.int64))
+
+
 class Forward(Protocol):
     """Runs a model over chunks whose blocks are in place."""
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int]) -> Hidden:
+    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
         """The states of all tokens, and of ``rows`` among them once more."""
         ...
 
@@ -51,8 +62,10 @@ class DirectForward:
         self._kv_cache = kv_cache
         self._kernels = kernels
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int]) -> Hidden:
+    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
         """See ``Forward``."""
         token_ids, batch = build_batch(chunks, self._kv_cache.block_size)
+        if fed.places:
+            token_ids[list(fed.places)] = fed.sampled()[list(fed.rows)]
         states = self._model.forward(token_ids, batch, self._kv_cache.layers, self._kernels)
         return Hidden(states, states[torch.tensor(rows, dtype=torch.int64)])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.sampling_batch import FLOAT32, SampleRow, clamp_positive
+from quire.execution.transfer import to_device
 
 
 class _Edits:
@@ -43,15 +44,30 @@ class _Edits:
     def add_same(self, row: int, token_ids: Collection[int], value: float) -> None:
         self.add(row, token_ids, array("f", [value]) * len(token_ids))
 
-    def tensors(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Indices into the flattened logits, and the numbers."""
-        vocab_size = logits.shape[1]
+    def row_indices(self, logits: Tensor) -> Tensor:
+        return to_device(torch.tensor(self.rows), logits.device)
+
+    def tensors(self, logits: Tensor) -> _Places:
+        vocab_size, device = logits.shape[1], logits.device
         token_ids = torch.frombuffer(self.token_ids, dtype=torch.int64)
         values = torch.frombuffer(self.values, dtype=torch.float32)
-        starts = torch.tensor(self.rows) * vocab_size
-        places = starts.repeat_interleave(torch.tensor(self.lengths)) + token_ids
+        lengths = torch.tensor(self.lengths)
+        numbers = torch.arange(len(lengths)).repeat_interleave(lengths)
+        places = torch.tensor(self.rows)[numbers] * vocab_size + token_ids
         known = token_ids < vocab_size
-        return places[known].to(logits.device), values[known].to(logits.device)
+        return _Places(
+            to_device(places[known], device),
+            to_device(values[known], device),
+            to_device(numbers[known], device),
+        )
+
+
+class _Places(NamedTuple):
+    """One element a place, on the logits' device."""
+
+    indices: Tensor  # into the flattened logits
+    values: Tensor
+    numbers: Tensor  # of the place's row among ``_Edits.rows``
 
 
 class _BatchEdits(NamedTuple):
@@ -62,44 +78,54 @@ class _BatchEdits(NamedTuple):
     counts: _Edits
 
 
-def edit_logits(logits: Tensor, rows: Sequence[SampleRow], *, bans: bool = True) -> Tensor:
+def edit_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """The logits [R, V] as the requests change them: a copy, or ``logits`` if none does.
 
-    Without ``bans``, bad words and min_tokens are not looked at.
+    Bad words and min_tokens yield where they would forbid every token. Does not wait for the
+    logits.
     """
-    edits = _gather(rows, bans=bans)
+    edits = _gather(rows)
     if not any(edits):
         return logits
     edited = logits.clone(memory_format=torch.contiguous_format)
     flat = edited.view(-1)  # the same memory
     # Where one place is written twice, as repetitions may, it is with the same value.
     if edits.allowed:
-        places, _ = edits.allowed.tensors(logits)
+        places = edits.allowed.tensors(logits).indices
         kept = flat[places]
-        edited[edits.allowed.rows] = -torch.inf
+        edited.index_fill_(0, edits.allowed.row_indices(logits), -torch.inf)
         flat[places] = kept
     if edits.banned:
-        places, values = edits.banned.tensors(logits)
-        flat[places] = values
+        _ban(edited, edits.banned)
     if edits.biases:
-        places, values = edits.biases.tensors(logits)
+        places, values, _ = edits.biases.tensors(logits)
         flat[places] += values
     if edits.repetitions:
-        places, values = edits.repetitions.tensors(logits)
+        places, values, _ = edits.repetitions.tensors(logits)
         flat[places] = _penalise_repetition(flat[places], values)
     if edits.counts:
-        places, values = edits.counts.tensors(logits)
+        places, values, _ = edits.counts.tensors(logits)
         flat[places] -= values
     return edited
 
 
-def _gather(rows: Sequence[SampleRow], *, bans: bool) -> _BatchEdits:
+def _ban(edited: Tensor, bans: _Edits) -> None:
+    """Forbid the tokens of ``bans``, but none in a row where nothing else is possible."""
+    places, values, numbers = bans.tensors(edited)
+    flat = edited.view(-1)
+    kept = flat[places]
+    flat[places] = values
+    stuck = edited[bans.row_indices(edited)].amax(-1) == -torch.inf
+    flat[places] = torch.where(stuck[numbers], kept, values)
+
+
+def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
     edits = _BatchEdits(*(_Edits() for _ in _BatchEdits._fields))
     for i, row in enumerate(rows):
         params = row.request.params
         if params.allowed_token_ids is not None:
             edits.allowed.add_same(i, params.allowed_token_ids, 0.0)
-        if bans and (forbidden := _forbidden(row)):
+        if forbidden := _forbidden(row):
             edits.banned.add_same(i, forbidden, -math.inf)
         if params.logit_bias:
             edits.biases.add(i, params.logit_bias, params.logit_bias.values())

@@ -31,6 +31,7 @@ class Placement(Protocol):
 
     device: torch.device
     host_blocks: str  # where swapped blocks are, for people
+    asynchronous: bool  # whether it computes while the thread that launched it does something else
 
     def turn(self) -> AbstractContextManager[None]:
         """To be held from before the model is loaded until the executor is there."""
@@ -58,6 +59,7 @@ class OnCPU:
 
     device = torch.device("cpu")
     host_blocks = "on disk"
+    asynchronous = False
 
     def __init__(self, block_size: int, swap_path: str | None) -> None:
         self._block_size = block_size

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from quire.execution.penalties import edit_logits
 from quire.execution.sampling_batch import Filters, SampleRow
+from quire.execution.transfer import Readback, to_device
 from quire.scheduling.step import Sample, TokenLogprobs
 
-__all__ = ["SampleRow", "beam_candidates", "sample", "token_logprobs"]
+__all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 
 # Sorting the whole vocabulary costs many times what finding its likeliest few does, and they
 # nearly always hold all that top_k and top_p keep. Rows for which they do not try again with more.
@@ -41,35 +42,73 @@ def _torch_argmax(x: Tensor) -> Tensor:
     return x.argmax(-1)
 
 
+class Draws:
+    """Tokens that have been chosen on their device, one for each row.
+
+    tokens: int64 [R], each in the vocabulary, even where the row has no distribution.
+    """
+
+    def __init__(
+        self, tokens: Tensor, peaks: Tensor, rows: Sequence[SampleRow], logits: Tensor
+    ) -> None:
+        """peaks [R, 2]: the largest of a row's logits, as the model gave and as edited."""
+        self.tokens = tokens
+        # One table, so that one transfer brings it all: whether rows are sound comes with them.
+        table = torch.cat([tokens[:, None].double(), peaks.double()], dim=1)
+        self._table = Readback(table)
+        num_tops = [row.request.params.sample_logprobs for row in rows]
+        self._wanted = [i for i, num_top in enumerate(num_tops) if num_top is not None]
+        self._logprobs = None
+        if self._wanted:
+            chosen = _take(tokens, self._wanted)
+            counts = [num_top for num_top in num_tops if num_top is not None]
+            self._logprobs = _Logprobs(_take(logits, self._wanted), chosen, counts)
+
+    def read(self) -> list[Sample | None]:
+        """Wait for the device. None: the row has no distribution to sample."""
+        samples = [
+            Sample(int(token)) if math.isfinite(raw_peak) and math.isfinite(peak) else None
+            for token, raw_peak, peak in self._table.tolist()
+        ]
+        if self._logprobs is not None:
+            for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
+                sample = samples[i]
+                samples[i] = None if sample is None else sample._replace(logprobs=logprobs)
+        return samples
+
+
 @torch.no_grad()
+def draw(
+    logits: Tensor,
+    rows: Sequence[SampleRow],
+    argmax: Callable[[Tensor], Tensor] = _torch_argmax,
+) -> Draws:
+    """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
+
+    ``argmax`` is a ``Kernels.argmax``. Waits for the device only where a row has top_k or top_p.
+
+    A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
+    allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
+    """
+    edited = edit_logits(logits, rows)
+    tokens = argmax(edited)
+    peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
+    drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
+    if drawn:
+        asked = [rows[i] for i in drawn]
+        found = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
+        tokens = _put(tokens, drawn, found.clamp(max=logits.shape[1] - 1))
+    raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
+    return Draws(tokens, torch.cat([raw_peaks, peaks], dim=1), rows, logits)
+
+
 def sample(
     logits: Tensor,
     rows: Sequence[SampleRow],
     argmax: Callable[[Tensor], Tensor] = _torch_argmax,
 ) -> list[Sample | None]:
-    """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
-
-    ``argmax`` is a ``Kernels.argmax``.
-
-    None stands for a row that has no distribution to sample: the model gave NaN, +inf or nothing
-    but -inf, or no allowed token is in the vocabulary with a finite logit. The other rows are
-    unaffected. Where bad words or min_tokens would forbid every token, they yield.
-    """
-    if not rows:
-        return []
-    tokens = _choose(logits, rows, argmax, bans=True)
-    samples = [None if token is None else Sample(token) for token in tokens]
-    wanted: list[tuple[int, int, int]] = []  # row, token, log-probabilities besides the token's
-    for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        num_top = row.request.params.sample_logprobs
-        if num_top is not None and token is not None:
-            wanted.append((i, token, num_top))
-    if wanted:
-        indices, chosen, num_tops = zip(*wanted, strict=True)
-        found = token_logprobs(_take(logits, list(indices)), chosen, num_tops)
-        for (i, token, _), logprobs in zip(wanted, found, strict=True):
-            samples[i] = Sample(token, logprobs)
-    return samples
+    """What ``draw`` chooses, once it is known."""
+    return draw(logits, rows, argmax).read() if rows else []
 
 
 @torch.no_grad()
@@ -99,61 +138,47 @@ def token_logprobs(
     A rank is 1 + the number of strictly likelier tokens. In ``top``, equals are in order of id. A
     token that cannot occur has -inf; rows with NaN give NaN.
     """
-    found: list[TokenLogprobs] = []
-    for start in range(0, len(token_ids), _LOGPROB_ROWS):
-        part = slice(start, start + _LOGPROB_ROWS)
-        found += _token_logprobs(logits[part], token_ids[part], num_top[part])
-    return found
+    if not token_ids:
+        return []
+    return _Logprobs(logits, to_device(torch.tensor(token_ids), logits.device), num_top).read()
 
 
-def _token_logprobs(
-    logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
-) -> list[TokenLogprobs]:
+class _Logprobs:
+    """What ``token_logprobs`` gives, on its way to main memory."""
+
+    def __init__(self, logits: Tensor, token_ids: Tensor, num_top: Sequence[int]) -> None:
+        self._num_top = num_top
+        self._parts = []
+        for start in range(0, len(token_ids), _LOGPROB_ROWS):
+            part = slice(start, start + _LOGPROB_ROWS)
+            width = min(max(num_top[part]) + _TIES, logits.shape[1])
+            table = _logprob_table(logits[part], token_ids[part, None], width)
+            self._parts.append((width, Readback(table)))
+
+    def read(self) -> list[TokenLogprobs]:
+        counts = iter(self._num_top)
+        return [
+            TokenLogprobs(
+                logprob,
+                int(rank),
+                tuple(zip(map(int, top[:width]), top[width:], strict=True))[: next(counts)],
+            )
+            for width, table in self._parts
+            for logprob, rank, *top in table.tolist()
+        ]
+
+
+def _logprob_table(logits: Tensor, chosen_ids: Tensor, width: int) -> Tensor:
+    """For each row, its token's log-probability and rank, and its ``width`` likeliest.
+
+    One table, so that one transfer brings it all; float64 holds ids and ranks exactly.
+    """
     gaps = logits.amax(-1, keepdim=True) - logits
     log_mass = _block_weights(gaps)[1].sum(-1, keepdim=True).log()
-    width = min(max(num_top) + _TIES, logits.shape[1])
     top_ids, top_gaps = _likeliest(gaps, width)
-    chosen = gaps.gather(1, torch.tensor(token_ids, device=gaps.device)[:, None])
+    chosen = gaps.gather(1, chosen_ids)
     ranks = (gaps < chosen).sum(-1, keepdim=True) + 1
-    # One table, so that one transfer brings it all; float64 holds ids and ranks exactly.
-    table = torch.cat([-chosen - log_mass, ranks, top_ids, -top_gaps - log_mass], dim=1)
-    return [
-        TokenLogprobs(
-            logprob, int(rank), tuple(zip(map(int, top[:width]), top[width:], strict=True))[:count]
-        )
-        for (logprob, rank, *top), count in zip(table.tolist(), num_top, strict=True)
-    ]
-
-
-def _choose(
-    logits: Tensor,
-    rows: Sequence[SampleRow],
-    argmax: Callable[[Tensor], Tensor],
-    *,
-    bans: bool,
-) -> list[int | None]:
-    edited = edit_logits(logits, rows, bans=bans)
-    tokens = argmax(edited)
-    peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
-    drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
-    if drawn:
-        asked = [rows[i] for i in drawn]
-        tokens[drawn] = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
-    raw_peaks = peaks[:, 0] if edited is logits else logits.amax(-1)
-    # Whether rows are sound comes with the tokens: asking earlier would be one more wait.
-    table = torch.stack([tokens.double(), peaks[:, 0].double(), raw_peaks.double()], dim=1)
-    chosen: list[int | None] = []
-    stuck: list[int] = []
-    for i, (token, peak, raw_peak) in enumerate(table.tolist()):
-        sound = math.isfinite(raw_peak)
-        chosen.append(int(token) if sound and math.isfinite(peak) else None)
-        if sound and not math.isfinite(peak):
-            stuck.append(i)
-    if stuck and bans:
-        again = _choose(logits[stuck], [rows[i] for i in stuck], argmax, bans=False)
-        for i, choice in zip(stuck, again, strict=True):
-            chosen[i] = choice
-    return chosen
+    return torch.cat([-chosen - log_mass, ranks, top_ids, -top_gaps - log_mass], dim=1)
 
 
 def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
@@ -172,14 +197,16 @@ def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     whole = [i for i, is_narrow in enumerate(narrow) if not is_narrow]
     tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     if whole:
-        tokens[whole] = _draw_whole(_take(gaps, whole), filters.uniform[whole])
+        found = _draw_whole(_take(gaps, whole), _take(filters.uniform, whole))
+        tokens = _put(tokens, whole, found)
     if truncated:
         kept_gaps = _take(gaps, truncated)
         if all(top_k[i] for i in truncated):
             mass = filters.top_p.new_zeros(len(truncated), 1)  # nobody asks
         else:
             mass = _block_weights(kept_gaps)[1].sum(-1, keepdim=True)
-        tokens[truncated] = _draw_truncated(kept_gaps, mass, filters.take(truncated))
+        found = _draw_truncated(kept_gaps, mass, filters.take(_indices(truncated, gaps)))
+        tokens = _put(tokens, truncated, found)
     return tokens
 
 
@@ -282,4 +309,15 @@ def _likeliest(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 def _take(rows: Tensor, indices: list[int]) -> Tensor:
     """Those rows, increasing, without a copy where they are all of them."""
-    return rows if len(indices) == len(rows) else rows[indices]
+    return rows if len(indices) == len(rows) else rows[_indices(indices, rows)]
+
+
+def _put(rows: Tensor, indices: list[int], values: Tensor) -> Tensor:
+    """``rows`` with other values at these indices, increasing: ``values`` where they are all."""
+    if len(indices) == len(rows):
+        return values
+    return rows.index_copy_(0, _indices(indices, rows), values)
+
+
+def _indices(indices: list[int], like: Tensor) -> Tensor:
+    return to_device(torch.tensor(indices), like.device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.randomness import uniform
+from quire.execution.transfer import to_device
 from quire.scheduling import Request
 
 FLOAT32 = torch.finfo(torch.float32)
@@ -36,10 +37,10 @@ class Filters(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Filters:
         table = [_filters(row, vocab_size) for row in rows]
-        columns = torch.tensor(table, dtype=torch.float64).to(device).unbind(1)
+        columns = to_device(torch.tensor(table, dtype=torch.float64), device).unbind(1)
         return cls(*(column[:, None] for column in columns))
 
-    def take(self, rows: Sequence[int] | Tensor) -> Filters:
+    def take(self, rows: Tensor) -> Filters:
         return Filters(*(column[rows] for column in self))
 
 

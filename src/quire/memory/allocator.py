@@ -118,8 +118,8 @@ class KVAllocator(Protocol):
     def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
         """Room for ``{seq_id: tokens}`` more, for all of these sequences or for none.
 
-        The step before is done: blocks that these tokens and all later ones cannot see are given
-        back first, even where the answer is None.
+        The step before is done, or will be before this one writes: blocks that these tokens and all
+        later ones cannot see are given back first, even where the answer is None.
 
         The moves (copies on write) must be carried out before the tokens are written.
         """
@@ -137,7 +137,7 @@ class KVAllocator(Protocol):
         ...
 
     def settle(self) -> None:
-        """The step under way is done: what was committed is there."""
+        """The step under way is done, or will be before the next one moves blocks."""
         ...
 
     def free(self, seq_id: int, *, spoiled: bool = False) -> float:

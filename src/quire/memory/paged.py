@@ -129,8 +129,8 @@ class PagedAllocator:
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.
 
-        No step that reads them may be under way. Nobody reads them any more, so this is not
-        undone where there is no room for what comes next.
+        Whoever takes them may not write before a step that reads them is done. Nobody else reads
+        them any more, so this is not undone where there is no room for what comes next.
         """
         if self.window is None:
             return

@@ -9,21 +9,26 @@ from quire.scheduling.scheduler import Scheduler, SchedulingPolicy
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.scheduling.session import Session, SessionEvent, SessionVerb
 from quire.scheduling.step import (
+    IN_FLIGHT,
     Chunk,
     Executor,
+    PipelinedExecutor,
     Progress,
     Sample,
     Step,
     StepResult,
+    StepUnderWay,
     TokenLogprobs,
 )
 
 __all__ = [
+    "IN_FLIGHT",
     "Chunk",
     "Decision",
     "Executor",
     "FinishReason",
     "MemoryStory",
+    "PipelinedExecutor",
     "Preemption",
     "PreemptionMode",
     "Progress",
@@ -40,6 +45,7 @@ __all__ = [
     "SessionVerb",
     "Step",
     "StepResult",
+    "StepUnderWay",
     "TokenLogprobs",
     "Verdict",
 ]

@@ -72,6 +72,11 @@ class LiveGroups:
     def has_fork_moves(self) -> bool:
         return bool(self._fork_moves)
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether a session has a turn under way."""
+        return bool(self._sessions)
+
     def take_fork_moves(self) -> list[BlockMove]:
         """Copies that forks since the last call ask for: none where blocks are shared."""
         moves, self._fork_moves = self._fork_moves, []

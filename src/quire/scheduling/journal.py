@@ -31,8 +31,14 @@ class Scheduled(NamedTuple):
     now: float
 
 
+class ScheduledAhead(NamedTuple):
+    """The step after the one that was scheduled last, and is under way, if that can be planned."""
+
+    now: float
+
+
 class Updated(NamedTuple):
-    """The step that was scheduled last has been executed."""
+    """Of the steps that were scheduled, the first that was under way has been executed."""
 
     result: StepResult
     now: float
@@ -75,6 +81,7 @@ Event = (
     | Aborted
     | Finished
     | Scheduled
+    | ScheduledAhead
     | Updated
     | Spoiled
     | SessionOpened

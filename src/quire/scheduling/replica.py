@@ -11,6 +11,7 @@ from quire.scheduling.journal import (
     HardCut,
     Recomputed,
     Scheduled,
+    ScheduledAhead,
     SessionClosed,
     SessionOpened,
     Spoiled,
@@ -30,15 +31,21 @@ class Replica:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.step = Step([], [], [])
+        self._under_way: Step | None = None  # a step before it that has not been taken in
 
     def follow(self, event: Event) -> None:
         """Do what the event tells."""
         scheduler = self.scheduler
         match event:
             case Scheduled(now):
-                self.step = scheduler.schedule(now)
+                self.step, self._under_way = scheduler.schedule(now), None
+            case ScheduledAhead(now):
+                ahead = scheduler.schedule_ahead(self.step, now)
+                if ahead is not None:
+                    self.step, self._under_way = ahead, self.step
             case Updated(result, now):
-                scheduler.update(self.step, result, now)
+                scheduler.update(self._under_way or self.step, result, now)
+                self._under_way = None
             case Added(request):
                 scheduler.add(request)
             case Aborted(request_id, spoiled):

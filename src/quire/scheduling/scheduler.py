@@ -16,16 +16,18 @@ from quire.memory import BlockMove, KVAllocator
 from quire.scheduling import journal as inputs
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
+from quire.scheduling.chunking import Chunker
 from quire.scheduling.decision import Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
+from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
-from quire.scheduling.sequence import Sequence, SequenceGroup, Status
+from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.steady import SteadyDecoding
-from quire.scheduling.step import Chunk, Progress, Step, StepResult
+from quire.scheduling.step import Progress, Step, StepResult
 
 PRIORITY_SECONDS = 10.0
 """Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
@@ -77,6 +79,8 @@ class Scheduler:
         self._admission = Admission(
             allocator, self._live, self._preemption, self.stats, enable_prefix_caching
         )
+        self._chunker = Chunker(allocator, enable_prefix_caching)
+        self._lookahead = Lookahead(allocator, self._live, self._chunker)
         self._journal = journal
 
     # -- requests ------------------------------------------------------------------------------
@@ -180,8 +184,30 @@ class Scheduler:
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
             self._admit_waiting(step, budget)
-        for decision in step.decisions:
-            self.stats.decisions[decision.what.value] += 1
+        self._count_decisions(step)
+        return step
+
+    def schedule_ahead(self, under_way: Step, now: float) -> Step | None:
+        """The step after ``under_way``, whose result is still to come, and nothing else is.
+
+        None: it depends on that result. ``update`` must be given ``under_way`` next, then this.
+        Tokens are what ``schedule`` would lead to; whoever waits for what a sequence holds that
+        ``under_way`` ends is let in one step later.
+        """
+        self._note(inputs.ScheduledAhead(now))
+        if self._live.has_fork_moves or self._live.has_turns:
+            return None
+        self.allocator.advance(now)
+        self.allocator.settle()
+        self._blocked = None
+        grown = self._lookahead.grow(self.running, under_way, self.max_num_batched_tokens)
+        if grown is None:
+            return None
+        step, budget = grown
+        self._admit_waiting(step, budget)
+        if not step.chunks and all(decision.what is Verdict.WAIT for decision in step.decisions):
+            return None
+        self._count_decisions(step)
         return step
 
     def update(self, step: Step, result: StepResult, now: float) -> list[Progress]:
@@ -212,6 +238,7 @@ class Scheduler:
         if any(one.finish_reason is not None for one in progress):
             self._blocked = None
             self.running = [group for group in self.running if group.branches]
+        self._lookahead.publish_known()
         return progress
 
     def spoil(self, moves: Iterable[BlockMove]) -> None:
@@ -301,7 +328,8 @@ class Scheduler:
             group.memory.copied_blocks += len(moves)
         if len(group.branches) == 1:  # most groups
             (tokens,) = wants.values()
-            chunk = self._chunk(group, group.branches[0], tokens)
+            branch = group.branches[0]
+            chunk = self._chunker.cut(group, branch, branch.num_computed, tokens)
             step.chunks.append(chunk)
             table = chunk.table
             held = len(table.block_ids)
@@ -311,38 +339,10 @@ class Scheduler:
             return tokens
         for branch in group.branches:
             if branch.seq_id in wants:
-                step.chunks.append(self._chunk(group, branch, wants[branch.seq_id]))
+                start, tokens = branch.num_computed, wants[branch.seq_id]
+                step.chunks.append(self._chunker.cut(group, branch, start, tokens))
         group.memory.hold(*self.allocator.blocks_held(group.tables()))
         return sum(wants.values())
-
-    def _chunk(self, group: SequenceGroup, branch: Sequence, tokens: int) -> Chunk:
-        request, start = group.request, branch.num_computed
-        end, size = start + tokens, self.allocator.block_size
-        if self.enable_prefix_caching and end // size > start // size:
-            # Others may find the blocks that this step fills, from this step on.
-            branch.hash_blocks(size)
-            self.allocator.commit(branch.seq_id, branch.block_hashes, end // size)
-        samples = candidates = 0
-        if end == len(branch.token_ids):
-            if group.beams is not None:
-                candidates = group.beams.num_candidates
-            else:
-                samples = 1 if group.expanded else request.params.width
-        history: tuple[int, ...] = ()
-        if request.params.needs_history:
-            history = tuple(branch.token_ids[branch.num_prompt_tokens :])
-        return Chunk(
-            branch.seq_id,
-            request,
-            branch.index,
-            [branch.token_ids[start]] if tokens == 1 else branch.token_ids[start:end].tolist(),
-            start,
-            self.allocator.table(branch.seq_id),
-            samples,
-            history,
-            branch.num_prompt_tokens,
-            candidates,
-        )
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -414,6 +414,10 @@ class Scheduler:
         for line in (self.running, self.waiting):
             if group in line:
                 line.remove(group)
+
+    def _count_decisions(self, step: Step) -> None:
+        for decision in step.decisions:
+            self.stats.decisions[decision.what.value] += 1
 
     def _note(self, event: inputs.Event) -> None:
         if self._journal is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from quire.memory import BlockMove, BlockTable
 from quire.scheduling.decision import Decision
 from quire.scheduling.request import FinishReason, Request
+
+IN_FLIGHT = -1
+"""Stands in a chunk for the token that the step before samples for the same sequence. The step was
+planned before that token was known; its executor has it."""
 
 
 class Chunk(NamedTuple):
@@ -16,11 +20,11 @@ class Chunk(NamedTuple):
     seq_id: int
     request: Request
     branch: int  # its place among the request's outputs
-    token_ids: list[int]
+    token_ids: list[int]  # or IN_FLIGHT alone
     start: int  # position of the first of them
     table: BlockTable  # with room for them
     num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
-    history: tuple[int, ...]  # output tokens before this, if the params need them
+    history: tuple[int, ...]  # output tokens that are known, if the params need them
     output_start: int  # position of the request's first output token
     num_candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
 
@@ -32,6 +36,7 @@ class Step:
     moves: list[BlockMove]
     chunks: list[Chunk]
     decisions: list[Decision]
+    ahead: bool = False  # planned while the one before is under way: there may be tokens IN_FLIGHT
 
     @property
     def num_tokens(self) -> int:
@@ -74,6 +79,28 @@ class Executor(Protocol):
     """Carries out steps on some device."""
 
     def execute(self, step: Step) -> StepResult: ...
+
+
+class StepUnderWay(Protocol):
+    """A step that a device computes by itself."""
+
+    def collect(self) -> StepResult:
+        """Wait for it. To be asked for once, of one step after the other."""
+        ...
+
+
+@runtime_checkable
+class PipelinedExecutor(Executor, Protocol):
+    """Carries out steps on a device that needs nobody to wait for it.
+
+    Steps take effect in the order in which they are submitted, moves included: one that is
+    submitted while another is under way reads what that one writes, and writes only where that one
+    has read.
+    """
+
+    def submit(self, step: Step) -> StepUnderWay:
+        """Begin a step: one that was planned ahead after the one under way, others after none."""
+        ...
 
 
 class Progress(NamedTuple):

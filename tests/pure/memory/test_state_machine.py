@@ -198,6 +198,10 @@ class PagedMachine(RuleBasedStateMachine):
             for i in group
             for p in [*self.seen(i), *range(min(sinks, self.computed[i]))]
         }
+        # A block that is to be written further is kept, though a window of one token sees none.
+        distinct |= {
+            self.slot(i, self.computed[i])[0] for i in group if self.computed[i] % self.size
+        }
         room = self.allocator.host.num_free
         moves = self.allocator.swap_out(group)
         assert (moves is None) == (len(distinct) > room)

@@ -15,8 +15,9 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
+from quire.execution.submitted import SubmittedStep
 from quire.model import Model
-from quire.scheduling import RecoveryCosts
+from quire.scheduling import RecoveryCosts, Step
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts
 
@@ -32,6 +33,7 @@ class Interpreted:
 
     device = torch.device("cpu")
     host_blocks = "in main memory"
+    asynchronous = True
 
     def turn(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -69,9 +71,13 @@ class Interpreted:
 
 
 def generate(
-    directory: Path, blocks: int, prompts: list[list[int]], params: SamplingParams, **options: Any
+    directory: Path,
+    blocks: int | None,
+    prompts: list[list[int]],
+    params: SamplingParams | list[SamplingParams],
+    **options: Any,
 ) -> tuple[list[list[int]], int]:
-    """Every output's tokens, and how many sequences were swapped."""
+    """Every output's tokens, and how many sequences were swapped. No ``blocks``: enough."""
     # Two layers with two heads of 16 dimensions: in int8 a number and its scale take less.
     bytes_per_token = 2 * 2 * 2 * (16 + 4) if options.get("kv_cache_dtype") == "int8" else 512
     llm = LLM(
@@ -80,10 +86,10 @@ def generate(
         block_size=BLOCK_SIZE,
         max_model_len=64,
         max_num_seqs=8,
-        kv_cache_memory_bytes=blocks * BLOCK_SIZE * bytes_per_token,
+        kv_cache_memory_bytes=None if blocks is None else blocks * BLOCK_SIZE * bytes_per_token,
         **options,
     )
-    assert llm.capacity.num_blocks == blocks
+    assert blocks is None or llm.capacity.num_blocks == blocks
     outputs = llm.generate(prompts, params, use_tqdm=False)
     tokens = [list(one.token_ids) for output in outputs for one in output.outputs]
     return tokens, sum(output.metrics.num_swaps for output in outputs)
@@ -109,3 +115,28 @@ def test_tokens_are_those_of_the_cpu_engine(
     )
     assert found == expected
     assert num_swaps > 0
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen2_window"])
+def test_tokens_do_not_depend_on_running_ahead(
+    family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decodes are padded as replayed ones are, and get their tokens from the step before."""
+    monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
+    submit, ahead = ModelExecutor.submit, []
+
+    def note(executor: ModelExecutor, step: Step) -> SubmittedStep:
+        ahead.append(step.ahead)
+        return submit(executor, step)
+
+    monkeypatch.setattr(ModelExecutor, "submit", note)
+    prompts = random_prompts(13, 9, 6)
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True),
+        SamplingParams(seed=3, max_tokens=6, logprobs=2, ignore_eos=True),
+        SamplingParams(seed=4, top_k=5, max_tokens=7, ignore_eos=True),
+    ]
+    expected = generate(model_dir(family), None, prompts, params, async_scheduling=False)
+    assert not any(ahead)
+    assert generate(model_dir(family), None, prompts, params, async_scheduling=True) == expected
+    assert sum(ahead) >= 6

@@ -16,6 +16,7 @@ from torch import Tensor
 from quire.execution.penalties import edit_logits
 from quire.execution.randomness import splitmix64, uniform
 from quire.execution.sampler import SampleRow, sample, token_logprobs
+from quire.execution.sampler import draw as choose
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Request
 
@@ -51,15 +52,25 @@ def draw(logits: list[float] | Tensor, *rows: SampleRow) -> list[int]:
 
 
 def expected_logits(logits: list[float], row: SampleRow, output: tuple[int, ...]) -> list[float]:
+    edited = edited_by_definition(logits, row, output, bans=True)
+    if max(edited) == -math.inf:  # bans yield where they leave nothing
+        return edited_by_definition(logits, row, output, bans=False)
+    return edited
+
+
+def edited_by_definition(
+    logits: list[float], row: SampleRow, output: tuple[int, ...], *, bans: bool
+) -> list[float]:
     request, params = row.request, row.request.params
     edited = list(logits)
     for token in range(len(edited)):
         if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
             edited[token] = -math.inf
         for *start, last in request.bad_word_ids:
-            if token == last and list(output[len(output) - len(start) :]) == start:
+            if bans and token == last and list(output[len(output) - len(start) :]) == start:
                 edited[token] = -math.inf
-        if len(output) < params.min_tokens and token in {EOS, *params.stop_token_ids}:
+        too_early = bans and len(output) < params.min_tokens
+        if too_early and token in {EOS, *params.stop_token_ids}:
             edited[token] = -math.inf
         edited[token] += (params.logit_bias or {}).get(token, 0.0)
         if token in request.prompt_token_ids or token in output:
@@ -397,3 +408,13 @@ def test_a_row_without_a_distribution_is_none_and_harms_no_other() -> None:
         assert got[9] == want
     outside = make_row(allowed_token_ids=[3, 2**40])
     assert sample(torch.tensor([good]), [outside]) == [None]
+
+
+def test_a_token_that_means_nothing_can_still_be_looked_up() -> None:
+    """The next step may begin with it before anybody knows."""
+    inf, nan = torch.inf, torch.nan
+    for bad in ([nan] * 300, [-inf] * 300, [0.0] * 299 + [inf], [0.0] * 299 + [nan]):
+        for params in [*FILTERS, {"temperature": 0.0}, {"top_k": 2}]:
+            draws = choose(torch.tensor([bad]), [make_row(**params)])
+            assert draws.read() == [None]
+            assert 0 <= draws.tokens.item() < 300

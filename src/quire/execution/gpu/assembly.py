@@ -45,6 +45,7 @@ class OnGPU:
     """On a CUDA device, with the host blocks in pinned main memory."""
 
     host_blocks = "in main memory"
+    asynchronous = True
 
     def __init__(self, device: torch.device, limits: Limits) -> None:
         self.device = device

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.batch import build_batch
-from quire.execution.forward import BlockStore, Hidden
+from quire.execution.forward import NOT_FED, BlockStore, Fed, Hidden
 from quire.execution.gpu.graphs import RecordedDecodes, Recorder
 from quire.execution.gpu.inputs import DeviceInputs, Inputs
 from quire.kernels.ops import Kernels
@@ -38,13 +38,13 @@ class DeviceForward:
 
         self._recorded = RecordedDecodes(sizes, compute, recorder)
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int]) -> Hidden:
+    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
         """See ``Forward``."""
         token_ids, batch = build_batch(chunks, self._kv_cache.block_size)
         size = None
         if self._recorded is not None and len(token_ids) == len(chunks):
             size = self._recorded.size_for(len(chunks))
-        inputs = self._inputs.load(token_ids, batch, rows, size)
+        inputs = self._inputs.load(token_ids, batch, rows, size, fed)
         if self._recorded is not None and size is not None:
             states = self._recorded.replay(size)
         else:

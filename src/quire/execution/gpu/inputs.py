@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.execution.forward import NOT_FED, Fed
 from quire.kernels.ops import AttentionBatch, LaneTables
 
 
@@ -21,6 +22,9 @@ class Inputs(NamedTuple):
     token_ids: Tensor  # [T] int64
     batch: AttentionBatch
     asked: Tensor  # [R] int64, rows of tokens
+
+
+_BY_LANE = 8  # arrays before those of the lanes
 
 
 class _Layout(NamedTuple):
@@ -34,10 +38,11 @@ class _Layout(NamedTuple):
     def lengths(self) -> list[int]:
         """Of the arrays before the block tables, in their order."""
         by_lane = [self.tokens, self.seqs] * self.lanes  # slots, num_dropped
-        return [self.tokens] * 2 + [self.seqs + 1] + [self.seqs] * 3 + by_lane
+        return [self.tokens] * 2 + [self.seqs + 1] + [self.seqs] * 5 + by_lane
 
     def split(self, buffer: Tensor) -> list[Tensor]:
-        """token_ids, positions, bounds, context_lens, prompt_lens, asked, then those by lane."""
+        """token_ids, positions, bounds, context_lens, prompt_lens, asked, the places and the rows
+        of fed tokens, then those by lane."""
         return list(torch.split(buffer[: sum(self.lengths)], self.lengths))
 
     def tables(self, buffer: Tensor, width: int) -> list[Tensor]:
@@ -86,8 +91,9 @@ class DeviceInputs:
         batch: AttentionBatch,
         rows: Sequence[int],
         num_seqs: int | None = None,
+        fed: Fed = NOT_FED,
     ) -> Inputs:
-        """Bring a batch from main memory to the device.
+        """Bring a batch from main memory to the device, and there give it what it is fed.
 
         ``num_seqs``: pad a batch of single tokens to so many sequences. Those that pad it have no
         tokens in the pool, and their new one goes nowhere.
@@ -105,7 +111,7 @@ class DeviceInputs:
             torch.tensor(batch.query_starts),
             batch.context_lens,
             batch.prompt_lens,
-            torch.tensor(rows, dtype=torch.int64),
+            *(torch.tensor(list(n), dtype=torch.int64) for n in (rows, fed.places, fed.rows)),
         ]
         for lane in batch.lanes:
             given += (lane.slots, lane.num_dropped)
@@ -114,7 +120,7 @@ class DeviceInputs:
             target[len(source) :] = 0
         if seqs > real_seqs:
             arrays[2][real_seqs:] = torch.arange(real_tokens, layout.tokens + 1)
-            for slots in arrays[6::2]:
+            for slots in arrays[_BY_LANE::2]:
                 slots[real_tokens:] = -1
         # Beyond what is read there may be blocks for tokens to come.
         width = min(self._max_width, max(lane.block_tables.shape[1] for lane in batch.lanes))
@@ -126,7 +132,12 @@ class DeviceInputs:
         if self._copied is not None:
             self._copied.record()
         bounds = batch.query_starts + tuple(range(real_tokens + 1, layout.tokens + 1))
-        return self._views(layout, bounds, len(rows))
+        inputs = self._views(layout, bounds, len(rows))
+        if fed.places:
+            places, sources = layout.split(self._device)[_BY_LANE - 2 : _BY_LANE]
+            tokens = fed.sampled()[sources[: len(fed.rows)]]
+            inputs.token_ids.index_copy_(0, places[: len(fed.places)], tokens)
+        return inputs
 
     def load_idle(self, num_seqs: int) -> Inputs:
         """A batch of single tokens that do nothing."""
@@ -136,9 +147,9 @@ class DeviceInputs:
         return self.load(none, batch, (), num_seqs)
 
     def _views(self, layout: _Layout, bounds: tuple[int, ...], num_asked: int) -> Inputs:
-        token_ids, positions, starts, contexts, prompts, asked, *by_lane = layout.split(
-            self._device
-        )
+        arrays = layout.split(self._device)
+        token_ids, positions, starts, contexts, prompts, asked = arrays[: _BY_LANE - 2]
+        by_lane = arrays[_BY_LANE:]
         tables = layout.tables(self._device, self._max_width)
         lanes = tuple(
             LaneTables(slots, table, dropped, sink_blocks)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.batch import build_batch
+from quire.execution.forward import Fed
 from quire.execution.gpu.inputs import DeviceInputs, Inputs
 from quire.kernels.ops import AttentionBatch
 from quire.memory import BlockTable
@@ -124,5 +125,22 @@ def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Tensor, "copy_", count)
     inputs.load(token_ids, batch, [0, 1])
     width = batch.lanes[0].block_tables.shape[1]
-    # ids, positions and slots of 2 tokens; 3 bounds; 4 numbers and a row of the table for 2.
-    assert copied == [3 * 2 + 3 + 4 * 2 + 2 * width]
+    # ids, positions and slots of 2 tokens; 3 bounds; 6 numbers and a row of the table for 2.
+    assert copied == [3 * 2 + 3 + 6 * 2 + 2 * width]
+
+
+@pytest.mark.parametrize("num_seqs", [None, 8])
+def test_fed_tokens_take_their_places(num_seqs: int | None) -> None:
+    inputs = make_inputs(2)
+    lengths = [(5, 1), (9, 1), (3, 1)] if num_seqs else [(5, 1), (0, 4), (9, 1), (3, 1)]
+    token_ids, batch = build_batch(make_chunks(lengths, 2, 0), BLOCK_SIZE)
+    last = len(token_ids) - 1
+    fed = Fed([0, last], [3, 1], lambda: torch.tensor([70, 71, 72, 73]))
+    expected = token_ids.clone()
+    expected[0], expected[last] = 73, 71
+    loaded = inputs.load(token_ids, batch, [0, last], num_seqs, fed)
+    assert torch.equal(loaded.token_ids[: last + 1], expected)
+    assert loaded.asked.tolist() == [0, last]
+    assert_same(loaded.batch, batch)
+    again = inputs.load(token_ids, batch, [0, last], num_seqs)
+    assert torch.equal(again.token_ids[: last + 1], token_ids)

@@ -1,0 +1,267 @@
+"""An engine that begins a step while the one before is under way, over a fake device."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.engine import AsyncEngine, Engine, Intake, RequestOutput, load_tokenizer
+from quire.errors import ConfigError
+from quire.memory import PagedAllocator
+from quire.scheduling import SamplingParams, Scheduler
+from support.fake_model import FakeExecutor
+from support.fake_pipeline import FakePipeline
+
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+EOS = 0
+RUNS = 120
+BLOCKS, SIZE = 40, 4
+LONG = SamplingParams(max_tokens=40, seed=1, ignore_eos=True)
+
+
+def make_engine(*, ahead: bool = True, seed: int = 0, blocks: int = BLOCKS) -> Engine:
+    executor = FakePipeline(FakeExecutor(blocks, SIZE), random.Random(seed))
+    scheduler = Scheduler(PagedAllocator(blocks, SIZE), max_num_seqs=8, max_num_batched_tokens=32)
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=100, eos_token_ids=[EOS], seed=0)
+    return Engine(scheduler, executor, intake, run_ahead=ahead)
+
+
+def pipeline(engine: Engine) -> FakePipeline:
+    assert isinstance(engine.executor, FakePipeline)
+    return engine.executor
+
+
+def finish(engine: Engine) -> dict[str, RequestOutput]:
+    outputs = {}
+    while engine.has_work:
+        outputs |= {d.request_id: d.final for d in engine.step() if d.final is not None}
+    usage = engine.scheduler.allocator.usage()
+    held = sum(len(engine.sessions.get(i).history) for i in engine.scheduler.sessions.ids())
+    assert held or usage.cached + usage.free == usage.capacity, "leaked blocks"
+    return outputs
+
+
+def random_params(rng: random.Random) -> SamplingParams:
+    params = SamplingParams(max_tokens=rng.randint(1, 40), n=rng.choice([1, 1, 1, 3]), seed=3)
+    what = rng.random()
+    if what < 0.3:
+        words = [TOKENIZER.decode([rng.randrange(50)]) for _ in range(2)]
+        return replace(params, stop=[word for word in words if word])
+    if what < 0.5:
+        return replace(params, stop_token_ids=[rng.randrange(50), rng.randrange(50)])
+    if what < 0.6:
+        return replace(params, presence_penalty=1.0)
+    if what < 0.7:
+        return replace(params, n=1, use_beam_search=True, beam_width=2, best_of=None)
+    return params
+
+
+def live(seed: int, *, ahead: bool) -> tuple[dict[str, RequestOutput], int]:
+    """What requests that come at any time give, some of them aborted; steps begun ahead."""
+    rng = random.Random(seed)
+    engine = make_engine(ahead=ahead, seed=seed, blocks=rng.choice([40, 50, 100]))
+    arrivals: dict[int, list[Any]] = {}
+    for _ in range(rng.randint(1, 12)):
+        prompt = [7, 8, 9, 10] * rng.randint(0, 3) + [rng.randrange(50)] * rng.randint(1, 5)
+        arrivals.setdefault(rng.randrange(40), []).append((prompt, random_params(rng)))
+    aborted = {f"{rng.randrange(40)}-0" for _ in range(2)}
+    outputs: dict[str, RequestOutput] = {}
+    number = 0
+    while number < 40 or engine.has_work:
+        for i, (prompt, params) in enumerate(arrivals.get(number, [])):
+            engine.add_request(f"{number}-{i}", prompt, params)
+        if number > 20:
+            for request_id in aborted:
+                engine.abort(request_id)
+        if engine.has_work:
+            outputs |= {d.request_id: d.final for d in engine.step() if d.final is not None}
+        number += 1
+        assert number < 5000, "no progress"
+    finish(engine)
+    kept = {name: output for name, output in outputs.items() if name not in aborted}
+    return kept, pipeline(engine).num_ahead
+
+
+def test_outputs_are_those_of_an_engine_that_waits() -> None:
+    total = copied = 0
+    for seed in range(RUNS):
+        expected, none = live(seed, ahead=False)
+        found, begun_ahead = live(seed, ahead=True)
+        assert none == 0
+        total += begun_ahead
+        assert found.keys() == expected.keys()
+        for name, output in found.items():
+            reference = expected[name]
+            assert output.outputs == reference.outputs
+            if not output.metrics.num_recomputes + reference.metrics.num_recomputes:
+                assert output.metrics.copied_blocks == reference.metrics.copied_blocks
+                copied += output.metrics.copied_blocks
+    assert total > 10 * RUNS
+    assert copied > RUNS / 2
+
+
+def test_a_step_is_begun_before_the_one_before_is_waited_for() -> None:
+    engine = make_engine()
+    engine.add_request("r", [1, 2, 3], LONG)
+    finish(engine)
+    log = pipeline(engine).log
+    assert log == ["submit"] + ["submit", "collect"] * 39 + ["collect"]
+
+
+def test_no_step_is_begun_for_an_end_that_is_foreseen() -> None:
+    engine = make_engine()
+    engine.add_request("r", [1, 2, 3], LONG)
+    finish(engine)
+    assert engine.stats.num_tokens == 3 + 39  # the last one's keys and values are never needed
+
+
+def test_the_cache_keeps_what_a_waiting_engine_keeps() -> None:
+    """Blocks that end with a token which was unknown when they were planned are found as well."""
+    cached = []
+    for ahead in (False, True):
+        engine = make_engine(ahead=ahead)
+        engine.add_request("first", [1, 2, 3, 4, 5], replace(LONG, max_tokens=20))
+        (text,) = (output.outputs[0].token_ids for output in finish(engine).values())
+        engine.add_request("second", [1, 2, 3, 4, 5, *text], LONG)
+        cached.append(finish(engine)["second"].metrics.cached_tokens)
+    assert cached == [24, 24]
+
+
+def test_busy_time_is_counted_once() -> None:
+    engine = make_engine()
+    engine.add_request("r", [1, 2, 3], LONG)
+    start = engine.clock()
+    finish(engine)
+    assert 0 < engine.stats.busy_seconds <= engine.clock() - start
+
+
+def test_an_abort_while_its_step_is_under_way_harms_nobody() -> None:
+    alone = make_engine(ahead=False)
+    alone.add_request("b", [1, 2, 4], LONG)
+    expected = finish(alone)["b"].outputs
+    for moment in range(1, 20):
+        engine = make_engine(seed=moment, blocks=24)
+        for name in ("a", "b"):
+            engine.add_request(name, [1, 2, 3 + (name == "b")], LONG)
+        for _ in range(moment):
+            engine.step()
+        held = engine.scheduler.allocator.num_free_blocks
+        assert engine.abort("a")
+        assert engine.scheduler.allocator.num_free_blocks > held
+        engine.add_request("c", [5] * 9, LONG)  # gets the blocks of the first
+        assert finish(engine)["b"].outputs == expected
+
+
+def test_streams_over_an_engine_that_runs_ahead() -> None:
+    alone = make_engine(ahead=False)
+    alone.add_request("b", [1, 2, 4], LONG)
+    expected = finish(alone)["b"].outputs[0].token_ids
+    engine = make_engine()
+
+    async def read(streams: AsyncEngine, name: str, most: int) -> list[int]:
+        tokens: list[int] = []
+        async with aclosing(streams.generate(name, [1, 2, 3 + (name == "b")], LONG)) as deltas:
+            async for delta in deltas:
+                tokens += delta.token_ids
+                if len(tokens) >= most:
+                    break  # as a client that hangs up
+        return tokens
+
+    async def serve() -> list[list[int]]:
+        streams = AsyncEngine(engine, on_step=lambda deltas: None)
+        streams.start()
+        try:
+            return await asyncio.gather(read(streams, "a", 7), read(streams, "b", 40))
+        finally:
+            await asyncio.wait_for(streams.stop(), 10)
+
+    left, whole = asyncio.run(serve())
+    assert len(left) == 7
+    assert whole == expected
+    assert finish(engine) == {}
+    assert pipeline(engine).num_ahead > 0
+
+
+def fail_at(engine: Engine, what: str, number: int) -> None:
+    """Let a submission or a collection fail, the one after ``number`` more."""
+    left = [number]
+
+    def fail(called: str) -> None:
+        if called == what:
+            left[0] -= 1
+            if left[0] == -1:
+                raise RuntimeError("device lost")
+
+    pipeline(engine).fail = fail
+
+
+@pytest.mark.parametrize("what", ["submit", "collect"])
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_a_step_that_fails_ends_its_requests_and_nothing_else(what: str, number: int) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    alone = make_engine(ahead=False)
+    alone.add_request("r", prompt, LONG)
+    expected = finish(alone)["r"].outputs
+    engine = make_engine()
+    fail_at(engine, what, number)
+    engine.add_request("a", prompt, LONG)
+    engine.add_request("b", prompt[:5], LONG)
+    failed = finish(engine)
+    assert [failed[name].outputs[0].finish_reason for name in "ab"] == ["error"] * 2
+    engine.add_request("r", prompt, LONG)
+    assert finish(engine)["r"].outputs == expected, "nothing of the failed step is found again"
+
+
+def test_a_failure_ends_who_was_let_in_after_it_too() -> None:
+    engine = make_engine()
+    engine.add_request("a", [9], LONG)
+    engine.step()
+    engine.add_request("b", [5] * 9, LONG)  # begins in the step after the one that fails
+    fail_at(engine, "collect", 0)
+    failed = {delta.request_id: delta.finish_reason for delta in engine.step()}
+    assert failed == {"a": "error", "b": "error"}
+    assert finish(engine) == {}
+
+
+def test_an_abort_in_a_step_that_has_failed_leaves_nothing_to_be_found() -> None:
+    engine = make_engine()
+    engine.add_request("a", [9], LONG)
+    engine.step()
+    long = [5] * 90  # computed over three steps, all of them begun ahead
+    engine.add_request("b", long, replace(LONG, max_tokens=5))
+    fail_at(engine, "collect", 1)
+    engine.step()
+    assert engine.abort("b")
+    finish(engine)
+    engine.add_request("c", long, replace(LONG, max_tokens=5))
+    assert finish(engine)["c"].metrics.cached_tokens == 0
+
+
+def test_a_sessions_turn_is_not_run_ahead_and_keeps_its_cache() -> None:
+    engine = make_engine()
+    engine.sessions.open("s")
+    engine.sessions.append("s", [1, 2, 3])
+    engine.add_turn("t", "s", LONG)
+    engine.add_request("r", [4, 5], LONG)
+    outputs = finish(engine)
+    assert outputs.keys() == {"t", "r"}
+    assert pipeline(engine).num_ahead == 0
+    sequence = engine.sessions.get("s").sequence
+    assert sequence.num_computed == len(sequence.token_ids) - 1
+    engine.add_request("q", [4, 5], LONG)  # between turns
+    finish(engine)
+    assert pipeline(engine).num_ahead == 39
+
+
+def test_an_executor_that_computes_in_the_calling_thread_is_refused() -> None:
+    scheduler = Scheduler(PagedAllocator(8, 4), max_num_seqs=8, max_num_batched_tokens=32)
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0)
+    with pytest.raises(ConfigError, match="async_scheduling"):
+        Engine(scheduler, FakeExecutor(8, 4), intake, run_ahead=True)

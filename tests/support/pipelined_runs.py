@@ -1,0 +1,106 @@
+"""Random lives of a scheduler that plans ahead of a device, followed by a second rank."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from quire.memory import MoveKind
+from quire.scheduling import Replica, SequenceGroup, Step
+from quire.scheduling.journal import Event
+from support.fake_model import FULL, Windows
+from support.fake_pipeline import FakeFlight, FakePipeline
+from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged
+from support.session_runs import tables
+
+_Begun = tuple[Step, FakeFlight]
+
+
+class PipelinedRun(SchedulerRun):
+    """As ``SchedulerRun``, but a step is begun while the one before is under way, if it can be.
+
+    Requests are aborted between any two of the things that happen. ``late_writes`` is the device's.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        make_allocator: MakeAllocator = make_paged,
+        windows: Windows = FULL,
+        *,
+        late_writes: bool = False,
+    ) -> None:
+        super().__init__(seed, make_allocator, windows)
+        self.pipeline = FakePipeline(self.executor, self.rng, late_writes=late_writes)
+        self.events: list[Event] = []
+        self.scheduler = self.make_scheduler(journal=self.events.append)
+        self.rank = Replica(self.make_scheduler())
+        self.begun: _Begun | None = None
+        self.groups: list[SequenceGroup] = []
+        self.num_copies = 0
+        self.num_dropped = 0  # tokens that were computed for sequences that had stopped
+
+    def check(self) -> None:
+        for event in self.events:
+            self.rank.follow(event)
+        self.events.clear()
+        if self.lanes():
+            assert tables(self.rank.scheduler.allocator) == tables(self.allocator)
+        super().check()
+
+    def submit(self, number: int) -> None:
+        super().submit(number)
+        group = self.scheduler.group(f"r{number}")
+        if group is not None:
+            self.groups.append(group)
+
+    def run(self) -> None:
+        super().run()
+        copied = sum(group.memory.copied_blocks for group in self.groups)
+        if self.lanes():  # regions are copied by forks too, which groups are not told
+            assert copied == self.num_copies, "each copy is put down to the group that asked for it"
+
+    def step(self, now: float) -> None:
+        step, flight = self.begun or self.begin(self.scheduler.schedule(now))
+        assert step.chunks or not self.scheduler.running
+        self.abort_some()
+        self.begun = None
+        ahead = self.scheduler.schedule_ahead(step, now)
+        if ahead is not None:
+            assert ahead.chunks
+            assert all(move.kind is MoveKind.COPY for move in step.moves), "others may fail"
+            assert not any(decision.what.preempts for decision in ahead.decisions)
+            self.begun = self.begin(ahead)
+        self.abort_some()
+        self.pipeline.proceed()
+        result = flight.collect()
+        self.failed_moves += len(result.failed_moves)
+        for progress in self.scheduler.update(step, result, now + 0.5):
+            request_id = progress.request.request_id
+            self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+        self.check()
+        self.abort_some()
+        if self.begun is not None:
+            live = [self.scheduler.group(c.request.request_id) for c in self.begun[0].chunks]
+            self.num_dropped += live.count(None)
+        for number, lane in enumerate(self.lanes()):
+            blank = list(lane.device._blank)
+            self.pipeline.enqueue(partial(self.executor.poison, number, blank))
+
+    def begin(self, step: Step) -> _Begun:
+        assert step.num_tokens <= self.scheduler.max_num_batched_tokens
+        assert len(step.chunks) <= self.scheduler.max_num_seqs
+        self.check()
+        assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
+        for chunk in step.chunks:
+            params = chunk.request.params
+            if params.needs_history and not params.use_beam_search:
+                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
+        self.num_copies += sum(move.kind is MoveKind.COPY for move in step.moves)
+        self.decisions.update(decision.what.value for decision in step.decisions)
+        return step, self.pipeline.submit(step)
+
+    def abort_some(self) -> None:
+        if self.rng.random() < 0.01 and self.requests:
+            victim = self.rng.choice(list(self.requests))
+            if self.scheduler.abort(victim):
+                del self.requests[victim]
