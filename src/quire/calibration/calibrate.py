@@ -1,6 +1,6 @@
 """``quire calibrate``: how long this machine's steps take, measured, fitted, and checked.
 
-A grid of scenarios is served by the real engine, in several passes; those that other processes
+A grid of scenarios is served by the real engine, in several passes; runs that other processes
 slowed down are left out. Every fourth scenario is held out of the fit, and tells how far off it
 is.
 """
@@ -27,15 +27,15 @@ from quire.scheduling import Executor, Step
 from quire.simulation import read_shape
 from quire.simulation.calibrated import Calibration
 
-_PASSES = 3
+_PASSES = 4
 _LONG = 60.0  # seconds; a pass that takes longer is the last
-_DISTURBED = 1.1  # times the quickest pass
+_DISTURBED = 1.15  # times a scenario's quickest run
 _HELD_OUT = 4
 _MOVES = 32
 _REPEATS = 3
 
-Pass = list[list[TimedStep]]
-"""The steps of each scenario."""
+Run = list[TimedStep]
+"""A scenario, served once."""
 
 
 def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibration:
@@ -52,16 +52,15 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
         raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
     watched, random = WatchedEngine(engine), Random(0)
     serve(watched, Scenario(1, 8), random)  # warm up
-    passes = []
+    runs: list[list[Run]] = [[] for _ in scenarios]
     for number in range(1, _PASSES + 1):
-        start, steps = time.perf_counter(), []
-        for i, scenario in enumerate(scenarios, 1):
-            progress(f"pass {number}, {i} of {len(scenarios)}: {scenario}")
-            steps.append(serve(watched, scenario, random))
-        passes.append((time.perf_counter() - start, steps))
-        if passes[-1][0] > _LONG:
+        start = time.perf_counter()
+        for i, scenario in enumerate(scenarios):
+            progress(f"pass {number}, {i + 1} of {len(scenarios)}: {scenario}")
+            runs[i].append(serve(watched, scenario, random))
+        if time.perf_counter() - start > _LONG:
             break
-    fitted, held_out = split(undisturbed(passes))
+    fitted, held_out = split([undisturbed(several) for several in runs])
     copied, swapped = (block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap"))
     costs = fit(fitted, copied, swapped)
     errors = [abs(costs.seconds(work) / seconds - 1) for work, seconds in held_out]
@@ -77,19 +76,19 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     )
 
 
-def undisturbed(passes: Sequence[tuple[float, Pass]]) -> list[Pass]:
-    """Those that took about as long as the quickest: the others had to share the machine."""
-    quickest = min(seconds for seconds, _ in passes)
-    return [steps for seconds, steps in passes if seconds <= _DISTURBED * quickest]
+def undisturbed(runs: Sequence[Run]) -> Run:
+    """The steps of runs that took about as long as the quickest; the rest shared the machine."""
+    times = [sum(step.seconds for step in run) for run in runs]
+    limit = _DISTURBED * min(times)
+    return [step for run, taken in zip(runs, times, strict=True) if taken <= limit for step in run]
 
 
-def split(passes: Sequence[Pass]) -> tuple[list[TimedStep], list[TimedStep]]:
+def split(scenarios: Sequence[Run]) -> tuple[Run, Run]:
     """The steps to fit, and those of every fourth scenario, which are held out."""
-    fitted: list[TimedStep] = []
-    held_out: list[TimedStep] = []
-    for scenarios in passes:
-        for number, steps in enumerate(scenarios, 1):
-            (fitted if number % _HELD_OUT else held_out).extend(steps)
+    fitted: Run = []
+    held_out: Run = []
+    for number, steps in enumerate(scenarios, 1):
+        (fitted if number % _HELD_OUT else held_out).extend(steps)
     return fitted, held_out
 
 
