@@ -27,7 +27,7 @@ _BINDS = {
     Binding.SEQUENCES: "max_num_seqs: more sequences may not run at once",
 }
 _NAMES = {"paged": "paged", "max": "contiguous, Max", "pow2": "contiguous, Pow2",
-          "oracle": "contiguous, Oracle"}  # fmt: skip
+          "oracle": "contiguous, Oracle", "doubling": "contiguous, doubling"}  # fmt: skip
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
