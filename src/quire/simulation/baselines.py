@@ -18,7 +18,8 @@ class Baseline:
     """
 
     key: str
-    what: str
+    name: str
+    reserves: str
     kv_allocator: str
     asks_pow2: bool = False
 
@@ -32,9 +33,12 @@ class Baseline:
 
 
 BASELINES = (
-    Baseline("max", "contiguous, Max: the model's length reserved", "max"),
-    Baseline("pow2", "contiguous, Pow2: a power of two above the output reserved", "oracle", True),
-    Baseline("oracle", "contiguous, Oracle: the true length reserved", "oracle"),
-    Baseline("doubling", "contiguous, doubled and moved as it grows", "pow2"),
+    Baseline("max", "contiguous, Max", "the model's length", "max"),
+    Baseline("pow2", "contiguous, Pow2", "a power of two above the output", "oracle", True),
+    Baseline("oracle", "contiguous, Oracle", "the true length", "oracle"),
+    Baseline("doubling", "contiguous, doubling", "twice as much when outgrown", "pow2"),
 )
 """The PagedAttention paper's "Orca" (Kwon et al., section 6.1), and one that moves."""
+
+POLICY_NAMES = {"paged": "paged", **{one.key: one.name for one in BASELINES}}
+"""By the key under which a plan has them."""

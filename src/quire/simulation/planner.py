@@ -91,10 +91,11 @@ class Planner:
             variants.append(Variant.of(name, base, result, width))
 
         for one in BASELINES:
-            self.progress(one.what)
-            setup = _contiguous(settings, one)
+            name = f"{one.name}: reserves {one.reserves}"
+            self.progress(name)
             everybody = one.asks(self.sample.at_once(), settings.max_model_len)
-            variants.append(Variant.of(one.what, base, self._run(setup).run(everybody), 1))
+            result = self._run(_contiguous(settings, one)).run(everybody)
+            variants.append(Variant.of(name, base, result, 1))
         for size in BLOCK_SIZES:
             if size != settings.block_size and settings.num_blocks * settings.block_size >= size:
                 add(f"block size {size}", self.settings(block_size=size))
@@ -130,7 +131,7 @@ class Planner:
         self.progress(f"{users} users, paged")
         loads = [("paged", self._closed(paged, users))]
         for one in BASELINES:
-            self.progress(f"{users} users, {one.what}")
+            self.progress(f"{users} users, {one.name}")
             loads.append((one.key, self._closed(_contiguous(everybody, one), users, one)))
         return UserLoad(users, tuple(loads))
 
