@@ -236,8 +236,10 @@ def chatbot(scale: Scale) -> Experiment:
     slow, _ = _compare(slow_deployment("opt-13b"), SYSTEMS, workload, 0.5, scale)
     findings = [Finding("rate that paging sustains", (), found[PAGED.name], "req/s")]
     findings += [
-        Finding(f"paging's rate over that of {name}", (2.0,), rates[PAGED.name] / rate, "×", remark)
-        for rates, remark in ((found, ""), (slow, _SLOW))
+        Finding(
+            f"paging's rate over that of {name}{how}", (2.0,), rates[PAGED.name] / rate, "×", why
+        )
+        for rates, how, why in ((found, "", ""), (slow, ", slow steps", _SLOW))
         for name, rate in rates.items()
         if name != PAGED.name
     ]
