@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -43,6 +44,27 @@ def test_simulate_tells_people_and_programs_the_same(
     assert "50 requests in" in text and "128 KiB of KV cache a token" in text
     assert "TTFT" in text and "ms" in text
     assert text == run(capsys, *command)  # same seed, same bytes
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("options", [(), ("--users", "3")])
+def test_simulate_shows_its_progress_at_a_terminal_only(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    trace: str,
+    options: tuple[str, ...],
+) -> None:
+    command = ["simulate", "llama-3-8b", "--trace", trace, "--requests", "40", *options]
+    assert main(command) == 0
+    assert capsys.readouterr().err == ""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(command) == 0
+    assert "requests:" in terminal.getvalue() and "/40" in terminal.getvalue()
 
 
 def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -> None:

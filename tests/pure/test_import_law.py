@@ -43,7 +43,17 @@ MAY_IMPORT = {
         "execution",
         "engine",
     },
-    "calibration": {"build", "config", "memory", "scheduling", "model", "engine", "simulation"},
+    "calibration": {
+        "build",
+        "config",
+        "metrics",
+        "workload",
+        "memory",
+        "scheduling",
+        "model",
+        "engine",
+        "simulation",
+    },
     "llm": {"build", "config", "engine", "scheduling"},
     "bench": {"metrics", "workload", "llm", "version"},
 }

@@ -52,3 +52,26 @@ def _cpu_model() -> str:
     family = named.get("cpu family")
     suffix = f" (family {family}, model {named.get('model')})" if family else ""
     return named.get("model name", platform.machine()) + suffix
+
+
+class OthersShare:
+    """How much of the machine's processor time others had since this was made."""
+
+    def __init__(self) -> None:
+        self._before = _processor_seconds()
+
+    def so_far(self) -> float:
+        """Share of all cores' time, 0 to 1, that went to other processes."""
+        total, busy, own = (
+            now - then for now, then in zip(_processor_seconds(), self._before, strict=True)
+        )
+        return max(0.0, busy - own) / total if total > 0 else 0.0
+
+
+def _processor_seconds() -> tuple[float, float, float]:
+    """Of all cores; of those, busy; of those, for this process."""
+    times, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    # A guest's time is in user already.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return total, total - idle, own.user + own.system

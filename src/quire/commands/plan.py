@@ -16,6 +16,7 @@ from quire.metrics import Goals
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulationResult
+from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.plan import Binding, Capacity, Plan, UserLoad
 from quire.simulation.planner import Planner
 from quire.simulation.sample import Sample
@@ -26,8 +27,6 @@ _BINDS = {
     Binding.LATENCY: "latency: steps take longer than the goal for a token",
     Binding.SEQUENCES: "max_num_seqs: more sequences may not run at once",
 }
-_NAMES = {"paged": "paged", "max": "contiguous, Max", "pow2": "contiguous, Pow2",
-          "oracle": "contiguous, Oracle"}  # fmt: skip
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +146,7 @@ def _users(load: UserLoad) -> list[str]:
         waiting = sum(point.waiting * point.seconds for point in result.series)
         rows.append(
             [
-                _NAMES[policy],
+                POLICY_NAMES[policy],
                 f"{result.mean_running:.1f}",
                 f"{result.most_running}",
                 f"{waiting / (result.busy_seconds or 1):.1f}",

@@ -155,6 +155,12 @@ class Setup:
         return self.workload.shares_prefixes
 
     @property
+    def num_requests(self) -> int | None:
+        """None: as many as the trace holds."""
+        workload = self.workload
+        return workload.limit if isinstance(workload, Trace) else workload.num_requests
+
+    @property
     def has_times(self) -> bool:
         if isinstance(self.workload, Trace):
             return self.workload.format.has_times

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -84,16 +84,24 @@ def _run(
 def _arrivals(
     arguments: argparse.Namespace, setup: Setup, workload: Clipping
 ) -> OpenLoop | ClosedLoop:
+    from tqdm import tqdm
+
+    shown = tqdm(
+        workload, desc="requests", total=setup.num_requests, leave=False,
+        disable=not sys.stderr.isatty(),
+    )  # fmt: skip
     if arguments.users is not None:
-        return ClosedLoop(workload, arguments.users)
+        return ClosedLoop(shown, arguments.users)
     if isinstance(setup.workload, Trace) and arguments.rate is not None:
         if setup.has_times:
             raise ConfigError("this trace has times of its own; --rate would contradict them")
-        return OpenLoop(_at_rate(workload, arguments))
-    return OpenLoop(workload)
+        return OpenLoop(_at_rate(shown, arguments))
+    return OpenLoop(shown)
 
 
-def _at_rate(workload: Clipping, arguments: argparse.Namespace) -> Iterator[TraceRequest]:
+def _at_rate(
+    workload: Iterable[TraceRequest], arguments: argparse.Namespace
+) -> Iterator[TraceRequest]:
     times = arrival_times(Random(arguments.seed), arguments.rate, arguments.burstiness)
     for request, time in zip(workload, times, strict=False):
         yield replace(request, arrival=time)

@@ -32,11 +32,18 @@ class Panel(NamedTuple):
 
 
 def draw_curves(
-    name: str, title: str, note: str, panels: Sequence[Panel], columns: int = 3
+    name: str,
+    title: str,
+    note: str,
+    panels: Sequence[Panel],
+    columns: int = 3,
+    known: Sequence[str] = (),
 ) -> Picture:
-    """Panels side by side, each line of one label in the same colour, marker and dashes."""
-    labels = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
-    styles = {label: LINE_STYLES[i % len(LINE_STYLES)] for i, label in enumerate(labels)}
+    """Panels side by side, each line of one label in the same colour, marker and dashes.
+
+    known: labels that look alike in every picture, whichever of them it has.
+    """
+    styles = line_styles(panels, known)
     across = min(columns, len(panels))
     down = -(-len(panels) // across)
 
@@ -52,6 +59,15 @@ def draw_curves(
         legend_below(figure, list(handles.values()), columns=min(6, len(handles)))
 
     return draw(name, title, note, paint, 0.6 + 3.6 * down)
+
+
+def line_styles(
+    panels: Sequence[Panel], known: Sequence[str] = ()
+) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and dashes of each label: those that are known first."""
+    drawn = (curve.label for panel in panels for curve in panel.curves)
+    labels = dict.fromkeys([*known, *drawn])
+    return {label: LINE_STYLES[i % len(LINE_STYLES)] for i, label in enumerate(labels)}
 
 
 def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str]]) -> None:

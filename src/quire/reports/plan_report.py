@@ -11,6 +11,7 @@ from quire.reports.over_time import batch_over_time, memory_over_time
 from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
+from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
 from quire.simulation.plan import Plan
 
@@ -70,7 +71,10 @@ def _users(plan: Plan) -> list[Picture]:
     load = plan.user_load
     if load is None:
         return []
-    pairs = [Pair(policy, (load.users,), result.mean_running) for policy, result in load.results]
+    pairs = [
+        Pair(POLICY_NAMES[policy], (load.users,), result.mean_running)
+        for policy, result in load.results
+    ]
     return [
         draw_pairs(
             "users", f"{load.users} users, each with one request at a time",

@@ -11,6 +11,7 @@ from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.reproduction.experiment import TOLERANCE, Experiment, Finding
+from quire.reproduction.systems import FASTER_TRANSFORMER, PAGED, SYSTEMS
 from quire.simulation.export import write_json
 
 _TERMS = (
@@ -28,6 +29,9 @@ _TERMS = (
     ("preemption", "a running request gives its memory up for another's growth, and comes back "
                    "later: swapped in from the host, or computed again"),
 )  # fmt: skip
+
+_SYSTEMS = (PAGED.name, *(one.name for one in SYSTEMS if one is not PAGED), FASTER_TRANSFORMER)
+"""In every chart in the same colour, paging in the blue of our bars."""
 
 
 def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> Path:
@@ -78,8 +82,9 @@ def _introduction(page: Page, experiments: Sequence[Experiment], how: str) -> No
         'PagedAttention" (SOSP 2023), measured how much memory serving systems waste, and how '
         "many more requests fit if memory is given out in blocks. This page repeats those "
         "experiments without a GPU: Quire's own scheduler and allocators run on a virtual clock, "
-        "and a cost model says how long each step would take. Orange is what was published, blue "
-        "is what came out here."
+        "and a cost model says how long each step would take. In charts with bars, orange is what "
+        "was published and blue is what came out here. Charts with lines are all simulated, with "
+        "paging in blue; what the paper says of them in figures is in the bars beside them."
     )
     page.paragraph(
         "Nothing was tuned to match. Models, pools and step times are derived from the models' "
@@ -134,7 +139,7 @@ def _pictures(experiment: Experiment) -> Iterable[Picture]:
     if experiment.panels:
         yield draw_curves(
             f"{experiment.key}-curves", experiment.title, experiment.panels_note,
-            experiment.panels,
+            experiment.panels, known=_SYSTEMS,
         )  # fmt: skip
 
 

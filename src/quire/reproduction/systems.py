@@ -80,7 +80,7 @@ def serve(
 ) -> SimulationResult:
     """Simulate. ``settings``: fields of simulation.Settings."""
     if system.asks_pow2:
-        workload = (_asking_pow2(request) for request in workload)
+        workload = (request.asking_pow2(MAX_MODEL_LEN) for request in workload)
     setup = where.settings(
         kv_allocator=system.kv_allocator, **{"max_model_len": MAX_MODEL_LEN, **settings}
     )
@@ -120,9 +120,3 @@ def sustained(
     below, above = math.log(points[low]), math.log(points[high])
     share = (math.log(READABLE) - below) / (above - below)
     return low * (high / low) ** share, tuple(sorted(points.items()))
-
-
-def _asking_pow2(request: TraceRequest) -> TraceRequest:
-    limit = 1 << (request.output_tokens - 1).bit_length()
-    room = MAX_MODEL_LEN - request.prompt_tokens
-    return replace(request, max_tokens=min(limit, room))

@@ -14,24 +14,31 @@ from quire.scheduling import RecoveryCosts
 from quire.simulation.models import ModelShape
 from quire.simulation.work import Work
 
-VERSION = 1
+VERSION = 2
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Numbers of tokens between which a step's time is taken to be linear in them."""
+
+CONTEXT_KNOTS = (0, 2048, 8192, 32768, 131072, 524288)
+"""Tokens of context from which on each further one may cost more: caches hold only so many."""
 
 
 @dataclass(frozen=True)
 class CalibratedCosts:
-    """A step's time, linear in its work but for the number of tokens.
+    """A step's time, linear in its work but for the number of tokens and their context.
 
     Matrix products get more efficient as tokens grow in number, so their time is a broken line
-    through ``token_seconds`` at ``knots``. All figures are seconds.
+    through ``token_seconds`` at ``knots``. Attention in decoding reads keys and values that caches
+    hold in part, so its time is convex in the context. All figures are seconds.
     """
 
     knots: tuple[int, ...]
     token_seconds: tuple[float, ...]  # of a step of so many tokens, at no context
-    per_seq: float  # for each sequence in the step
-    per_decode_context: float  # for each token that a decoding sequence sees
+    per_seq: float  # for each sequence that gets a token
+    context_knots: tuple[int, ...]
+    per_context: tuple[float, ...]  # for each token that decoding sequences see beyond each knot
     per_prefill_pair: float  # for each (token, token it sees) of a chunk
+    per_wake: float  # if nothing had run before the step,
+    per_woken_token: float  # and for each of its tokens
     per_copied_block: float
     per_swapped_block: float
 
@@ -39,8 +46,9 @@ class CalibratedCosts:
         return (
             self._tokens(work.num_tokens)
             + work.samples * self.per_seq
-            + work.decode_context * self.per_decode_context
+            + self._context(work.decode_context)
             + work.prefill_pairs * self.per_prefill_pair
+            + work.woken * (self.per_wake + work.num_tokens * self.per_woken_token)
             + work.copied_blocks * self.per_copied_block
             + work.swapped_blocks * self.per_swapped_block
         )
@@ -48,6 +56,14 @@ class CalibratedCosts:
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
         last = self.knots[-1]
         return RecoveryCosts(self.per_swapped_block, self.token_seconds[-1] / last)
+
+    def _context(self, count: int) -> float:
+        seconds = 0.0
+        for knot, each in zip(self.context_knots, self.per_context, strict=True):
+            if count <= knot:
+                break
+            seconds += (count - knot) * each
+        return seconds
 
     def _tokens(self, count: int) -> float:
         knots, seconds = self.knots, self.token_seconds
@@ -77,7 +93,7 @@ class Calibration:
     pool_bytes: int
     costs: CalibratedCosts
     median_error: float  # of held-out steps: |predicted - measured| / measured
-    mean_error: float
+    total_error: float  # of the time that they took together
 
     def write(self, path: Path) -> None:
         """ConfigError if the file cannot be written."""
@@ -118,5 +134,7 @@ def _check(costs: dict[str, Any]) -> None:
         numbers = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(one, (int, float)) and one >= 0 for one in numbers):
             raise ValueError(f"{field.name} must not be negative")
+    if len(costs["context_knots"]) != len(costs["per_context"]):
+        raise ValueError("there must be a per_context for each of context_knots")
     if min(seconds) <= 0:
         raise ValueError("token_seconds must be above 0")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation.arrivals import ClosedLoop
+from quire.simulation.baselines import BASELINES, Baseline
 from quire.simulation.deployment import Deployment
 from quire.simulation.plan import (
     GOAL_SHARE,
@@ -89,12 +90,12 @@ class Planner:
             result = self._run(setup, other).run(self.sample.at_once(width))
             variants.append(Variant.of(name, base, result, width))
 
-        for policy, name in (
-            ("max", "contiguous, Max: the model's length reserved"),
-            ("pow2", "contiguous, Pow2: the output's power of two reserved"),
-            ("oracle", "contiguous, Oracle: the true length reserved"),
-        ):
-            add(name, replace(settings, kv_allocator=policy, enable_prefix_caching=False))
+        for one in BASELINES:
+            name = f"{one.name}: reserves {one.reserves}"
+            self.progress(name)
+            everybody = one.asks(self.sample.at_once(), settings.max_model_len)
+            result = self._run(_contiguous(settings, one)).run(everybody)
+            variants.append(Variant.of(name, base, result, 1))
         for size in BLOCK_SIZES:
             if size != settings.block_size and settings.num_blocks * settings.block_size >= size:
                 add(f"block size {size}", self.settings(block_size=size))
@@ -107,7 +108,8 @@ class Planner:
             add("KV cache in 8 bits", self.settings(small), small)
         if not settings.num_host_blocks:
             swapping = replace(deployment, swap_bytes=64 * 2**30)
-            add("64 GiB of swap space", self.settings(swapping, preemption_mode="auto"), swapping)
+            name = "64 GiB of swap space, used where cheaper than recomputing"
+            add(name, self.settings(swapping, preemption_mode="auto"), swapping)
         for width in (2, 4):
             add(f"n = {width} outputs", settings, None, width)
         variants.append(self._beams(settings, 4))
@@ -124,16 +126,23 @@ class Planner:
 
     def user_load(self, settings: Settings, users: int) -> UserLoad:
         """So many users, each with one request at a time, under each allocator."""
-        loads = []
-        for policy in ("paged", "max", "pow2", "oracle"):
-            self.progress(f"{users} users, {policy}")
-            setup = replace(settings, kv_allocator=policy, max_num_seqs=max(users, 1))
-            loads.append((policy, self._closed(setup, users)))
+        everybody = replace(settings, max_num_seqs=max(users, 1))
+        paged = replace(everybody, kv_allocator="paged")
+        self.progress(f"{users} users, paged")
+        loads = [("paged", self._closed(paged, users))]
+        for one in BASELINES:
+            self.progress(f"{users} users, {one.name}")
+            loads.append((one.key, self._closed(_contiguous(everybody, one), users, one)))
         return UserLoad(users, tuple(loads))
 
-    def _closed(self, settings: Settings, users: int) -> SimulationResult:
+    def _closed(
+        self, settings: Settings, users: int, baseline: Baseline | None = None
+    ) -> SimulationResult:
         count = max(len(self.sample.requests), 4 * users)
-        return self._run(settings).serve(ClosedLoop(self.sample.repeated(count), users))
+        workload = self.sample.repeated(count)
+        if baseline is not None:
+            workload = baseline.asks(workload, settings.max_model_len)
+        return self._run(settings).serve(ClosedLoop(workload, users))
 
     def most_users(self, settings: Settings, capacity: Capacity) -> UserLoad | None:
         """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
@@ -219,3 +228,7 @@ class Planner:
     def _run(self, settings: Settings, deployment: Deployment | None = None) -> Simulator:
         costs = (deployment or self.deployment).cost_model(settings.block_size)
         return Simulator(settings, costs, goals=self.goals)
+
+
+def _contiguous(settings: Settings, baseline: Baseline) -> Settings:
+    return replace(settings, kv_allocator=baseline.kv_allocator, enable_prefix_caching=False)

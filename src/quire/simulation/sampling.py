@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 
 from quire.scheduling import Chunk, Sample, Step, StepResult
@@ -26,6 +27,7 @@ class SimulatedModel:
 
     def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
         result = StepResult({})
+        beams: Counter[str] = Counter()
         for chunk in step.chunks:
             if chunk.num_samples == 1:
                 result.samples[chunk.seq_id] = [self.sample(chunk, live)]
@@ -35,7 +37,10 @@ class SimulatedModel:
                 ends = first is _END
                 result.samples[chunk.seq_id] = [_END] * len(tokens) if ends else tokens
             elif chunk.num_candidates:
-                result.candidates[chunk.seq_id] = self._candidates(chunk)
+                request_id = chunk.request.request_id
+                place = f"{self._seed},{request_id},{chunk.start},{beams[request_id]}"
+                result.candidates[chunk.seq_id] = _candidates(place, chunk.num_candidates)
+                beams[request_id] += 1
         return result
 
     def sample(self, chunk: Chunk, live: Mapping[str, LiveRequest]) -> Sample:
@@ -47,11 +52,11 @@ class SimulatedModel:
                 return _END
         return _TOKENS[chunk.branch]
 
-    def _candidates(self, chunk: Chunk) -> list[tuple[int, float]]:
-        place = f"{self._seed},{chunk.request.request_id},{chunk.start},{chunk.seq_id}"
-        uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
-        likeliest = uniform ** (1 / 3)
-        rest = math.log((1 - likeliest) or 1e-12)
-        ranks = range(1, chunk.num_candidates)
-        others = [(rank, rest + math.log(_HALVES[rank - 1])) for rank in ranks]
-        return [(0, math.log(likeliest)), *others]
+
+def _candidates(place: str, count: int) -> list[tuple[int, float]]:
+    """The likeliest tokens and their log-probabilities, drawn by the ``place`` of a beam."""
+    uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
+    likeliest = uniform ** (1 / 3)
+    rest = math.log((1 - likeliest) or 1e-12)
+    others = [(rank, rest + math.log(_HALVES[rank - 1])) for rank in range(1, count)]
+    return [(0, math.log(likeliest)), *others]

@@ -65,6 +65,7 @@ class Simulator:
         self._line: deque[TraceRequest] = deque()
         self._arrivals: Arrivals = OpenLoop(())
         self._num_arrived = 0
+        self._idle = True  # nothing has run just before
 
     def run(self, workload: Iterable[TraceRequest]) -> SimulationResult:
         """Serve requests that come in order of arrival."""
@@ -80,6 +81,7 @@ class Simulator:
                 if arrivals.next_time is None:
                     break
                 now = max(now, arrivals.next_time)
+                self._idle = True
                 continue
             steady = self._scheduler.steady() if self._skip_ahead else None
             after = None if steady is None else self._decode(steady, now)
@@ -130,7 +132,10 @@ class Simulator:
         if self._on_step is not None:
             self._on_step(now, step)
         self._decide(now, step.decisions)
-        end = now + self._cost_model.seconds(work_of(step))
+        work = work_of(step)
+        if self._idle:
+            work, self._idle = work._replace(woken=1), False
+        end = now + self._cost_model.seconds(work)
         usage = scheduler.allocator.usage()
         if self._map_at is not None and end > self._map_at:
             self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())

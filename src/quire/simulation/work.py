@@ -19,6 +19,7 @@ class Work(NamedTuple):
     samples: int = 0  # rows that pass the LM head
     copied_blocks: int = 0
     swapped_blocks: int = 0  # to the host or back
+    woken: int = 0  # 1 if nothing had run before the step: caches are cold, and cores asleep
 
     @property
     def num_tokens(self) -> int:

@@ -53,6 +53,15 @@ class TraceRequest:
             content=_cut(self.content, known),
         )
 
+    def asking_pow2(self, max_model_len: int) -> TraceRequest:
+        """The request with a limit of the power of two from its output up, if there is room.
+
+        The paper's Orca (Pow2) "over-reserves the space for outputs by at most 2×" (Kwon et al.,
+        section 6.1).
+        """
+        limit = 1 << (self.output_tokens - 1).bit_length()
+        return replace(self, max_tokens=min(limit, max_model_len - self.prompt_tokens))
+
 
 def block_names(
     content: Sequence[Segment], num_tokens: int, block_size: int, own_name: str

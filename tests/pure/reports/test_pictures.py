@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quire.metrics import RequestMetrics
 from quire.reports.block_map import holdings, without_tokens
+from quire.reports.curves import Curve, Panel, line_styles
 from quire.reports.waterfall import choose_rows, phases
 from quire.simulation.result import BlockMap, Owner, Preempted, RequestRecord
 
@@ -70,3 +71,11 @@ def test_a_regions_reserve_is_held_without_tokens() -> None:
         Owner("c", 0, (5, 6), 1, swapped=True),
     )
     assert without_tokens(BlockMap(1.0, 16, 8, owners, ())) == {2, 3}
+
+
+def test_a_known_line_looks_alike_in_every_picture() -> None:
+    many = Panel("", "", "", (Curve("a", ()), Curve("b", ()), Curve("c", ())))
+    few = Panel("", "", "", (Curve("c", ()), Curve("new", ())))
+    one, other = (line_styles([panel], ("c", "a")) for panel in (many, few))
+    assert one["c"] == other["c"] and len(set(one.values())) == 3
+    assert other["new"] not in (other["c"], other["a"])

@@ -33,6 +33,7 @@ def test_the_page_has_every_figure_beside_the_published_one(written: Path) -> No
     assert [one["key"] for one in values["experiments"]] == KEYS
     tables = [table[1:] for table in page.tables if table[0][0] == "figure"]
     for experiment, rows in zip(values["experiments"], tables, strict=True):
+        assert len({row[0] for row in rows}) == len(rows)  # no two of one name
         for finding, row in zip(experiment["findings"], rows, strict=True):
             assert row[0] == finding["what"] and row[3] == finding["unit"]
             assert float(row[2].replace(",", "")) == pytest.approx(finding["ours"], rel=6e-3)

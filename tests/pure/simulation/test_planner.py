@@ -8,6 +8,7 @@ import pytest
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
+from quire.simulation.baselines import BASELINES
 from quire.simulation.plan import Binding, binding
 from quire.simulation.planner import Planner
 from quire.simulation.sample import Sample
@@ -39,7 +40,7 @@ def test_fifty_copilot_users() -> None:
     }
     assert 8 <= running["max"] <= 12
     assert 40 <= running["paged"] <= 50
-    assert running["max"] < running["oracle"] < running["paged"]
+    assert running["max"] < running["pow2"] <= running["oracle"] < running["paged"]
     capacity = plan.capacity(settings)
     assert 40 <= capacity.running <= 50
     assert binding(capacity.result, settings) is Binding.MEMORY
@@ -59,6 +60,18 @@ def test_variants_say_what_would_change() -> None:
     assert coarse is not None and fine is not None and coarse.running < fine.running
     two = variants["n = 2 outputs"]
     assert two is not None and base.running / 2 < two.running < base.running
+
+
+def test_baselines_reserve_what_the_paper_says() -> None:
+    request = TraceRequest(0.0, 1000, 300, max_tokens=900)
+    asked = {
+        one.key: next(one.asks([request], 4096)).max_tokens
+        for one in BASELINES
+        if one.kv_allocator == "oracle"
+    }
+    assert asked == {"pow2": 512, "oracle": None}  # None: just what it will need
+    (tight,) = BASELINES[1].asks([request], 1400)
+    assert tight.max_tokens == 400
 
 
 FEW = replace(COPILOT, num_requests=100, rate=1.0)

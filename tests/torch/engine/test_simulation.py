@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from quire.build import build_engine
+from quire.calibration.prediction import simulated
 from quire.config import EngineConfig
 from quire.engine import Engine, RequestRecorder
 from quire.scheduling import Executor, RecoveryCosts, SamplingParams, Step, StepResult
-from quire.simulation import RequestRecord, Settings, Simulator, Work, work_of
+from quire.simulation import RequestRecord, Simulator, Work, work_of
+from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace, TraceWriter
 
 Seen = list[tuple[float, Any, Any, Any]]
@@ -33,17 +35,30 @@ class Costs:
 
 
 class TimedExecutor:
-    """Carries out steps with the real model, on a clock that says what they ought to take."""
+    """Carries out steps with the real model, on a clock that says what they ought to take.
+
+    Beams' candidates come from the simulation's seeded model, for no recording tells how beams
+    branched. Their tokens are each request's own, as they are in a simulation.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self.now = 0.0
         self.steps: Seen = []
         self._executor = executor
+        self._beams = SimulatedModel(seed=0)
 
     def execute(self, step: Step) -> StepResult:
         self.steps.append(seen(self.now, step))
         self.now += Costs().seconds(work_of(step))
-        return self._executor.execute(step)
+        result = self._executor.execute(step)
+        beams = [chunk for chunk in step.chunks if chunk.num_candidates]
+        candidates = self._beams.results(Step([], beams, []), {}).candidates
+        for chunk in beams:
+            first = 100 * (1 + int(chunk.request.request_id))
+            result.candidates[chunk.seq_id] = [
+                (first + rank, logprob) for rank, logprob in candidates[chunk.seq_id]
+            ]
+        return result
 
 
 def seen(now: float, step: Step) -> tuple[float, Any, Any, Any]:
@@ -66,7 +81,10 @@ def seen(now: float, step: Step) -> tuple[float, Any, Any, Any]:
         {"enable_prefix_caching": False, "max_num_seqs": 3},
     ],
 )
-def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("beams", [False, True])
+def test_the_same_steps_block_for_block(
+    tmp_path: Path, options: dict[str, Any], beams: bool
+) -> None:
     facts = {"kv_cache_memory_bytes": "4MiB", "max_model_len": 400, "dtype": "float32", **options}
     config = EngineConfig.create(facts)
     built, capacity = build_engine(config)
@@ -76,21 +94,10 @@ def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any])
     engine = Engine(
         built.scheduler, executor, built.intake, clock=lambda: executor.now, recorder=recorder
     )
-    measured = serve(engine, executor)
+    measured = serve(engine, executor, beams)
     recorder.close()
 
-    (lane,) = capacity.lanes
-    settings = Settings(
-        num_blocks=lane.num_blocks,
-        max_model_len=capacity.max_model_len,
-        block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        kv_allocator=config.kv_allocator,
-        enable_prefix_caching=capacity.prefix_caching,
-        preemption_mode=config.preemption_mode,
-        num_host_blocks=lane.num_host_blocks,
-    )
+    settings = simulated(config, capacity)
     steps: Seen = []
     simulator = Simulator(
         settings, Costs(), skip_ahead=False, keep_records=None,
@@ -98,8 +105,8 @@ def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any])
     )  # fmt: skip
     result = simulator.run(Trace.open(path))
     assert len(steps) == len(executor.steps)
-    for simulated, real in zip(steps, executor.steps, strict=True):
-        assert simulated == real
+    for virtual, real in zip(steps, executor.steps, strict=True):
+        assert virtual == real
     assert {record.request_id: story(record) for record in result.records} == measured
     if options.get("kv_cache_memory_bytes") == "1700KiB":
         swaps = bool(options.get("swap_space"))
@@ -110,7 +117,7 @@ def test_the_same_steps_block_for_block(tmp_path: Path, options: dict[str, Any])
     assert ahead == result
 
 
-def serve(engine: Engine, executor: TimedExecutor) -> dict[str, tuple[Any, ...]]:
+def serve(engine: Engine, executor: TimedExecutor, beams: bool) -> dict[str, tuple[Any, ...]]:
     """Questions that arrive while others are answered; what each of them cost."""
     arrivals = [0.08 * number * (number % 3) for number in range(24)]
     arrivals.sort()
@@ -120,7 +127,7 @@ def serve(engine: Engine, executor: TimedExecutor) -> dict[str, tuple[Any, ...]]
         if not engine.has_work:
             executor.now = max(executor.now, arrivals[number])
         while number < len(arrivals) and arrivals[number] <= executor.now:
-            engine.add_request(str(number), prompt(number), params(number), arrivals[number])
+            engine.add_request(str(number), prompt(number), params(number, beams), arrivals[number])
             number += 1
         for delta in engine.step():
             if delta.final is not None:
@@ -133,7 +140,12 @@ def prompt(number: int) -> str:
     return SYSTEM * (1 + number % 2) + f"What is {topic}? " * (1 + number % 5)
 
 
-def params(number: int) -> SamplingParams:
+def params(number: int, beams: bool) -> SamplingParams:
+    if beams and number % 3 == 1:
+        return SamplingParams(
+            n=2 + number % 2, use_beam_search=True, temperature=0.0, max_tokens=20 + number,
+            ignore_eos=True,
+        )  # fmt: skip
     if number % 6 == 5:  # outputs that part at once, and are of one length
         return SamplingParams(n=2, temperature=5.0, max_tokens=30, ignore_eos=True, seed=number)
     return SamplingParams(temperature=0.8, max_tokens=20 + 5 * number, seed=number)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from quire.calibration import calibrate, fit, non_negative_least_squares
+from quire.calibration.calibrate import undisturbed
+from quire.calibration.watch import TimedStep
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.simulation import Work
@@ -18,25 +20,54 @@ TRUE = CalibratedCosts(
     knots=(1, 8, 64, 512),
     token_seconds=(3e-3, 4e-3, 8e-3, 40e-3),
     per_seq=2e-5,
-    per_decode_context=1e-6,
+    context_knots=(0, 8192),
+    per_context=(1e-7, 4e-7),
     per_prefill_pair=1e-7,
+    per_wake=2e-3,
+    per_woken_token=1e-5,
     per_copied_block=1e-5,
     per_swapped_block=2e-5,
 )
 
 
-def test_a_fit_finds_the_costs_that_made_the_times() -> None:
-    random = Random(0)
-    works = []
-    for _ in range(300):
+def works(random: Random, count: int) -> list[Work]:
+    found = []
+    while len(found) < count:
         seqs, tokens = random.choice([0, 1, 3, 8, 20, 64]), random.choice([0, 8, 30, 64, 200, 448])
-        if not seqs + tokens:
-            continue
-        context = seqs * random.randrange(1, 500)
-        works.append(Work(tokens, tokens * tokens, tokens, seqs, context, seqs))
-    costs = fit({work: TRUE.seconds(work) for work in works}, 1e-5, 2e-5)
-    for work in works:
+        context, woken = seqs * random.randrange(1, 500), random.random() < 0.1
+        if seqs + tokens:
+            work = Work(tokens, tokens * tokens, tokens, seqs, context, seqs, woken=int(woken))
+            found.append(work)
+    return found
+
+
+def test_a_fit_finds_the_costs_that_made_the_times() -> None:
+    measured = works(Random(0), 500)
+    costs = fit([TimedStep(work, TRUE.seconds(work)) for work in measured], 1e-5, 2e-5)
+    for work in measured:
         assert costs.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.02)
+
+
+def test_a_fit_gives_the_mean_time_though_some_steps_were_held_up() -> None:
+    random = Random(1)
+    measured = works(random, 4000)
+    # Noise of 10 % in the mean, and one step in a hundred that takes ten times as long.
+    steps = [
+        TimedStep(
+            work,
+            TRUE.seconds(work)
+            * (10.0 if random.random() < 0.01 else 1.0 + random.choice([0.0, 0.0, 0.0, 0.4])),
+        )
+        for work in measured
+    ]
+    costs = fit(steps, 0.0, 0.0)
+    ratio = sum(map(costs.seconds, measured)) / sum(map(TRUE.seconds, measured))
+    assert ratio == pytest.approx(1.1, abs=0.02)
+
+
+def test_runs_that_others_slowed_down_are_left_out() -> None:
+    quick, noisy, usual = ([TimedStep(Work(1), seconds)] for seconds in (1.0, 2.0, 1.1))
+    assert undisturbed([quick, noisy, usual]) == [*quick, *usual]
 
 
 def test_least_squares_keep_to_what_is_not_negative() -> None:
@@ -53,7 +84,13 @@ def test_a_calibration_of_the_demo_model_is_written_and_read(tmp_path: Path) -> 
     )
     seen: list[str] = []
     calibration = calibrate(config, seen.append)
-    assert len(seen) == 6
+    users = [line.partition(": ")[2] for line in seen if line.startswith("pass 1, ")]
+    assert users[:3] == [
+        "one user, prompts of about 8 tokens",
+        "2 users, prompts of about 8 tokens",
+        "a user who pauses, prompts of about 8 tokens",
+    ]
+    assert len(seen) == 4 * len(users)
     assert calibration.model.name == "quire-demo"
     assert calibration.model.kv_bytes_per_token == 2048
     assert calibration.pool_bytes == 2**20

@@ -1,0 +1,129 @@
+"""``quire calibrate``: how long this machine's steps take, measured, fitted, and checked.
+
+A grid of scenarios is served by the real engine, in several passes; runs that other processes
+slowed down are left out. Every fourth scenario is held out of the fit, and tells how far off it
+is.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from quire.build import DEMO_MODEL, DEMO_NAME, Capacity, build_engine
+from quire.calibration.fit import fit
+from quire.calibration.grid import Scenario, grid, serve
+from quire.calibration.watch import TimedStep, WatchedEngine
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.memory import BlockMove, MoveKind
+from quire.model import resolve_model
+from quire.scheduling import Executor, Step
+from quire.simulation import read_shape
+from quire.simulation.calibrated import Calibration
+
+_PASSES = 4
+_LONG = 60.0  # seconds; a pass that takes longer is the last
+_DISTURBED = 1.15  # times a scenario's quickest run
+_HELD_OUT = 4
+_MOVES = 32
+_REPEATS = 3
+
+Run = list[TimedStep]
+"""A scenario, served once."""
+
+
+def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibration:
+    """Measure and fit. ``progress`` is told what is being measured.
+
+    Raises:
+        ConfigError: the pool or the length is too small to see anything.
+    """
+    # Steps one by one: what they cost cannot be seen where they overlap with their planning.
+    engine, capacity = build_engine(replace(config, async_scheduling=False))
+    shape = read_shape(resolve_model(config.model or DEMO_MODEL, config.revision) / "config.json")
+    name = DEMO_NAME if config.model is None else shape.name
+    scenarios = grid(config, capacity)
+    if len(scenarios) < _HELD_OUT:
+        raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
+    watched, random = WatchedEngine(engine), Random(0)
+    serve(watched, Scenario(1, 8), random)  # warm up
+    runs: list[list[Run]] = [[] for _ in scenarios]
+    for number in range(1, _PASSES + 1):
+        start = time.perf_counter()
+        for i, scenario in enumerate(scenarios):
+            progress(f"pass {number}, {i + 1} of {len(scenarios)}: {scenario}")
+            runs[i].append(serve(watched, scenario, random))
+        if time.perf_counter() - start > _LONG:
+            break
+    fitted, held_out = split([undisturbed(several) for several in runs])
+    copied, swapped = (block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap"))
+    costs = fit(fitted, copied, swapped)
+    errors = [abs(costs.seconds(work) / seconds - 1) for work, seconds in held_out]
+    predicted = sum(costs.seconds(work) for work, _ in held_out)
+    return Calibration(
+        model=replace(shape, name=name, dtype=capacity.dtype),
+        machine=f"this machine ({platform.machine()})",
+        block_size=config.block_size,
+        pool_bytes=capacity.pool_bytes,
+        costs=costs,
+        median_error=median(errors),
+        total_error=predicted / sum(seconds for _, seconds in held_out) - 1,
+    )
+
+
+def undisturbed(runs: Sequence[Run]) -> Run:
+    """The steps of runs that took about as long as the quickest; the rest shared the machine."""
+    times = [sum(step.seconds for step in run) for run in runs]
+    limit = _DISTURBED * min(times)
+    return [step for run, taken in zip(runs, times, strict=True) if taken <= limit for step in run]
+
+
+def split(scenarios: Sequence[Run]) -> tuple[Run, Run]:
+    """The steps to fit, and those of every fourth scenario, which are held out."""
+    fitted: Run = []
+    held_out: Run = []
+    for number, steps in enumerate(scenarios, 1):
+        (fitted if number % _HELD_OUT else held_out).extend(steps)
+    return fitted, held_out
+
+
+def block_seconds(executor: Executor, kind: str, capacity: Capacity) -> float:
+    """Of one block moved within the pool, or one way to the host; 0 where there is none."""
+    lane = capacity.lanes[0]
+    if kind == "copy":
+        count = min(_MOVES, lane.num_blocks // 2)
+        moves = [BlockMove(MoveKind.COPY, i, count + i) for i in range(count)]
+    else:
+        count = min(_MOVES, lane.num_blocks, lane.num_host_blocks)
+        moves = [BlockMove(MoveKind.SWAP_OUT, i, i) for i in range(count)]
+        moves += [BlockMove(MoveKind.SWAP_IN, i, i) for i in range(count)]
+    if not moves:
+        return 0.0
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        executor.execute(Step(moves, [], []))
+        times.append(time.perf_counter() - start)
+    return min(times) / len(moves)
+
+
+def describe(calibration: Calibration, path: Path) -> str:
+    """What was found, in three lines."""
+    costs = calibration.costs
+    first, last = costs.knots[0], costs.knots[-1]
+    return (
+        f"{calibration.model.name}: a step of {first} token takes "
+        f"{costs.token_seconds[0] * 1e3:.3g} ms, of {last:,} tokens "
+        f"{costs.token_seconds[-1] * 1e3:.3g} ms; each sequence {costs.per_seq * 1e6:.3g} µs and "
+        f"each 1,000 tokens of context {costs.per_context[0] * 1e9:.3g} µs more; after a break "
+        f"{costs.per_wake * 1e3:.3g} ms.\n"
+        f"The steps of scenarios that were held out: together predicted to "
+        f"{calibration.total_error:+.1%}, half of them to {calibration.median_error:.1%}.\n"
+        f"Written to {path}; use it with quire simulate --cost-model {path}"
+    )

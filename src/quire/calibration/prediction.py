@@ -1,0 +1,150 @@
+"""Predicted against measured: a trace through the real engine in real time, then simulated.
+
+The engine records what it serves. The recording is simulated with calibrated costs and the
+engine's own settings, and the requests' latencies are compared.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from quire.build import Capacity, build_engine
+from quire.calibration.watch import WatchedEngine
+from quire.config import EngineConfig
+from quire.engine import Engine
+from quire.engine.intake import PreparedRequest
+from quire.errors import ConfigError
+from quire.metrics import Distribution, RequestMetrics, Summary
+from quire.scheduling import SamplingParams
+from quire.simulation import Settings, SimulationResult, Simulator
+from quire.simulation.calibrated import Calibration
+from quire.workload import Trace, TraceRequest
+
+_PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What requests saw of the real engine, and what a simulation says that they see."""
+
+    measured: Sequence[RequestMetrics]
+    predicted: SimulationResult
+    busy_seconds: float  # in the real engine's steps
+    costed_seconds: float  # what the cost model says of those very steps
+
+    def figures(self) -> dict[str, tuple[float, float]]:
+        """Measured and predicted, by name; seconds but for the preemptions."""
+        one = self.predicted
+        preemptions = sum(metrics.num_preemptions for metrics in self.measured)
+        ttft = _summary([metrics.ttft for metrics in self.measured])
+        tpot = _summary([metrics.tpot for metrics in self.measured])
+        return {
+            "TTFT, mean": (ttft.mean, one.ttft.mean),
+            "TTFT, p90": (ttft.p90, one.ttft.p90),
+            "TPOT, mean": (tpot.mean, one.tpot.mean),
+            "TPOT, p90": (tpot.p90, one.tpot.p90),
+            "preemptions": (preemptions, one.preemptions.swaps + one.preemptions.recomputes),
+            "all steps": (self.busy_seconds, one.busy_seconds),
+            "the steps as measured": (self.busy_seconds, self.costed_seconds),
+        }
+
+
+def compare(
+    config: EngineConfig, calibration: Calibration, requests: Sequence[TraceRequest]
+) -> Comparison:
+    """Serve requests at their times, and simulate what was recorded.
+
+    Prompts are random tokens; each request gets as many as the trace says.
+
+    Raises:
+        ConfigError: there are no requests, or the engine has lanes, which no simulation has.
+    """
+    if not requests:
+        raise ConfigError("requests must be at least one")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "recording.jsonl"
+        config = replace(config, record_trace=str(path), async_scheduling=False)
+        engine, capacity = build_engine(config)
+        longest = capacity.max_model_len
+        if longest is None or len(capacity.lanes) > 1:
+            raise ConfigError("models with windows cannot be simulated")
+        warm_up(engine)
+        watched = WatchedEngine(engine)
+        measured = _serve(watched, [request.clipped(longest) for request in requests])
+        engine.close()
+        costs, settings = calibration.costs, simulated(config, capacity)
+        recording = list(Trace.open(path))[1:]  # without the warm-up
+        predicted = Simulator(settings, costs).run(recording)
+    return Comparison(
+        measured,
+        predicted,
+        sum(step.seconds for step in watched.steps),
+        sum(costs.seconds(step.work) for step in watched.steps),
+    )
+
+
+def simulated(config: EngineConfig, capacity: Capacity) -> Settings:
+    """The simulator's settings for an engine of one lane."""
+    (lane,) = capacity.lanes
+    assert capacity.max_model_len is not None
+    return Settings(
+        num_blocks=lane.num_blocks,
+        max_model_len=capacity.max_model_len,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        kv_allocator=config.kv_allocator,
+        enable_prefix_caching=capacity.prefix_caching,
+        preemption_mode=config.preemption_mode,
+        num_host_blocks=lane.num_host_blocks,
+    )
+
+
+def warm_up(engine: Engine) -> None:
+    """One request, so that none of those that count is the first."""
+    engine.add_request("warm", [10] * 8, SamplingParams(max_tokens=8, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+
+
+def _serve(watched: WatchedEngine, requests: Sequence[TraceRequest]) -> list[RequestMetrics]:
+    """What each request saw, on the wall clock."""
+    engine, done = watched.engine, []
+    coming = _prepared(engine, requests)
+    number = 0
+    while number < len(coming) or engine.has_work:
+        woken = not engine.has_work
+        if woken:
+            time.sleep(max(0.0, coming[number].request.arrival - engine.clock()))
+        while number < len(coming) and coming[number].request.arrival <= engine.clock():
+            engine.submit(coming[number])
+            number += 1
+        if engine.has_work:
+            deltas = watched.step(woken=woken)
+            done += [delta.final.metrics for delta in deltas if delta.final is not None]
+    return done
+
+
+def _prepared(engine: Engine, requests: Sequence[TraceRequest]) -> list[PreparedRequest]:
+    """The requests, to be submitted at their arrival: a server prepares them in another thread."""
+    random, vocabulary = Random(0), engine.intake.vocab_size
+    start = engine.clock() + _PREPARING * len(requests)
+    prepared = []
+    for number, one in enumerate(requests):
+        prompt = [random.randrange(vocabulary) for _ in range(one.prompt_tokens)]
+        params = SamplingParams(max_tokens=one.output_tokens, ignore_eos=True)
+        prepared.append(engine.intake.prepare(str(number), prompt, params, start + one.arrival))
+    return prepared
+
+
+def _summary(values: Sequence[float | None]) -> Summary:
+    seen = Distribution()
+    for value in values:
+        if value is not None:
+            seen.add(value)
+    return seen.summary()

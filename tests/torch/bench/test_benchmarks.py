@@ -1,0 +1,21 @@
+"""The scripts in benchmarks/ name things that exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).parents[3] / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_benchmark_imports_what_there_is(script: Path) -> None:
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("quire"):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                known = hasattr(module, alias.name)
+                assert known or importlib.import_module(f"{node.module}.{alias.name}")
