@@ -3,8 +3,9 @@
     python benchmarks/profile_step.py [MODEL] [--workload alpaca] [--dtype bfloat16 ...]
 
 Functions are timed from outside: each call's time, less that of the timed calls inside it, is
-charged to the function's part. Steps that compute prompts are told apart from those that only
-decode. Idle is the share of the threads' time that they did not compute, mostly while one thread
+charged to the function's part. For that the model runs operation by operation, not as usual in a
+single call; what that costs is with the rest of the model. Steps that compute prompts are told apart
+from those that only decode. Idle is the share of the threads' time that they did not compute, mostly while one thread
 works alone. Flags that are not listed here are the engine's.
 """
 
@@ -27,6 +28,7 @@ from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
 from quire.cli import engine_options
 from quire.engine.progress import RequestProgress
+from quire.kernels.decoder import OperationWise
 from quire.execution.submitted import SubmittedStep
 
 PARTS = (
@@ -82,20 +84,22 @@ def linear_classes() -> Iterator[type]:
             continue
         for thing in vars(module).values():
             is_own = isinstance(thing, type) and thing.__module__ == name
-            if is_own and "Linear" in thing.__name__ and "__call__" in vars(thing):
-                yield thing
+            if is_own and {"__call__", "floats", "rows"} <= vars(thing).keys():
+                yield thing  # a model.linear.Linear
 
 
 def watch_engine(clock: Clock, llm: LLM) -> None:
     """Time the parts of a step."""
     for linear in linear_classes():
-        clock.watch(linear, "forward" if linear is torch.nn.Linear else "__call__", "products")
+        for name in ("forward",) if linear is torch.nn.Linear else ("__call__", "floats"):
+            clock.watch(linear, name, "products")
     executor = llm.engine.executor
     parts = vars(executor._forward).values()
     kernels = next(type(part) for part in parts if hasattr(part, "attend"))
     model = next(type(part) for part in parts if hasattr(part, "logits"))
+    kernels.run = OperationWise.run  # type: ignore[method-assign]
     for name in dir(kernels):
-        if not name.startswith("_"):
+        if not name.startswith("_") and name != "run":
             is_attention = name in ("plan", "attend")
             clock.watch(kernels, name, "attention" if is_attention else "other kernels")
     clock.watch(model, "forward", "rest of the model")
