@@ -3,10 +3,10 @@
     python benchmarks/profile_step.py [MODEL] [--workload alpaca] [--dtype bfloat16 ...]
 
 Functions are timed from outside: each call's time, less that of the timed calls inside it, is
-charged to the function's part. For that the model runs operation by operation, not in a single call
-as usual: what that costs is in the rest of the model. Steps that compute prompts are told apart from
-those that only decode. Idle is the share of the threads' time that they did not compute, mostly
-while one thread works alone. Flags that are not listed here are the engine's.
+charged to the function's part. For that the model runs operation by operation, not in a single
+call as usual: what that costs is in the rest of the model. Steps that compute prompts are told
+apart from those that only decode. Idle is the share of the threads' time that they did not
+compute, mostly while one thread works alone. Flags that are not listed here are the engine's.
 """
 
 from __future__ import annotations

@@ -201,13 +201,8 @@ QUIRE_INLINE F sums(F (&rows)[W]) {
 
 constexpr float log2e = 1.44269504088896340736f;
 
-// 2^x within 2 units in the last place; 0 below -126, NaN for NaN.
-QUIRE_INLINE F exp2(F x) {
-  x = x < -127.0f ? splat(-127.0f) : x;
-  x = x > 127.99999f ? splat(127.99999f) : x;
-  F shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are x rounded
-  F f = x - (shifted - 12582912.0f);
-  // Taylor in f * ln 2, |f| <= 1/2; the first term left out is below 2e-8.
+// 2^f for |f| <= 1/2: Taylor in f * ln 2; the first term left out is below 2e-8.
+QUIRE_INLINE F exp2_fraction(F f) {
   F p = splat(1.52527338e-5f);
   p = p * f + 1.54035304e-4f;
   p = p * f + 1.33335581e-3f;
@@ -215,9 +210,21 @@ QUIRE_INLINE F exp2(F x) {
   p = p * f + 5.55041087e-2f;
   p = p * f + 2.40226507e-1f;
   p = p * f + 6.93147181e-1f;
-  p = p * f + 1.0f;
+  return p * f + 1.0f;
+}
+
+// 2^x within 2 units in the last place; 0 far below -126, NaN for NaN.
+QUIRE_INLINE F exp2(F x) {
+#if defined(__AVX512DQ__)
+  F f = (F)_mm512_reduce_ps((__m512)x, 0);  // x less x rounded, 0 for infinities
+  return (F)_mm512_scalef_ps((__m512)exp2_fraction(f), (__m512)(x - f));
+#else
+  x = x < -127.0f ? splat(-127.0f) : x;
+  x = x > 127.99999f ? splat(127.99999f) : x;
+  F shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are x rounded
   F power = (F)(((I)shifted - 0x4b400000 + 127) << 23);
-  return p * power;
+  return exp2_fraction(x - (shifted - 12582912.0f)) * power;
+#endif
 }
 
 QUIRE_INLINE F exp(F x) { return exp2(x * log2e); }

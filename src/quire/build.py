@@ -50,7 +50,9 @@ class Capacity:
 
     model_name: str
     dtype: str
+    quantization: str | None  # of the weights, None: as the checkpoint has them
     weight_bytes: int
+    kv_dtype: str
     kv_bytes_per_token: int
     block_size: int
     lanes: tuple[Lane, ...]
@@ -83,13 +85,17 @@ class Capacity:
             for length in (self.max_model_len, typical)
         )
         return (
-            f"{self.model_name} in {self.dtype}: {_size(self.weight_bytes)} of weights, "
-            f"{_size(self.kv_bytes_per_token)} of KV cache a token. The KV pool is "
+            f"{self.model_name} in {self.dtype}: {_size(self.weight_bytes)} of weights"
+            f"{self._describe_rounding()}, {_size(self.kv_bytes_per_token)} of KV cache a token "
+            f"({self.kv_dtype}). The KV pool is "
             f"{_size(self.pool_bytes)}: {self._describe_lanes()}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.prefix_caching else 'off'}.{self._describe_swap()}"
         )
+
+    def _describe_rounding(self) -> str:
+        return "" if self.quantization is None else f" rounded as {self.quantization}"
 
     def _describe_lanes(self) -> str:
         clauses, num_layers = [], sum(len(lane.layers) for lane in self.lanes)
@@ -249,12 +255,15 @@ def _plan_capacity(config: EngineConfig, model: Model, placement: Placement) -> 
         if prefix_caching:
             raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
         prefix_caching = False
-    lanes, block_bytes = _plan_lanes(config, model, placement.room(model, _kv_dtype(config, model)))
+    kv_dtype = _kv_dtype(config, model)
+    lanes, block_bytes = _plan_lanes(config, model, placement.room(model, kv_dtype))
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=str(model.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         weight_bytes=model.weight_bytes,
-        kv_bytes_per_token=bytes_per_token(model.kv_shapes, _kv_dtype(config, model)),
+        kv_dtype=str(kv_dtype).removeprefix("torch."),
+        kv_bytes_per_token=bytes_per_token(model.kv_shapes, kv_dtype),
         block_size=config.block_size,
         lanes=lanes,
         pool_bytes=sum(n.num_blocks * size for n, size in zip(lanes, block_bytes, strict=True)),

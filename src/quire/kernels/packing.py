@@ -7,7 +7,7 @@ number, and what they have beyond the weights stands for zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import torch
@@ -30,6 +30,13 @@ class Format(Enum):
         return 1 << int(self.value)
 
 
+Allocate = Callable[[tuple[int, ...]], Tensor]  # an int32 tensor of that shape
+
+
+def _allocate(shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=torch.int32)
+
+
 FLOAT_FORMATS = {torch.float32: Format.float32, torch.bfloat16: Format.bfloat16}
 
 # Where in a lane, in bits, the weights of a line's inputs are.
@@ -41,16 +48,16 @@ def num_panels(outputs: int) -> int:
     return -(-outputs // (2 * PANEL)) * 2
 
 
-def pack_floats(weight: Tensor) -> Tensor:
+def pack_floats(weight: Tensor, allocate: Allocate = _allocate) -> Tensor:
     """weight [out, in] float32 or bfloat16 -> lines [panels, lines, 16] int32."""
     outputs, inputs = weight.shape
     pad_inputs = inputs % FLOAT_FORMATS[weight.dtype].inputs_per_line
     if pad_inputs:
         weight = torch.nn.functional.pad(weight, (0, 1))
-    return _to_panels(weight.contiguous().view(torch.int32), outputs, 0)
+    return _to_panels(weight.contiguous().view(torch.int32), outputs, 0, allocate)
 
 
-def pack_codes(codes: Tensor, form: Format) -> Tensor:
+def pack_codes(codes: Tensor, form: Format, allocate: Allocate = _allocate) -> Tensor:
     """codes [out, in] uint8, of int8 plus 128 or of int4 plus 8 -> lines [panels, lines, 16] int32.
 
     ``in`` of int4 is a multiple of 8.
@@ -66,13 +73,13 @@ def pack_codes(codes: Tensor, form: Format) -> Tensor:
         halves = (words & 0xFF) | (words & 0xFF00) << 8 | words >> 12 & 0xF0 | words >> 4 & 0xF00000
         lanes = halves[:, ::2] | halves[:, 1::2] << 8
     filled = sum(zero << place for place in _BITS[form])
-    return _to_panels(lanes, outputs, filled - (filled >> 31 << 32))
+    return _to_panels(lanes, outputs, filled - (filled >> 31 << 32), allocate)
 
 
-def _to_panels(lanes: Tensor, outputs: int, fill: int) -> Tensor:
+def _to_panels(lanes: Tensor, outputs: int, fill: int, allocate: Allocate) -> Tensor:
     """lanes [out, lines] int32 -> [panels, lines, 16]."""
     panels, lines = num_panels(outputs), lanes.shape[1]
-    packed = lanes.new_empty((panels, lines, PANEL))
+    packed = allocate((panels, lines, PANEL))
     whole = outputs // PANEL
     packed[:whole] = lanes[: whole * PANEL].view(whole, PANEL, lines).transpose(1, 2)
     if whole < panels:

@@ -58,8 +58,7 @@ class PackedWeight:
         """See ``from_floats``, ``from_int8`` and ``from_int4``."""
         self.outputs, self.inputs = shape
         self._form = form
-        self._lines = lines = products.memory.copy(lines)
-        self._scales, self._zeros = scales, zeros
+        self._lines, self._scales, self._zeros = lines, scales, zeros
         self._bias = None if bias is None else bias.float().contiguous()
         self._multiply = products.native.multiply
         self.native = products.describe(
@@ -79,7 +78,9 @@ class PackedWeight:
         """Of a type in ``FLOAT_FORMATS``."""
         outputs, inputs = weight.shape
         form = FLOAT_FORMATS[weight.dtype]
-        return cls(products, form, (outputs, inputs), pack_floats(weight), bias)
+        return cls(
+            products, form, (outputs, inputs), pack_floats(weight, products.memory.empty), bias
+        )
 
     @classmethod
     def from_int8(
@@ -99,7 +100,7 @@ class PackedWeight:
             products,
             Format.int8,
             (outputs, inputs),
-            pack_codes(codes, Format.int8),
+            pack_codes(codes, Format.int8, products.memory.empty),
             bias,
             panel_values(scales.float()),
             rounds_rows=rounds_rows,
@@ -124,7 +125,7 @@ class PackedWeight:
             products,
             Format.int4,
             (outputs, inputs),
-            pack_codes(codes, Format.int4),
+            pack_codes(codes, Format.int4, products.memory.empty),
             bias,
             panel_values(scales.half()),
             None if zeros is None else panel_values(zeros),

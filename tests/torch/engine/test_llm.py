@@ -68,8 +68,13 @@ def test_the_capacity_is_told_in_one_paragraph() -> None:
     text = LLM(kv_cache_memory_bytes="16MiB").capacity.describe()
     for part in ("bfloat16", "2 KiB of KV cache a token", "512 blocks of 16", "8,192 tokens",
                  "holds 4 sequences of the full 2,048 tokens", "16 typical chats of 499",
+                 "a token (bfloat16)",
                  ):  # fmt: skip
         assert part in text
+    assert "rounded" not in text
+    rounded = LLM(kv_cache_memory_bytes="16MiB", quantization="int4", kv_cache_dtype="int8")
+    assert "MiB of weights rounded as int4, " in rounded.capacity.describe()
+    assert "of KV cache a token (int8)" in rounded.capacity.describe()
 
 
 def test_prefix_caching_is_refused_where_keys_stretch(model_dir: Callable[[str], Path]) -> None:
