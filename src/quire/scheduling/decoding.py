@@ -83,16 +83,24 @@ class LiveGroups:
         return moves
 
     def sample(
-        self, group: SequenceGroup, branch: Sequence, samples: list[Sample]
-    ) -> list[Progress]:
-        """Extend the branch by its sample; a trunk forks into one branch for each sample."""
+        self,
+        group: SequenceGroup,
+        branch: Sequence,
+        samples: list[Sample],
+        progress: list[Progress],
+    ) -> None:
+        """Extend the branch by its sample; a trunk forks into one branch for each sample.
+
+        What that comes to is added to ``progress``.
+        """
         group.expanded = True
         if len(samples) == 1:
-            return [self._extend(group, branch, samples[0])]
+            progress.append(self._extend(group, branch, samples[0]))
+            return
         forks = [self._fork(group, branch, index) for index in range(1, len(samples))]
         group.branches += forks  # all forks before the first end
-        grown = zip([branch, *forks], samples, strict=True)
-        return [self._extend(group, one, sample) for one, sample in grown]
+        for one, sample in zip([branch, *forks], samples, strict=True):
+            progress.append(self._extend(group, one, sample))
 
     def _extend(self, group: SequenceGroup, branch: Sequence, sample: Sample) -> Progress:
         branch.token_ids.append(sample.token_id)

@@ -218,24 +218,27 @@ class Scheduler:
         self._spoil(result.failed_moves)
         progress: list[Progress] = []
         searching: dict[str, Candidates] = {}
+        find, running, samples = self._live.branch, Status.RUNNING, result.samples
         for chunk in step.chunks:
-            known = self._live.branch(chunk.seq_id)
-            if known is None or known[0].status is not Status.RUNNING:
+            seq_id = chunk.seq_id
+            known = find(seq_id)
+            if known is None or known[0].status is not running:
                 continue
             group, branch = known
             branch.num_computed += len(chunk.token_ids)
-            if group.expanded and not chunk.num_samples:
-                self._live.wake_forks(group, branch)
             if chunk.num_samples:
-                progress += self._live.sample(group, branch, result.samples[chunk.seq_id])
-            elif chunk.num_candidates:
+                self._live.sample(group, branch, samples[seq_id], progress)
+                continue
+            if group.expanded:
+                self._live.wake_forks(group, branch)
+            if chunk.num_candidates:
                 found = searching.setdefault(chunk.request.request_id, {})
-                found[chunk.seq_id] = result.candidates[chunk.seq_id]
+                found[seq_id] = result.candidates[seq_id]
         for request_id, candidates in searching.items():
             searched = self._live.get(request_id)
             if searched is not None:
                 progress += self._live.search(searched, candidates)
-        if any(one.finish_reason is not None for one in progress):
+        if any([one.finish_reason for one in progress]):  # a list: most steps have to look at all
             self._blocked = None
             self.running = [group for group in self.running if group.branches]
         self._lookahead.publish_known()
