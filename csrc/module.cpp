@@ -17,6 +17,8 @@
 
 namespace nb = nanobind;
 
+#pragma weak omp_pause_resource_all  // OpenMP 5; torch may have brought an older one
+
 namespace quire {
 namespace {
 
@@ -42,6 +44,11 @@ void copy_blocks(Address source, Address target, int64_t block_bytes,
     int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
     copy(block_bytes * i / n, block_bytes * (i + 1) / n);
   }
+}
+
+// End the threads that wait for the calling one's parallel regions; its next one starts them again.
+void release_threads() {
+  if (omp_pause_resource_all) omp_pause_resource_all(omp_pause_soft);
 }
 
 std::vector<std::string> usable() {
@@ -141,6 +148,7 @@ NB_MODULE(_native, m) {
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
            nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
+  m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
   bind_products(m);
 }

@@ -18,6 +18,7 @@ from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
 from quire.execution.memory_budget import pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
+from quire.kernels.dispatch import release_threads
 from quire.memory import (
     ContiguousAllocator,
     KVAllocator,
@@ -164,6 +165,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         recorder=_recorder(config),
         run_ahead=placement.asynchronous and config.async_scheduling is not False,
     )
+    release_threads()  # it may run in another thread than this one
     return engine, capacity
 
 

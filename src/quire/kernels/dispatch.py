@@ -39,3 +39,17 @@ def choose_products() -> Products | None:
         return Products()
     except ImportError:  # of which choose_kernels warns
         return None
+
+
+def release_threads() -> None:
+    """End the threads that compute for the calling one; they start again when they are needed.
+
+    Each thread that computes has helpers of its own, and while all together are more than there
+    are cores, GNU's OpenMP lets none of them spin. So an engine that is built in one thread and
+    runs in another would be slower by a sixth.
+    """
+    try:
+        from quire.kernels import _native
+    except ImportError:
+        return
+    _native.release_threads()

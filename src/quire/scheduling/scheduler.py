@@ -238,7 +238,7 @@ class Scheduler:
             searched = self._live.get(request_id)
             if searched is not None:
                 progress += self._live.search(searched, candidates)
-        if any([one.finish_reason for one in progress]):  # a list: most steps have to look at all
+        if any(one.finish_reason for one in progress):
             self._blocked = None
             self.running = [group for group in self.running if group.branches]
         self._lookahead.publish_known()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from quire import LLM
 from quire.kernels import cpu
-from quire.kernels.dispatch import choose_kernels
+from quire.kernels.dispatch import choose_kernels, release_threads
 from quire.kernels.reference import ReferenceKernels
 
 
@@ -25,6 +26,29 @@ def test_the_portable_kernels_are_always_there() -> None:
     assert cpu.instruction_sets()[-1] == "portable"
     with pytest.raises(ValueError, match="sse9"):
         cpu.CPUKernels("sse9")
+
+
+def helpers_of(tasks: Path = Path("/proc/self/task")) -> int:
+    return len(list(tasks.iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
+def test_an_engine_leaves_no_threads_behind_for_the_thread_that_built_it() -> None:
+    threads = torch.get_num_threads()
+    try:
+        release_threads()
+        before = helpers_of()
+        torch.set_num_threads(3)
+        kernels = cpu.CPUKernels()
+        kernels.argmax(torch.randn(64, 50_000))
+        assert helpers_of() == before + 2
+        release_threads()
+        assert helpers_of() == before
+        assert kernels.argmax(torch.eye(64, 50_000)).tolist() == list(range(64))
+        LLM(kv_cache_memory_bytes="16MiB", threads=3)
+        assert helpers_of() <= before + 1  # one that turns text into tokens may have come
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_without_the_module_torch_computes(
