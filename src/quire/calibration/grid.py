@@ -14,7 +14,7 @@ from quire.scheduling import SamplingParams
 
 _USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 _LENGTHS = (8, 24, 64, 160, 320, 640, 1280, 2000)
-_OUTPUT = 64  # tokens, up to twice as many: most of a chat's steps come well after its prefill
+_OUTPUT = 24  # tokens, up to twice as many
 _MOST_TOKENS = 20_000  # of all prompts that are served together
 _PAUSES = 4
 _BREAK = 0.1  # seconds: long enough for caches to be taken by others and cores to sleep
