@@ -67,7 +67,8 @@ def main() -> None:
         found = compare(config, calibration, requests)
         print(
             f"\n{len(requests)} requests in {requests[-1].arrival:.0f} s, {speed:g} times as fast "
-            f"as in the trace; others had {others.so_far():.0%} of the machine"
+            f"as in the trace; others had {others.so_far():.0%} of the machine; steps took "
+            f"{found.drifts[0]:.2f} times as long as calibrated before, {found.drifts[1]:.2f} after"
         )
         report(found)
         sys.stdout.flush()

@@ -1,7 +1,9 @@
 """Predicted against measured: a trace through the real engine in real time, then simulated.
 
 The engine records what it serves. The recording is simulated with calibrated costs and the
-engine's own settings, and the requests' latencies are compared.
+engine's own settings, and the requests' latencies are compared. A machine's speed changes from one
+minute to the next; how it is now is probed before and after, with scenarios of the calibration, and
+the costs are stretched by that.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 from quire.build import Capacity, build_engine
+from quire.calibration.grid import grid, serve
 from quire.calibration.watch import WatchedEngine
 from quire.config import EngineConfig
 from quire.engine import Engine
@@ -25,6 +29,7 @@ from quire.simulation import Settings, SimulationResult, Simulator
 from quire.simulation.calibrated import Calibration
 from quire.workload import Trace, TraceRequest
 
+_PROBES = 6  # scenarios
 _PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
 
 
@@ -36,6 +41,7 @@ class Comparison:
     predicted: SimulationResult
     busy_seconds: float  # in the real engine's steps
     costed_seconds: float  # what the cost model says of those very steps
+    drifts: tuple[float, float]  # time that steps took before and after, over the calibrated
 
     def figures(self) -> dict[str, tuple[float, float]]:
         """Measured and predicted, by name; seconds but for the preemptions."""
@@ -74,10 +80,12 @@ def compare(
         if longest is None or len(capacity.lanes) > 1:
             raise ConfigError("models with windows cannot be simulated")
         warm_up(engine)
-        watched = WatchedEngine(engine)
+        watched, probe = WatchedEngine(engine), Probe(config, calibration)
+        before = probe.drift()
         measured = _serve(watched, [request.clipped(longest) for request in requests])
         engine.close()
-        costs, settings = calibration.costs, simulated(config, capacity)
+        drifts = before, probe.drift()
+        costs, settings = calibration.costs.times(fmean(drifts)), simulated(config, capacity)
         recording = list(Trace.open(path))[1:]  # without the warm-up
         predicted = Simulator(settings, costs).run(recording)
     return Comparison(
@@ -85,7 +93,29 @@ def compare(
         predicted,
         sum(step.seconds for step in watched.steps),
         sum(costs.seconds(step.work) for step in watched.steps),
+        drifts,
     )
+
+
+class Probe:
+    """Tells how fast the machine is now, by an engine that serves nothing else."""
+
+    def __init__(self, config: EngineConfig, calibration: Calibration) -> None:
+        engine, capacity = build_engine(replace(config, record_trace=None, async_scheduling=False))
+        scenarios = grid(config, capacity)
+        self._scenarios = scenarios[:: max(1, len(scenarios) // _PROBES)]
+        self._watched, self._costs, self._random = (
+            WatchedEngine(engine),
+            calibration.costs,
+            Random(0),
+        )
+        self.drift()  # the first steps of an engine are slower
+
+    def drift(self) -> float:
+        """The time that steps take, over what they were calibrated to take."""
+        steps = [s for one in self._scenarios for s in serve(self._watched, one, self._random)]
+        expected = sum(self._costs.seconds(step.work) for step in steps)
+        return sum(step.seconds for step in steps) / expected
 
 
 def simulated(config: EngineConfig, capacity: Capacity) -> Settings:

@@ -57,6 +57,21 @@ class CalibratedCosts:
         last = self.knots[-1]
         return RecoveryCosts(self.per_swapped_block, self.token_seconds[-1] / last)
 
+    def times(self, factor: float) -> CalibratedCosts:
+        """The costs of a machine on which everything takes ``factor`` times as long."""
+        return CalibratedCosts(
+            knots=self.knots,
+            token_seconds=tuple(seconds * factor for seconds in self.token_seconds),
+            per_seq=self.per_seq * factor,
+            context_knots=self.context_knots,
+            per_context=tuple(seconds * factor for seconds in self.per_context),
+            per_prefill_pair=self.per_prefill_pair * factor,
+            per_wake=self.per_wake * factor,
+            per_woken_token=self.per_woken_token * factor,
+            per_copied_block=self.per_copied_block * factor,
+            per_swapped_block=self.per_swapped_block * factor,
+        )
+
     def _context(self, count: int) -> float:
         seconds = 0.0
         for knot, each in zip(self.context_knots, self.per_context, strict=True):

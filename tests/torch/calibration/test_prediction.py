@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 
 import pytest
 
 from quire.calibration import Comparison, compare
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.simulation import MODELS
+from quire.simulation import MODELS, Work
 from quire.simulation.calibrated import CalibratedCosts, Calibration
 from quire.workload import TraceRequest
 
@@ -45,12 +45,19 @@ def test_a_load_is_measured_and_predicted() -> None:
     assert all(real > 0 and simulated > 0 for real, simulated in figures.values())
 
 
-def test_twice_the_costs_are_twice_the_predicted_latency() -> None:
+def test_costs_are_stretched_by_the_machines_drift() -> None:
     requests = [TraceRequest(0.0, 50, 20)] * 4
-    twice = replace(COSTS, token_seconds=(2e-3, 10e-3), per_seq=2e-5, per_context=(2e-8,))
-    one, other = served(requests).figures(), served(requests, twice).figures()
+    one, other = served(requests), served(requests, COSTS.times(2.0))
+    assert all(drift > 0 for drift in (*one.drifts, *other.drifts))
     for name in ("TTFT, mean", "TPOT, mean", "all steps", "the steps as measured"):
-        assert other[name][1] == pytest.approx(2 * one[name][1], rel=1e-6)
+        before, twice = (found.figures()[name][1] / fmean(found.drifts) for found in (one, other))
+        assert twice == pytest.approx(2 * before, rel=1e-6)
+
+
+def test_every_cost_is_stretched() -> None:
+    work = Work(40, 900, 60, 3, 5000, 4, 7, 9, 1)
+    costs = CalibratedCosts((1, 512), (1e-3, 5e-3), 1e-5, (0, 10), (1e-8, 1e-9), *[1e-6] * 5)
+    assert costs.times(3.0).seconds(work) == pytest.approx(3 * costs.seconds(work))
 
 
 def test_arrivals_are_those_that_the_engine_saw() -> None:
