@@ -17,6 +17,7 @@ from random import Random
 from statistics import fmean
 
 from quire.build import Capacity, build_engine
+from quire.calibration.calibrate import undisturbed
 from quire.calibration.grid import grid, serve
 from quire.calibration.watch import WatchedEngine
 from quire.config import EngineConfig
@@ -29,7 +30,8 @@ from quire.simulation import Settings, SimulationResult, Simulator
 from quire.simulation.calibrated import Calibration
 from quire.workload import Trace, TraceRequest
 
-_PROBES = 6  # scenarios
+_PROBES = 6  # scenarios,
+_PASSES = 3  # so many times each
 _PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
 
 
@@ -113,7 +115,11 @@ class Probe:
 
     def drift(self) -> float:
         """The time that steps take, over what they were calibrated to take."""
-        steps = [s for one in self._scenarios for s in serve(self._watched, one, self._random)]
+        steps = []
+        for scenario in self._scenarios:
+            # As in calibration, or interruptions alone would make a drift.
+            runs = [serve(self._watched, scenario, self._random) for _ in range(_PASSES)]
+            steps += undisturbed(runs)
         expected = sum(self._costs.seconds(step.work) for step in steps)
         return sum(step.seconds for step in steps) / expected
 
