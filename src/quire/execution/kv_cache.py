@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from itertools import groupby
 
-import numpy as np
 import torch
 
 from quire.execution.lanes import Lane
 from quire.execution.swap_file import SwapFile
+from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind
 
@@ -50,8 +49,11 @@ class KVCache:
     ) -> None:
         self.block_size = block_size
         lane_of = {layer: number for number, lane in enumerate(lanes) for layer in lane.layers}
+        memory = HugePages()
         self.layers = [
-            _layer(shape, lanes[lane_of[layer]].num_blocks, block_size, dtype, lane_of[layer])
+            _layer(
+                shape, lanes[lane_of[layer]].num_blocks, block_size, dtype, lane_of[layer], memory
+            )
             for layer, shape in enumerate(shapes)
         ]
         self._lanes = [[self.layers[layer] for layer in lane.layers] for lane in lanes]
@@ -90,21 +92,19 @@ class KVCache:
 
 
 def _layer(
-    shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, lane: int
+    shape: KVShape,
+    num_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    lane: int,
+    memory: HugePages,
 ) -> LayerKV:
     rows = (num_blocks, shape.num_kv_heads, block_size)
     scaled = is_scaled(dtype)
     return LayerKV(
-        _zeros((*rows, shape.key_dim), dtype),
-        _zeros((*rows, shape.value_dim), dtype),
+        memory.zeros((*rows, shape.key_dim), dtype),
+        memory.zeros((*rows, shape.value_dim), dtype),
         lane,
-        _zeros(rows, SCALE) if scaled else None,
-        _zeros(rows, SCALE) if scaled else None,
+        memory.zeros(rows, SCALE) if scaled else None,
+        memory.zeros(rows, SCALE) if scaled else None,
     )
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    # NumPy's zeros are pages that the system maps on first use: a large pool costs nothing until
-    # it is filled. torch.zeros would write every page at start.
-    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)

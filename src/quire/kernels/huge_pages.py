@@ -1,4 +1,4 @@
-"""Memory for weights in large pages: fewer of them for the processor to look up."""
+"""Memory in large pages: fewer of them for the system to map and for the processor to look up."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import torch
 from torch import Tensor
 
 _CHUNK = 64 << 20  # bytes
-_ALIGNMENT = 64
+_PAGE = 2 << 20
+_LINE = 64  # of the processor's cache
 
 
 class HugePages:
-    """Deals tensors out of a few large pieces of memory, one after the other.
+    """Deals tensors out of large pieces of memory, one after the other.
 
-    NumPy asks the system for huge pages for arrays of 4 MiB and more, which most weights are not.
-    A piece lives as long as any tensor in it; of the last one only what is used takes memory.
+    NumPy asks the system for huge pages for arrays of 4 MiB and more, and takes memory that the
+    system maps on first use: what is never written costs nothing. A piece lives as long as any
+    tensor in it.
     """
 
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8)
 
-    def empty(self, shape: tuple[int, ...]) -> Tensor:
-        """An int32 tensor, contiguous and aligned to cache lines, that holds anything."""
-        nbytes = math.prod(shape) * torch.int32.itemsize
-        size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype = torch.int32) -> Tensor:
+        """A tensor of zeros, contiguous and aligned to cache lines."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        size = -(-nbytes // _LINE) * _LINE
         if size > len(self._left):
-            memory = torch.from_numpy(np.empty(max(size, _CHUNK) + _ALIGNMENT, dtype=np.uint8))
-            self._left = memory[-memory.data_ptr() % _ALIGNMENT :]
+            memory = torch.from_numpy(np.zeros(max(size, _CHUNK) + _PAGE, dtype=np.uint8))
+            self._left = memory[-memory.data_ptr() % _PAGE :]
         place, self._left = self._left[:nbytes], self._left[size:]
-        return place.view(torch.int32).view(shape)
+        return place.view(dtype).view(shape)

@@ -79,7 +79,7 @@ class PackedWeight:
         outputs, inputs = weight.shape
         form = FLOAT_FORMATS[weight.dtype]
         return cls(
-            products, form, (outputs, inputs), pack_floats(weight, products.memory.empty), bias
+            products, form, (outputs, inputs), pack_floats(weight, products.memory.zeros), bias
         )
 
     @classmethod
@@ -100,7 +100,7 @@ class PackedWeight:
             products,
             Format.int8,
             (outputs, inputs),
-            pack_codes(codes, Format.int8, products.memory.empty),
+            pack_codes(codes, Format.int8, products.memory.zeros),
             bias,
             panel_values(scales.float()),
             rounds_rows=rounds_rows,
@@ -125,7 +125,7 @@ class PackedWeight:
             products,
             Format.int4,
             (outputs, inputs),
-            pack_codes(codes, Format.int4, products.memory.empty),
+            pack_codes(codes, Format.int4, products.memory.zeros),
             bias,
             panel_values(scales.half()),
             None if zeros is None else panel_values(zeros),

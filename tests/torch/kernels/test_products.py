@@ -203,7 +203,7 @@ def test_another_machines_instructions_are_refused() -> None:
 def test_packed_weights_lie_one_after_another() -> None:
     """In memory of their own, aligned, however many there are and however large."""
     memory = HugePages()
-    tensors = [memory.empty((size,)) for size in (3, 1000, 1 << 24, (1 << 24) + 1, 17)]
+    tensors = [memory.zeros((size,)) for size in (3, 1000, 1 << 24, (1 << 24) + 1, 17)]
     for i, tensor in enumerate(tensors):
         tensor.fill_(i)
     assert all(bool((tensor == i).all()) for i, tensor in enumerate(tensors))
