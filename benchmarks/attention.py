@@ -3,6 +3,8 @@
     python benchmarks/attention.py [--threads 2] [--instruction-set avx2]
 
 Paged: blocks of 16 tokens in random order. Contiguous: the same code, one block for each sequence.
+Shared: most of the contexts is in the same blocks for all sequences, as of forks; its time is
+compared with that of sequences that have blocks of their own.
 Read: summing a large tensor, the memory bandwidth. Product: a square bf16 or float32 matrix product
 by torch. All of one line are measured in turns in one run; the figures are medians, the last column
 is the ratio of the medians.
@@ -60,6 +62,11 @@ DECODES = (
     Load(16, 4096, 1, 32, 8, 128),
     Load(64, 275, 1, 9, 3, 64),
 )
+SHARED = (  # and how many columns
+    (Load(64, 320, 1, 9, 3, 64), 256),
+    (Load(64, 2560, 1, 9, 3, 64), 2048),
+    (Load(4, 4608, 1, 32, 8, 128), 4096),
+)
 PREFILLS = (
     Load(1, 2048, 2048, 9, 3, 64),
     Load(1, 4096, 512, 9, 3, 64),
@@ -73,11 +80,20 @@ CACHES = (
 
 
 def attention(
-    kernels: CPUKernels, load: Load, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int
+    kernels: CPUKernels,
+    load: Load,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    block_size: int,
+    shared: int = 0,
 ) -> Callable[[], object]:
-    """One layer's attention over a pool whose blocks lie in random order."""
+    """One layer's attention over a pool whose blocks lie in random order.
+
+    shared: of the context, what all sequences have in the same blocks.
+    """
     blocks = -(-load.context // block_size)
     tables = torch.randperm(load.sequences * blocks).view(load.sequences, blocks)
+    tables[:, : shared // block_size] = tables[0, : shared // block_size]
     positions = torch.arange(load.context - load.new_tokens, load.context)
     slots = tables[:, positions // block_size] * block_size + positions % block_size
     batch = AttentionBatch(
@@ -141,6 +157,22 @@ def decodes(kernels: CPUKernels) -> None:
             )
 
 
+def forks(kernels: CPUKernels) -> None:
+    print("shared | own blocks | shared blocks | own / shared")
+    for load, shared in SHARED:
+        for dtype, kv_dtype in CACHES:
+            works = [
+                attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE, columns)
+                for columns in (0, shared)
+            ]
+            seconds = in_turns(works)
+            print(
+                f"{shared:,} of {name(load, dtype, kv_dtype)} | {seconds[0] * 1e6:,.0f} us | "
+                f"{seconds[1] * 1e6:,.0f} | {seconds[0] / seconds[1]:.2f}",
+                flush=True,
+            )
+
+
 def prefills(kernels: CPUKernels) -> None:
     print("prefill | paged | contiguous | product | paged / contiguous | of product")
     for load in PREFILLS:
@@ -167,6 +199,7 @@ def main() -> None:
     kernels = CPUKernels(arguments.instruction_set)
     print(f"{kernels.instruction_set}, {arguments.threads} threads")
     decodes(kernels)
+    forks(kernels)
     prefills(kernels)
 
 

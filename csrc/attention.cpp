@@ -24,20 +24,17 @@ struct Counters {
 };
 
 // Add up the parts of a group in order: out = sum of 2^(m_i - m) * sums_i / sum of 2^(m_i - m) * l_i.
-void merge(const Attend& a, const Item& item, int h, float* values) {
-  const Group& group = a.schedule.groups[item.group];
+void merge(const Attend& a, const Group& group, int h, float* values) {
   int heads = a.num_heads / a.num_kv_heads;
-  int64_t row_size = a.value_dim + 2;
-  for (int64_t row = 0; row < (item.last_token - item.first_token) * heads; row++) {
-    auto part = [&](int p) {
-      int64_t place = int64_t(group.first_part + p) * a.num_kv_heads + h;
-      return a.parts + (place * a.schedule.part_rows + row) * row_size;
-    };
+  for (int64_t row = 0; row < (group.last_token - group.first_token) * heads; row++) {
+    auto part = [&](int source) { return part_row(a, h, a.schedule.sources[source] + row); };
     float most = nothing_seen, total = 0;
-    for (int p = 0; p < group.parts; p++) most = part(p)[0] > most ? part(p)[0] : most;
+    for (int i = group.first_source; i < group.last_source; i++) {
+      most = part(i)[0] > most ? part(i)[0] : most;
+    }
     for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, F{});
-    for (int p = 0; p < group.parts; p++) {
-      const float* from = part(p);
+    for (int source = group.first_source; source < group.last_source; source++) {
+      const float* from = part(source);
       F factor = exp2(splat(from[0] - most));
       total += factor[0] * from[1];
       int64_t i = 0;
@@ -47,9 +44,20 @@ void merge(const Attend& a, const Item& item, int h, float* values) {
       for (; i < a.value_dim; i++) values[i] += factor[0] * from[2 + i];
     }
     for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) / total);
-    int64_t head = int64_t(h) * heads + row % heads;
-    int64_t at = ((item.first_token + row / heads) * a.num_heads + head) * a.value_dim;
-    narrow(a.dtype, values, a.out, at, a.value_dim);
+    write_row(a, h, group.first_token, row, values);
+  }
+}
+
+// A part of each of an item's groups is done: merge those that were waiting for nothing else.
+void contribute(const Attend& a, const Item& item, float* values) {
+  for (int g = item.first_group; g < item.first_group + item.groups; g++) {
+    const Group& group = a.schedule.groups[g];
+    for (int h = item.first_head; h < item.first_head + item.heads; h++) {
+      int32_t* left = a.counters + int64_t(g) * a.num_kv_heads + h;
+      if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
+      *left = group.last_source - group.first_source;
+      merge(a, group, h, values);
+    }
   }
 }
 
@@ -74,7 +82,7 @@ void work(const Attend& a, Counters& counters, int thread) {
     Work work(a, item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
-        few_rows.context.store_token(item.first_token, item.first_head + i);
+        few_rows.context.store_token(work.token(0), item.first_head + i);
       }
     }
     if (work.tokens() * few_rows.context.group <= few) {
@@ -82,14 +90,7 @@ void work(const Attend& a, Counters& counters, int thread) {
     } else {
       many_rows.run(work);
     }
-    if (item.group < 0) continue;
-    for (int i = 0; i < item.heads; i++) {
-      int h = item.first_head + i;
-      int32_t* left = a.counters + int64_t(item.group) * a.num_kv_heads + h;
-      if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
-      *left = a.schedule.groups[item.group].parts;
-      merge(a, item, h, few_rows.context.head);
-    }
+    contribute(a, item, few_rows.context.head);
   }
 }
 

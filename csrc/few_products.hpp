@@ -248,10 +248,15 @@ static void gather_pairs(const HeadChunk<KV>& values, const HeadChunk<KV>* next,
 
 // Dimensions back in their order: in each 2 W, the low and the high pairs of every 8 lie W apart.
 QUIRE_INLINE void in_order(float* x, int64_t n) {
+  I first, second;
+  for (int k = 0; k < W; k++) {
+    first[k] = (k / 8) * 4 + k % 4 + (k % 8 / 4) * W;
+    second[k] = first[k] + W / 2;
+  }
   for (int64_t i = 0; i < n; i += 2 * W) {
-    float group[2 * W];
-    for (int k = 0; k < 2 * W; k++) group[k] = x[i + (k / 8) * 4 + k % 4 + (k % 8 / 4) * W];
-    __builtin_memcpy(x + i, group, sizeof group);
+    F low = load(x + i), high = load(x + i + W);
+    store(x + i, shuffle(low, high, first));
+    store(x + i + W, shuffle(low, high, second));
   }
 }
 #endif

@@ -76,7 +76,7 @@ struct FewRows {
 #if defined(__AVX2__)
         if constexpr (Products::pairs) in_order(row, context.value_width);
 #endif
-        finish_row(context, work, work.item.first_head + head, r, most[place], total[place], row);
+        finish_row(a, work, work.item.first_head + head, r, most[place], total[place], row);
       }
     }
   }
@@ -85,7 +85,7 @@ struct FewRows {
     for (int r = 0; r < rows; r++) {
       int64_t place = head * most_rows + r;
       int query_head = (work.item.first_head + head) * context.group + r % context.group;
-      context.read_query(work.item.first_token + r / context.group, query_head, for_sinks);
+      context.read_query(work.token(r / context.group), query_head, for_sinks);
       Query* out = queries[for_sinks] + place * context.key_width;
       query_scale[for_sinks][place] = Products::round(context.head, out, context.key_width);
       most[place] = nothing_seen;

@@ -37,29 +37,32 @@ struct Rotation {
   int half;
 };
 
-// One piece of attention work: some tokens of a sequence over some of the columns that they see, for
-// some KV heads. Columns are numbered through: first the sinks, then the window.
+// One piece of attention work: some tokens over some of the columns that they see, for some KV
+// heads. Columns are numbered through: first the sinks, then the window. The tokens are neighbours
+// of a sequence, or of several that read these columns from the same blocks.
 struct Item {
-  int32_t sequence;
+  int32_t sequence;  // of the first token
   int32_t first_head, heads;  // KV heads
-  int32_t first_token, last_token;  // rows of the batch
+  int32_t first_token, last_token;  // places in the order of tokens
   int32_t first_column, last_column;
-  int32_t group;  // of the parts whose results must be merged; -1: this is the only one
-  int32_t part;   // place among all parts of all groups
+  int32_t first_group, groups;  // to which it contributes; 0: its results are all there is
+  int32_t part;  // place of its first row among the rows of all parts
 };
 
+// Tokens whose results come in parts, to be merged: from ``sources``, the places of their first rows.
 struct Group {
-  int32_t first_part, parts;
+  int32_t first_token, last_token;
+  int32_t first_source, last_source;
 };
 
 // How a step's attention is divided, for all layers with one window.
 struct Schedule {
   int64_t num_items;
   const Item* items;  // costliest first
-  int64_t num_groups;
   const Group* groups;
-  int64_t num_parts;
-  int64_t part_rows;  // most query rows (tokens x group) of a part
+  const int32_t* sources;
+  const int32_t* order;  // rows of the batch; sequences that share blocks are neighbours
+  int64_t part_rows;  // rows (token x query head of a KV head) of all parts
   // New keys must all be stored before any are read; otherwise each item stores its own.
   bool store_first;
 };
@@ -113,7 +116,7 @@ struct Attend {
   // memory and threads
   char* scratch;  // threads x scratch_bytes(attend)
   int64_t scratch_bytes;
-  float* parts;       // [num_parts, Hkv, part_rows, value_dim + 2]
+  float* parts;       // [Hkv, part_rows, value_dim + 2]
   int32_t* counters;  // [num_groups, Hkv], each the number of parts to come
   int threads;
 };

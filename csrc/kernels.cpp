@@ -40,9 +40,9 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
   a.context_lens = plan.context_lens();
   a.tables = plan.lane(layer.lane);
   a.block_size = plan.block_size();
-  a.schedule = {int64_t(division.items.size()), division.items.data(),
-                int64_t(division.groups.size()), division.groups.data(),
-                division.num_parts, division.part_rows, division.store_first};
+  a.schedule = {int64_t(division.items.size()), division.items.data(), division.groups.data(),
+                division.sources.data(), division.order.data(), division.part_rows,
+                division.store_first};
   a.query = query;
   a.key = key;
   a.value = value;
@@ -51,8 +51,7 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
   a.threads = division.cost * (a.key_dim + a.value_dim) < attention_from ? 1 : plan.threads();
   a.scratch_bytes = build_->scratch_bytes(a);
   a.scratch = scratch_.get(a.scratch_bytes * a.threads);
-  a.parts = parts_.get(division.num_parts * a.num_kv_heads * division.part_rows *
-                       (a.value_dim + 2));
+  a.parts = parts_.get(a.num_kv_heads * division.part_rows * (a.value_dim + 2));
   a.counters = division.counters.data();
   build_->attend(a);
 }

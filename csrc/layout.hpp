@@ -74,16 +74,18 @@ struct Context {
   }
 };
 
-// Some tokens of a sequence, some KV heads, and the columns to be seen.
+// An item's tokens, KV heads and columns. Tokens of several sequences see all of its columns, as they
+// do from the positions that neighbours of the first would have.
 struct Work {
   const Item& item;
   int64_t position;  // of the first token
   Columns columns;
   const int64_t* table;
   int64_t dropped;
+  const int32_t* order;
 
-  Work(const Attend& a, const Item& item) : item(item) {
-    int64_t s = item.sequence, ahead = a.query_starts[s + 1] - item.first_token;
+  Work(const Attend& a, const Item& item) : item(item), order(a.schedule.order) {
+    int64_t s = item.sequence, ahead = a.query_starts[s + 1] - token(0);
     position = a.context_lens[s] - ahead;
     columns = columns_seen(position, position + item.last_token - item.first_token - 1, a.window,
                            a.sinks);
@@ -92,6 +94,7 @@ struct Work {
   }
 
   int64_t tokens() const { return item.last_token - item.first_token; }
+  int64_t token(int64_t i) const { return order[item.first_token + i]; }  // its row of the batch
 };
 
 // Up to ``chunk`` neighbouring columns and where their rows are in the pool.
@@ -155,14 +158,25 @@ struct HeadChunk {
   const KV* value(int j) const { return chunk.values[j] + value_shift; }
 };
 
+// A row of a part: its maximum, its sum, and the sums of values.
+QUIRE_INLINE float* part_row(const Attend& a, int h, int64_t row) {
+  return a.parts + (h * a.schedule.part_rows + row) * (a.value_dim + 2);
+}
+
+// The result of a row (token x query head of KV head h), counted from a place in the order of tokens.
+QUIRE_INLINE void write_row(const Attend& a, int h, int64_t first_token, int64_t row,
+                            const float* values) {
+  int group = a.num_heads / a.num_kv_heads;
+  int64_t token = a.schedule.order[first_token + row / group];
+  int64_t head = int64_t(h) * group + row % group;
+  narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
+}
+
 // Where a query row's result goes: to the output, or to the parts that will be merged.
-template <class KV>
-QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int h, int64_t row,
-                             float most, float sum, float* values) {
-  const Attend& a = context.a;
-  if (work.item.group >= 0) {
-    int64_t part = int64_t(work.item.part) * a.num_kv_heads + h;
-    float* out = a.parts + (part * a.schedule.part_rows + row) * (a.value_dim + 2);
+QUIRE_INLINE void finish_row(const Attend& a, const Work& work, int h, int64_t row, float most,
+                             float sum, float* values) {
+  if (work.item.groups) {
+    float* out = part_row(a, h, work.item.part + row);
     out[0] = most;
     out[1] = sum;
     __builtin_memcpy(out + 2, values, a.value_dim * sizeof(float));
@@ -170,9 +184,7 @@ QUIRE_INLINE void finish_row(const Context<KV>& context, const Work& work, int h
   }
   float factor = 1.0f / sum;
   for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) * factor);
-  int64_t token = work.item.first_token + row / context.group;
-  int64_t head = int64_t(h) * context.group + row % context.group;
-  narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
+  write_row(a, h, work.item.first_token, row, values);
 }
 
 }  // namespace quire::QUIRE_ISA

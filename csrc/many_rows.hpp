@@ -14,7 +14,13 @@ namespace quire::QUIRE_ISA {
 
 constexpr int tile_vectors = W == 16 ? 4 : 2;
 constexpr int tile_rows = tile_vectors * W;
-constexpr int tile_keys = 4;  // keys, or dimensions, of one step; sums fit the registers
+
+// Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
+// are enough of them to keep products coming.
+constexpr int keys_of_step(int vectors) {
+  return W < 16 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
+}
+constexpr int most_keys = keys_of_step(1);
 
 // What is multiplied at a time: one float ...
 struct FloatUnit {
@@ -22,6 +28,7 @@ struct FloatUnit {
   static constexpr int per_unit = 1;
   QUIRE_INLINE F add(F sum, Unit a, F b) { return sum + splat(a) * b; }
   QUIRE_INLINE F join(F a, F) { return a; }
+  QUIRE_INLINE F weight(F score) { return exp2(score); }
 };
 
 #if defined(__AVX512BF16__)
@@ -32,35 +39,38 @@ struct PairUnit {
   QUIRE_INLINE F add(F sum, Unit a, F b) {
     return (F)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
   }
-  QUIRE_INLINE F join(F a, F b) {  // nearest even; weights are never NaN where it matters
-    return (F)(bf16_bits(a) >> 16 | bf16_bits(b));
+  // To nearest, halves upwards. A row with a weight that is not a number has a sum that is none.
+  QUIRE_INLINE F join(F a, F b) {
+    return (F)(((U)a + 0x8000u) >> 16 | (((U)b + 0x8000u) & 0xffff0000u));
   }
+  QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
 };
 #endif
 
-// out[k][row] = [fade[row] * out[k][row]] + sum over u of a[k][u] * b[u][row], for tile_keys k.
+// out[k][row] = [fade[row] * out[k][row]] + sum over u of a[k][u] * b[u][row], for a step's k.
 template <class Units, int Vectors>
 static void multiply(const typename Units::Unit* a, int64_t a_row, int64_t a_unit, const F* b,
                      int64_t units, const F* fade, F* out) {
-  F sum[tile_keys][Vectors];
-#pragma GCC unroll 4
-  for (int k = 0; k < tile_keys; k++) {
+  constexpr int keys = keys_of_step(Vectors);
+  F sum[keys][Vectors];
+#pragma GCC unroll 16
+  for (int k = 0; k < keys; k++) {
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) {
       sum[k][v] = fade ? out[k * tile_vectors + v] * fade[v] : F{};
     }
   }
   for (int64_t u = 0; u < units; u++) {
-#pragma GCC unroll 4
-    for (int k = 0; k < tile_keys; k++) {
+#pragma GCC unroll 16
+    for (int k = 0; k < keys; k++) {
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; v++) {
         sum[k][v] = Units::add(sum[k][v], a[k * a_row + u * a_unit], b[u * tile_vectors + v]);
       }
     }
   }
-#pragma GCC unroll 4
-  for (int k = 0; k < tile_keys; k++) {
+#pragma GCC unroll 16
+  for (int k = 0; k < keys; k++) {
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; v++) out[k * tile_vectors + v] = sum[k][v];
   }
@@ -124,21 +134,23 @@ struct ManyRows {
       if (!now.n) break;
       read(now);
       const F* query = queries[two && now.sinks];
-      for (int j = 0; j < now.n; j += tile_keys) {
+      for (int j = 0; j < now.n; j += keys_of_step(Vectors)) {
         multiply<Units, Vectors>(keys + j * key_units, key_units, 1, query, key_units, nullptr,
                                  scores + j * tile_vectors);
       }
       weigh<Vectors>(now);
       int64_t units = (now.n + per_unit - 1) / per_unit;
-      for (int64_t d = 0; d < a.value_dim; d += tile_keys) {
+      for (int64_t d = 0; d < a.value_dim; d += keys_of_step(Vectors)) {
         multiply<Units, Vectors>(values + d, 1, context.value_width, weights, units, fade,
                                  sums + d * tile_vectors);
       }
     }
+    const int64_t dim = a.value_dim;
     for (int r = 0; r < n; r++) {
       const float* column = (const float*)sums + r;
-      for (int64_t d = 0; d < a.value_dim; d++) row_out[d] = column[d * tile_rows];
-      finish_row(context, work, work.item.first_head, first + r, most[r / W][r % W], total[r / W][r % W], row_out);
+      for (int64_t d = 0; d < dim; d++) row_out[d] = column[d * tile_rows];
+      finish_row(a, work, work.item.first_head, first + r, most[r / W][r % W],
+                 total[r / W][r % W], row_out);
     }
   }
 
@@ -150,7 +162,7 @@ struct ManyRows {
       if (r < n) {
         int64_t token_row = (first + r) / context.group;
         int head = work.item.first_head * context.group + (first + r) % context.group;
-        context.read_query(work.item.first_token + token_row, head, for_sinks);
+        context.read_query(work.token(token_row), head, for_sinks);
         narrow_units(context.head, row);
         token[r / W][r % W] = work.position + token_row;
       } else {
@@ -165,41 +177,45 @@ struct ManyRows {
 
   // Bring a chunk's keys and values into the units of the products.
   void read(const Chunk<KV>& now) {
-    const Attend& a = context.a;
-    for (int j = 0; j < round_up(now.n, tile_keys); j++) {
-      Unit* out = keys + j * key_units;
-      if constexpr (sizeof(KV) == 2 && per_unit == 2) {
-        __builtin_memcpy(out, now.keys[j], a.key_dim * sizeof(KV));
-        __builtin_memset((KV*)out + a.key_dim, 0, (context.key_width - a.key_dim) * sizeof(KV));
-      } else {
-        typedef std::conditional_t<per_unit == 2, bf16, float> Number;
-        Number* numbers = (Number*)out;
-        int64_t i = 0;
-        for (; i + W <= a.key_dim; i += W) store(numbers + i, load(now.keys[j] + i));
-        if (i < a.key_dim) {
-          store(numbers + i, load_some(now.keys[j] + i, a.key_dim - i));
-          i += W;
-        }
-        for (; i < context.key_width; i += W) store(numbers + i, F{});
+    const int64_t key_dim = context.a.key_dim, value_dim = context.a.value_dim;
+    for (int j = 0; j < round_up(now.n, most_keys); j++) {
+      typedef std::conditional_t<per_unit == 2, bf16, float> Number;
+      Number* out = (Number*)(keys + j * key_units);
+      int64_t i = 0;
+      for (; i + W <= key_dim; i += W) copy(now.keys[j] + i, out + i);
+      if (i < key_dim) {
+        store(out + i, load_some(now.keys[j] + i, key_dim - i));
+        i += W;
       }
+      for (; i < context.key_width; i += W) store(out + i, F{});
     }
     for (int j = 0; j < now.n; j += per_unit) {
       const KV* one = now.values[j];
       const KV* other = now.values[j + per_unit - 1];  // has weight 0 where there is none
       F* out = (F*)(values + j / per_unit * context.value_width);
       int64_t i = 0;
-      for (; i + W <= a.value_dim; i += W) *out++ = pair(load(one + i), load(other + i));
-      if (i < a.value_dim) {
-        int left = a.value_dim - i;
+      for (; i + W <= value_dim; i += W) *out++ = pair(one + i, other + i);
+      if (i < value_dim) {
+        int left = value_dim - i;
         *out++ = pair(load_some(one + i, left), load_some(other + i, left));
       }
     }
   }
 
+  // W numbers, exactly.
+  template <class T>
+  QUIRE_INLINE void copy(const T* from, T* to) { __builtin_memcpy(to, from, W * sizeof(T)); }
+  template <class T, class Other>
+  QUIRE_INLINE void copy(const T* from, Other* to) { store(to, load(from)); }
+
   // Exact for bf16 and int8, the types that pairs are made of.
   QUIRE_INLINE F pair(F a, F b) {
     if constexpr (per_unit == 1) return a;
     return (F)((U)a >> 16 | ((U)b & 0xffff0000u));
+  }
+  QUIRE_INLINE F pair(const KV* a, const KV* b) {
+    if constexpr (per_unit == 2 && sizeof(KV) == 2) return (F)(widen_16(a) | widen_16(b) << 16);
+    return pair(load(a), load(b));
   }
 
   // Scores become weights; maxima, sums and fades follow. A weight beyond n is 0.
@@ -213,22 +229,29 @@ struct ManyRows {
       }
     }
     int end = round_up(now.n, per_unit);
+    F highest[Vectors];
+    for (int v = 0; v < Vectors; v++) highest[v] = most[v];
+    for (int j = 0; j < now.n; j++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; v++) {
+        highest[v] = maximum(scores[j * tile_vectors + v], highest[v]);
+      }
+    }
+    const float* scales = a.value_scales;
     for (int v = 0; v < Vectors; v++) {
-      F highest = most[v];
-      for (int j = 0; j < now.n; j++) highest = maximum(scores[j * tile_vectors + v], highest);
-      fade[v] = exp2(most[v] - highest);
-      most[v] = highest;
-      F sum{};
+      fade[v] = exp2(most[v] - highest[v]);
+      most[v] = highest[v];
+      F sum[2] = {};
       for (int j = 0; j < end; j += per_unit) {
         F weight[2];
         for (int k = 0; k < per_unit; k++) {
-          weight[k] = exp2(scores[(j + k) * tile_vectors + v] - highest);
-          sum += weight[k];
-          if (a.value_scales) weight[k] *= a.value_scales[now.rows[j + k]];
+          weight[k] = Units::weight(scores[(j + k) * tile_vectors + v] - most[v]);
+          sum[k] += weight[k];
+          if (scales) weight[k] *= scales[now.rows[j + k]];
         }
         weights[j / per_unit * tile_vectors + v] = Units::join(weight[0], weight[per_unit - 1]);
       }
-      total[v] = total[v] * fade[v] + sum;
+      total[v] = total[v] * fade[v] + (sum[0] + sum[1]);
     }
   }
 

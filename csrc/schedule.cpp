@@ -4,13 +4,172 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sharing.hpp"
+
 namespace quire {
 
 namespace {
 
 constexpr int64_t fewest_columns = 256;  // of a part; merging costs more than it gains below
+constexpr int64_t fewest_shared = 128;   // that are worth a part of their own
 constexpr int64_t pieces_per_thread = 4;
 constexpr int64_t row_overhead = 8;  // reading a column costs as much as so many rows' products
+
+// Fills a Division: what sequences share first, then what each sees alone.
+class Divider {
+ public:
+  Divider(const Plan& plan, Division& division, int tile_rows)
+      : plan_(plan), division_(division), tables_(plan.lane(division.lane)),
+        group_(division.num_heads / division.num_kv_heads),
+        per_tile_(std::max<int64_t>(1, tile_rows / group_)) {}
+
+  void run() {
+    Sharing sharing = find_sharing(tables_, plan_.block_size(), shareable(), fewest_shared);
+    put_in_order(sharing.order);
+    group_of_.assign(plan_.num_sequences(), -1);
+    for (int32_t s : sharing.order) {
+      if (sharing.own_from[s]) group_of_[s] = new_group(place_[s], place_[s] + tokens(s));
+    }
+    for (const SharedColumns& columns : sharing.columns) propose_shared(sharing.order, columns);
+    for (int64_t s = 0; s < plan_.num_sequences(); s++) propose_own(s, sharing.own_from[s]);
+    std::stable_sort(drafts_.begin(), drafts_.end(),
+                     [](const Draft& a, const Draft& b) { return a.cost > b.cost; });
+    int64_t limit = total_ * division_.num_kv_heads;
+    if (plan_.threads() > 1) limit /= pieces_per_thread * plan_.threads();
+    for (const Draft& draft : drafts_) add(draft, std::max<int64_t>(limit, 1));
+    list_sources();
+  }
+
+ private:
+  struct Draft {
+    int64_t cost;  // of one head
+    Item item;
+  };
+
+  int64_t tokens(int64_t s) const { return plan_.query_starts()[s + 1] - plan_.query_starts()[s]; }
+  int64_t known(int64_t s) const { return plan_.context_lens()[s] - tokens(s); }
+  bool few(int64_t tokens) const { return tokens * group_ < division_.tile_from; }
+
+  // By sequence, how many of its columns others may read with it: those before its new tokens.
+  std::vector<int64_t> shareable() const {
+    std::vector<int64_t> columns(plan_.num_sequences(), 0);
+    if (division_.window) return columns;
+    for (size_t s = 0; s < columns.size(); s++) columns[s] = few(tokens(s)) ? known(s) : 0;
+    return columns;
+  }
+
+  void put_in_order(const std::vector<int32_t>& sequences) {
+    place_.resize(plan_.num_sequences());
+    for (int32_t s : sequences) {
+      place_[s] = division_.order.size();
+      for (int64_t i = 0; i < tokens(s); i++) {
+        division_.order.push_back(int32_t(plan_.query_starts()[s] + i));
+      }
+    }
+  }
+
+  int32_t new_group(int64_t first_token, int64_t last_token) {
+    division_.groups.push_back({int32_t(first_token), int32_t(last_token), 0, 0});
+    sources_.emplace_back();
+    return int32_t(division_.groups.size() - 1);
+  }
+
+  void propose(int64_t s, int64_t first_token, int64_t last_token, int64_t first_column,
+               int64_t last_column, int32_t first_group, int32_t groups) {
+    int64_t columns = last_column - first_column, rows = (last_token - first_token) * group_;
+    int32_t heads = few(last_token - first_token) ? division_.num_kv_heads : 1;
+    drafts_.push_back({std::max<int64_t>(columns * (rows + row_overhead), 1),
+                       {int32_t(s), 0, heads, int32_t(first_token), int32_t(last_token),
+                        int32_t(first_column), int32_t(last_column), first_group, groups, 0}});
+    total_ += drafts_.back().cost;
+    division_.cost += columns * rows * division_.num_kv_heads;
+  }
+
+  // In tiles of about as many tokens each.
+  void propose_shared(const std::vector<int32_t>& order, const SharedColumns& columns) {
+    int64_t all = 0;
+    for (int64_t i = columns.first_place; i < columns.last_place; i++) all += tokens(order[i]);
+    int64_t tiles = (all + per_tile_ - 1) / per_tile_, most = (all + tiles - 1) / tiles;
+    for (int64_t first = columns.first_place, last; first < columns.last_place; first = last) {
+      int64_t first_token = place_[order[first]], last_token = first_token;
+      for (last = first; last < columns.last_place; last++) {
+        int64_t end = place_[order[last]] + tokens(order[last]);
+        if (last > first && end - first_token > most) break;
+        last_token = end;
+      }
+      propose(order[first], first_token, last_token, columns.first_column, columns.last_column,
+              group_of_[order[first]], int32_t(last - first));
+    }
+  }
+
+  void propose_own(int64_t s, int64_t first_column) {
+    int64_t n = tokens(s), step = few(n) ? n : per_tile_;
+    for (int64_t first = 0; first < n; first += step) {
+      int64_t last = std::min(n, first + step);
+      Columns seen = columns_seen(known(s) + first, known(s) + last - 1, division_.window,
+                                  division_.sinks);
+      propose(s, place_[s] + first, place_[s] + last, first_column, seen.count, group_of_[s],
+              group_of_[s] >= 0);
+    }
+    division_.store_first |= n > 1;
+  }
+
+  // In as many pieces as make each cost no more than ``limit``: by heads first, then by columns.
+  void add(const Draft& draft, int64_t limit) {
+    Item item = draft.item;
+    int64_t columns = item.last_column - item.first_column;
+    int64_t rows = (item.last_token - item.first_token) * group_;
+    int64_t parts = std::min(draft.cost / limit + 1, columns / fewest_columns);
+    parts = std::max<int64_t>(parts, 1);
+    item.heads = int32_t(std::clamp<int64_t>(limit / draft.cost, 1, item.heads));
+    if (parts > 1 && !item.groups) {
+      item.first_group = new_group(item.first_token, item.last_token);
+      item.groups = 1;
+    }
+    for (int64_t p = 0; p < parts; p++) {
+      item.first_column = int32_t(draft.item.first_column + columns * p / parts);
+      item.last_column = int32_t(draft.item.first_column + columns * (p + 1) / parts);
+      if (item.groups) {
+        item.part = int32_t(division_.part_rows);
+        division_.part_rows += rows;
+        for (int32_t g = item.first_group; g < item.first_group + item.groups; g++) {
+          int64_t before = division_.groups[g].first_token - item.first_token;
+          sources_[g].push_back(int32_t(item.part + before * group_));
+        }
+      }
+      add_heads(item);
+    }
+  }
+
+  void add_heads(Item item) {
+    int32_t heads = item.heads;
+    for (item.first_head = 0; item.first_head < division_.num_kv_heads; item.first_head += heads) {
+      item.heads = std::min(heads, division_.num_kv_heads - item.first_head);
+      division_.items.push_back(item);
+    }
+  }
+
+  void list_sources() {
+    for (size_t g = 0; g < sources_.size(); g++) {
+      std::vector<int32_t>& all = division_.sources;
+      division_.groups[g].first_source = int32_t(all.size());
+      all.insert(all.end(), sources_[g].begin(), sources_[g].end());
+      division_.groups[g].last_source = int32_t(all.size());
+      division_.counters.insert(division_.counters.end(), division_.num_kv_heads,
+                                int32_t(sources_[g].size()));
+    }
+  }
+
+  const Plan& plan_;
+  Division& division_;
+  const Tables& tables_;
+  int64_t group_, per_tile_;  // query heads of a KV head, tokens of a tile
+  std::vector<int64_t> place_;    // by sequence: where its tokens begin in the order
+  std::vector<int32_t> group_of_;  // by sequence; -1: it shares nothing
+  std::vector<std::vector<int32_t>> sources_;  // by group
+  std::vector<Draft> drafts_;
+  int64_t total_ = 0;
+};
 
 }  // namespace
 
@@ -39,66 +198,8 @@ Division& Plan::division(const Division& wanted, int tile_rows) {
 }
 
 void Plan::divide(Division& division, int tile_rows) const {
-  int64_t group = division.num_heads / division.num_kv_heads;
-  int64_t per_tile = std::max<int64_t>(1, tile_rows / group);
-  int64_t total = 0;
-  std::vector<std::pair<int64_t, Item>> costs;
-  for (size_t s = 0; s + 1 < query_starts_.size(); s++) {
-    int64_t first = query_starts_[s], end = query_starts_[s + 1];
-    int64_t position = context_lens_[s] - (end - first);
-    bool few = (end - first) * group < division.tile_from;
-    for (int64_t token = first; token < end;) {
-      int64_t last = few ? end : std::min(end, token + per_tile);
-      Columns columns = columns_seen(position + token - first, position + last - first - 1,
-                                     division.window, division.sinks);
-      int64_t cost = columns.count * ((last - token) * group + row_overhead);
-      Item item{int32_t(s), 0, few ? division.num_kv_heads : 1, int32_t(token), int32_t(last),
-                0, int32_t(columns.count), -1, 0};
-      costs.push_back({cost, item});
-      total += cost;
-      division.cost += columns.count * (last - token) * division.num_heads;
-      token = last;
-    }
-    division.store_first |= end - first > 1;
-  }
-  std::stable_sort(costs.begin(), costs.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  int64_t limit = total * division.num_kv_heads;
-  if (threads_ > 1) limit /= pieces_per_thread * threads_;
-  for (auto& [cost, item] : costs) add(division, item, cost, limit);
-  for (const Group& one : division.groups) {
-    division.counters.insert(division.counters.end(), division.num_kv_heads, one.parts);
-  }
+  Divider(*this, division, tile_rows).run();
   division.store_first = division.store_first || reads_what_others_store(lanes_.at(division.lane));
-}
-
-// One item, in as many pieces as make each cost no more than ``limit``: by heads first, then by
-// columns. ``cost`` is that of one head.
-void Plan::add(Division& division, Item item, int64_t cost, int64_t limit) const {
-  cost = std::max<int64_t>(cost, 1);
-  item.heads = int32_t(std::min<int64_t>(item.heads, std::max<int64_t>(1, limit / cost)));
-  int64_t columns = item.last_column;
-  int64_t parts = std::min(cost / std::max<int64_t>(limit, 1) + 1, columns / fewest_columns);
-  if (parts >= 2) {
-    item.group = int32_t(division.groups.size());
-    division.groups.push_back({int32_t(division.num_parts), int32_t(parts)});
-    division.part_rows = std::max<int64_t>(
-        division.part_rows,
-        (item.last_token - item.first_token) * (division.num_heads / division.num_kv_heads));
-  }
-  for (int64_t p = 0; p < std::max<int64_t>(parts, 1); p++) {
-    if (parts >= 2) {
-      item.first_column = int32_t(columns * p / parts);
-      item.last_column = int32_t(columns * (p + 1) / parts);
-      item.part = int32_t(division.num_parts++);
-    }
-    int32_t heads = item.heads;
-    for (item.first_head = 0; item.first_head < division.num_kv_heads; item.first_head += heads) {
-      Item piece = item;
-      piece.heads = std::min(heads, division.num_kv_heads - item.first_head);
-      division.items.push_back(piece);
-    }
-  }
 }
 
 // Whether a sequence's table has a block in which another sequence stores in this step: equal

@@ -9,7 +9,6 @@
 
 namespace quire {
 
-
 // The pieces for all layers with one window; owns what a Schedule points to.
 struct Division {
   // What it was made for.
@@ -20,8 +19,8 @@ struct Division {
 
   std::vector<Item> items;
   std::vector<Group> groups;
-  std::vector<int32_t> counters;
-  int64_t num_parts = 0, part_rows = 0;
+  std::vector<int32_t> sources, counters, order;
+  int64_t part_rows = 0;
   int64_t cost = 0;  // pairs of a query row and a column, over all KV heads
   bool store_first = false;
 };
@@ -40,6 +39,7 @@ class Plan {
   Division& division(const Division& wanted, int tile_rows);
 
   int64_t num_tokens() const { return query_starts_.back(); }
+  int64_t num_sequences() const { return int64_t(query_starts_.size()) - 1; }
   int64_t block_size() const { return block_size_; }
   int threads() const { return threads_; }
   const int64_t* query_starts() const { return query_starts_.data(); }
@@ -48,7 +48,6 @@ class Plan {
 
  private:
   void divide(Division& division, int tile_rows) const;
-  void add(Division& division, Item item, int64_t cost, int64_t limit) const;
   bool reads_what_others_store(const Tables& tables) const;
 
   std::vector<int64_t> query_starts_;

@@ -162,6 +162,17 @@ QUIRE_INLINE float lanes_max(F v) {
 #endif
 }
 
+// Lane i of the result is lane at[i] of x, or of y from W on.
+QUIRE_INLINE F shuffle(F x, F y, I at) {
+#if defined(__clang__)
+  F out;
+  for (int i = 0; i < W; i++) out[i] = at[i] < W ? x[at[i]] : y[at[i] - W];
+  return out;
+#else
+  return __builtin_shuffle(x, y, at);
+#endif
+}
+
 // One halving of the tree below: x and y hold groups of 2 H lanes to be added up; the result
 // holds twice as many groups of H lanes, x's and y's in turn.
 template <int H>
@@ -172,16 +183,7 @@ QUIRE_INLINE F fold(F x, F y) {
     low[i] = source;
     high[i] = source + H;
   }
-#if defined(__clang__)
-  F a, b;
-  for (int i = 0; i < W; i++) {
-    a[i] = low[i] < W ? x[low[i]] : y[low[i] - W];
-    b[i] = high[i] < W ? x[high[i]] : y[high[i] - W];
-  }
-  return a + b;
-#else
-  return __builtin_shuffle(x, y, low) + __builtin_shuffle(x, y, high);
-#endif
+  return shuffle(x, y, low) + shuffle(x, y, high);
 }
 
 template <int H>
@@ -213,17 +215,28 @@ QUIRE_INLINE F exp2_fraction(F f) {
   return p * f + 1.0f;
 }
 
-// 2^x within 2 units in the last place; 0 far below -126, NaN for NaN.
+// The same within 3e-6 of itself, for what is rounded to 16 bits: the polynomial of degree 4 whose
+// largest relative error is least.
+QUIRE_INLINE F exp2_fraction_to_16_bits(F f) {
+  F p = splat(9.570101276e-3f);
+  p = p * f + 5.591785908e-2f;
+  p = p * f + 2.402474433e-1f;
+  p = p * f + 6.931217909e-1f;
+  return p * f + 9.999992847e-1f;
+}
+
+// 2^x within 2 units in the last place, or as ``Fraction`` has it; 0 far below -126, NaN for NaN.
+template <F (*Fraction)(F) = exp2_fraction>
 QUIRE_INLINE F exp2(F x) {
 #if defined(__AVX512DQ__)
   F f = (F)_mm512_reduce_ps((__m512)x, 0);  // x less x rounded, 0 for infinities
-  return (F)_mm512_scalef_ps((__m512)exp2_fraction(f), (__m512)(x - f));
+  return (F)_mm512_scalef_ps((__m512)Fraction(f), (__m512)(x - f));
 #else
   x = x < -127.0f ? splat(-127.0f) : x;
   x = x > 127.99999f ? splat(127.99999f) : x;
   F shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's last bits are x rounded
   F power = (F)(((I)shifted - 0x4b400000 + 127) << 23);
-  return exp2_fraction(x - (shifted - 12582912.0f)) * power;
+  return Fraction(x - (shifted - 12582912.0f)) * power;
 #endif
 }
 

@@ -1,0 +1,205 @@
+"""Sequences whose tables begin with the same blocks, as forks' and like prompts' do.
+
+The C++ reads such blocks once for all of them. Whatever it makes of a batch, each sequence's result
+is softmax attention in float64 over its own keys and values.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels.cpu import CPUKernels, instruction_sets
+from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+TYPES = [
+    (torch.float32, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.bfloat16, torch.int8),
+]
+
+
+class Member(NamedTuple):
+    """A sequence: the shared runs that it begins with, each in that place, and what is its own."""
+
+    runs: str
+    own: int  # tokens, the new ones among them
+    new: int = 1
+
+
+RUNS = {"a": 200, "b": 330, "c": 128, "d": 16, "e": 700}  # tokens; whole blocks of them are shared
+
+BATCHES = {
+    "two forks": [Member("a", 3), Member("a", 20)],
+    "a fork of one block": [Member("d", 3), Member("d", 20)],
+    "many": [Member("a", 1 + i % 40) for i in range(50)],
+    "a tree": [
+        *(Member("ab", 7 + i) for i in range(9)),
+        *(Member("a", 30) for _ in range(4)),
+        *(Member("abc", 1) for _ in range(3)),
+        *(Member("cbe", 5) for _ in range(2)),
+        Member("c", 80),
+        Member("e", 1),
+    ],
+    "among others": [
+        Member("", 90, 90),
+        Member("ab", 5),
+        Member("", 1),
+        Member("ab", 300, 120),
+        Member("ab", 30, 2),
+        Member("", 400),
+        Member("ab", 9, 3),
+    ],
+    "runs between others": [Member("ad", 9), Member("adc", 4), Member("ac", 9), Member("ace", 2)],
+}
+
+
+class Shared(NamedTuple):
+    """A batch over a pool in which everything not yet written is NaN."""
+
+    batch: AttentionBatch
+    kv: LayerKV
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def make(
+    members: list[Member],
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    heads: tuple[int, int],
+    dim: int,
+    block_size: int,
+) -> Shared:
+    generator = torch.Generator().manual_seed(1)
+    free = list(range(6000 // block_size + 100))
+    random.Random(1).shuffle(free)
+
+    def take(tokens: int) -> list[int]:
+        return [free.pop() for _ in range(tokens)]
+
+    # A run is other blocks in another place: its keys depend on what is before it.
+    runs: dict[str, list[int]] = {}
+    num_blocks = len(free)
+    for member in members:
+        for end in range(1, len(member.runs) + 1):
+            path = member.runs[:end]
+            if path not in runs:
+                runs[path] = take(RUNS[path[-1]] // block_size)
+    tables, contexts = [], []
+    for member in members:
+        shared = [
+            block for end in range(len(member.runs)) for block in runs[member.runs[: end + 1]]
+        ]
+        tables.append(shared + take(-(-member.own // block_size)))
+        contexts.append(len(shared) * block_size + member.own)
+    shape = (num_blocks, heads[1], block_size)
+    parts = []
+    for _ in range(2):
+        pool = torch.randn((*shape, dim), generator=generator)
+        parts.append((pool * 40).round().clamp(-127, 127) if kv_dtype == torch.int8 else pool)
+    scales = [torch.rand(shape, generator=generator) / 40 for _ in range(2)]
+    slots: list[int] = []
+    for member, table, context in zip(members, tables, contexts, strict=True):
+        places = [table[p // block_size] * block_size + p % block_size for p in range(context)]
+        slots += places[context - member.new :]
+        for place in range(context, len(table) * block_size):
+            poison(parts, scales, table[place // block_size], place % block_size, kv_dtype)
+    for slot in slots:
+        poison(parts, scales, slot // block_size, slot % block_size, kv_dtype)
+    width = max(map(len, tables))
+    starts = [0]
+    for member in members:
+        starts.append(starts[-1] + member.new)
+    lens = torch.tensor(contexts)
+    batch = AttentionBatch(
+        positions=torch.cat(
+            [torch.arange(c - m.new, c) for m, c in zip(members, contexts, strict=True)]
+        ),
+        query_starts=tuple(starts),
+        context_lens=lens,
+        prompt_lens=lens,
+        lanes=(
+            LaneTables(
+                torch.tensor(slots),
+                torch.tensor([table + [0] * (width - len(table)) for table in tables]),
+                torch.zeros(len(tables), dtype=torch.int64),
+            ),
+        ),
+        block_size=block_size,
+    )
+    kept = scales if kv_dtype == torch.int8 else []
+    query = torch.randn(starts[-1], heads[0], dim, generator=generator).to(dtype)
+    key, value = torch.randn(2, starts[-1], heads[1], dim, generator=generator).to(dtype)
+    return Shared(
+        batch, LayerKV(*(part.to(kv_dtype) for part in parts), 0, *kept), query, key, value
+    )
+
+
+def poison(
+    parts: list[Tensor], scales: list[Tensor], block: int, offset: int, kv_dtype: torch.dtype
+) -> None:
+    for pool in scales if kv_dtype == torch.int8 else parts:
+        pool[block, :, offset] = torch.nan
+
+
+def plain(case: Shared, scale: float) -> Tensor:
+    """The definition over what the pool holds now, in float64."""
+    kv, size = case.kv, case.batch.block_size
+    pools = [kv.keys.double(), kv.values.double()]
+    if kv.key_scales is not None and kv.value_scales is not None:
+        pools = [
+            pool * scales.double()[..., None]
+            for pool, scales in zip(pools, (kv.key_scales, kv.value_scales), strict=True)
+        ]
+    outputs = []
+    for s, context in enumerate(case.batch.context_lens.tolist()):
+        first, last = case.batch.query_starts[s : s + 2]
+        places = torch.arange(context)
+        blocks = case.batch.lanes[0].block_tables[s][places // size]
+        group = case.query.shape[1] // kv.keys.shape[1]
+        keys, values = (
+            pool[blocks, :, places % size].repeat_interleave(group, dim=1) for pool in pools
+        )
+        scores = torch.einsum("qhd,khd->hqk", case.query[first:last].double(), keys) * scale
+        hidden = places > places[context - (last - first) :, None]
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, values))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize(("dtype", "kv_dtype"), TYPES, ids=str)
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize(
+    ("heads", "dim", "block_size"), [((9, 3), 64, 16), ((4, 4), 40, 1), ((7, 1), 128, 64)], ids=str
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_sequence_attends_to_its_own(
+    instruction_set: str,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    name: str,
+    heads: tuple[int, int],
+    dim: int,
+    block_size: int,
+    threads: int,
+) -> None:
+    case = make(BATCHES[name], dtype, kv_dtype, heads, dim, block_size)
+    kernels, scale = CPUKernels(instruction_set), dim**-0.5
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        plan, spec = kernels.plan(case.batch), AttentionSpec(scale)
+        for query in (case.query, case.query.flip(0)):  # a plan serves one layer after another
+            found = kernels.attend(query, case.key, case.value, case.kv, spec, plan)
+            expected = plain(case._replace(query=query), scale)
+            assert (found.double() - expected).abs().max() < TOLERANCE[dtype]
+    finally:
+        torch.set_num_threads(before)
