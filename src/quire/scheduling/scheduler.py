@@ -6,10 +6,8 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from enum import Enum
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator
@@ -20,6 +18,7 @@ from quire.scheduling.chunking import Chunker
 from quire.scheduling.decision import Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
+from quire.scheduling.line import Line, SchedulingPolicy
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
@@ -28,15 +27,6 @@ from quire.scheduling.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Progress, Step, StepResult
-
-PRIORITY_SECONDS = 10.0
-"""Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
-up in line relative to newcomers, so nobody starves."""
-
-
-class SchedulingPolicy(str, Enum):
-    FCFS = "fcfs"
-    PRIORITY = "priority"
 
 
 class Scheduler:
@@ -68,10 +58,8 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
-        self.policy = policy
-        self.waiting: list[SequenceGroup] = []
-        self.running: list[SequenceGroup] = []  # both in line
         self.stats = SchedulerStats()
+        self._line = Line(policy)
         self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
@@ -93,7 +81,7 @@ class Scheduler:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.Added(request))
-        return self._queue(self._live.add(request, self._rank(request)))
+        return self._line.queue(self._live.add(request, self._line.rank(request)))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -109,7 +97,7 @@ class Scheduler:
         self._blocked = None
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
-        self._leave(group)
+        self._line.leave(group)
         return True
 
     def finish(self, seq_id: int) -> None:
@@ -120,7 +108,7 @@ class Scheduler:
             self._blocked = None
             self._live.end(*known)
             if not known[0].branches:
-                self._leave(known[0])
+                self._line.leave(known[0])
 
     def group(self, request_id: str) -> SequenceGroup | None:
         return self._live.get(request_id)
@@ -130,8 +118,18 @@ class Scheduler:
         return len(self._live) > 0
 
     @property
+    def running(self) -> Seq[SequenceGroup]:
+        """In line."""
+        return self._line.running
+
+    @property
+    def waiting(self) -> Seq[SequenceGroup]:
+        """In line."""
+        return self._line.waiting
+
+    @property
     def num_running_seqs(self) -> int:
-        return sum(group.width for group in self.running)
+        return self._line.num_running_seqs
 
     # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
@@ -155,7 +153,8 @@ class Scheduler:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.TurnAdded(session_id, request))
-        return self._queue(self.sessions.begin(session_id, request, self._rank(request)))
+        rank = self._line.rank(request)
+        return self._line.queue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
@@ -240,7 +239,7 @@ class Scheduler:
                 progress += self._live.search(searched, candidates)
         if any(one.finish_reason for one in progress):
             self._blocked = None
-            self.running = [group for group in self.running if group.branches]
+            self._line.leave_ended()
         self._lookahead.publish_known()
         return progress
 
@@ -256,9 +255,7 @@ class Scheduler:
         self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, moves):
-            if group in self.running:
-                self.running.remove(group)
-                insort(self.waiting, group, key=_place)
+            self._line.suspend(group)
 
     def steady(self) -> SteadyDecoding | None:
         """Steps that only decode, to be taken together, if the next step is one of them."""
@@ -280,17 +277,15 @@ class Scheduler:
     def _grow_running(self, step: Step) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         budget = self.max_num_batched_tokens
-        position = 0
-        while position < len(self.running) and budget:
-            group = self.running[position]
+        running, position = self._line.running, 0
+        while position < len(running) and budget:
+            group = running[position]
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
                 idle = self._idle(group)
-                victim = idle[0] if idle else self.running.pop()
+                victim = idle[0] if idle else self._line.send_back()
                 self._preempt(victim, group, self._shortage(wants), step)
-                if not idle:
-                    insort(self.waiting, victim, key=_place)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._add_chunks(group, wants, moves, step)
             position += 1
@@ -302,11 +297,7 @@ class Scheduler:
         Sessions between two turns, the longest idle first; then turns that stand in line with the
         blocks of their sessions, the last first.
         """
-        lined_up = [
-            group
-            for group in reversed(self.waiting)
-            if group.status is Status.RESIDENT and group is not besides
-        ]
+        lined_up = [group for group in self._line.residents() if group is not besides]
         return self.sessions.idle() + lined_up
 
     def _preempt(
@@ -350,11 +341,12 @@ class Scheduler:
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
-        if not self.waiting:
+        waiting = self._line.waiting
+        if not waiting:
             return
-        running = self.num_running_seqs
-        while self.waiting and budget:
-            group = self.waiting[0]
+        running = self._line.num_running_seqs
+        while waiting and budget:
+            group = waiting[0]
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
@@ -363,7 +355,7 @@ class Scheduler:
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
                 return
-            insort(self.running, self.waiting.pop(0), key=_place)
+            self._line.let_in()
             running += group.width
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
@@ -396,27 +388,11 @@ class Scheduler:
     def _refuse_impossible(self, request: Request, known: int) -> None:
         """``known``: tokens before its output, in the history of a session or in its prompt."""
         refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
-        if request.priority and self.policy is not SchedulingPolicy.PRIORITY:
+        if request.priority and self._line.policy is not SchedulingPolicy.PRIORITY:
             raise RequestError('priority needs scheduling_policy "priority"', "priority")
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         refuse_too_long(request, known, self.allocator)
-
-    # -- the line ------------------------------------------------------------------------------
-
-    def _rank(self, request: Request) -> float:
-        if self.policy is SchedulingPolicy.FCFS:
-            return 0.0  # all alike, so in the order of their coming
-        return request.arrival + PRIORITY_SECONDS * request.priority
-
-    def _queue(self, group: SequenceGroup) -> SequenceGroup:
-        insort(self.waiting, group, key=_place)
-        return group
-
-    def _leave(self, group: SequenceGroup) -> None:
-        for line in (self.running, self.waiting):
-            if group in line:
-                line.remove(group)
 
     def _count_decisions(self, step: Step) -> None:
         for decision in step.decisions:
@@ -425,7 +401,3 @@ class Scheduler:
     def _note(self, event: inputs.Event) -> None:
         if self._journal is not None:
             self._journal(event)
-
-
-def _place(group: SequenceGroup) -> tuple[float, int]:
-    return group.rank
