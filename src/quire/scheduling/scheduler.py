@@ -329,7 +329,8 @@ class Scheduler:
             held = len(table.block_ids)
             if table.further:
                 held += sum(len(other.block_ids) for other in table.further)
-            group.memory.hold(held, 0)
+            if held != group.memory.blocks:
+                group.memory.hold(held, 0)
             return tokens
         for branch in group.branches:
             if branch.seq_id in wants:
