@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from enum import Enum
 
+from quire.errors import RequestError
 from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup, Status
 
@@ -35,8 +36,13 @@ class Line:
         return sum(group.width for group in self.running)
 
     def rank(self, request: Request) -> float:
-        """Where the request stands; among equals, who came first is first."""
+        """Where the request stands; among equals, who came first is first.
+
+        RequestError: it has a priority, and the policy looks at none.
+        """
         if self.policy is SchedulingPolicy.FCFS:
+            if request.priority:
+                raise RequestError('priority needs scheduling_policy "priority"', "priority")
             return 0.0
         return request.arrival + PRIORITY_SECONDS * request.priority
 

@@ -76,12 +76,13 @@ class Scheduler:
     def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
+            rank = self._line.rank(request)
             self._refuse_impossible(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.Added(request))
-        return self._line.queue(self._live.add(request, self._line.rank(request)))
+        return self._line.queue(self._live.add(request, rank))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -147,13 +148,13 @@ class Scheduler:
         """Queue a request that goes on from the session's history, or refuse it."""
         session = self.sessions.unused(session_id)
         try:
+            rank = self._line.rank(request)
             refuse_as_turn(request, session)
             self._refuse_impossible(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.TurnAdded(session_id, request))
-        rank = self._line.rank(request)
         return self._line.queue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
@@ -287,7 +288,7 @@ class Scheduler:
                 victim = idle[0] if idle else self._line.send_back()
                 self._preempt(victim, group, self._shortage(wants), step)
                 continue  # with this group again, unless it was the last and had to go itself
-            budget -= self._add_chunks(group, wants, moves, step)
+            budget -= self._chunker.add(group, wants, moves, step)
             position += 1
         return budget
 
@@ -312,32 +313,6 @@ class Scheduler:
     def _shortage(self, wants: dict[int, int]) -> Shortage:
         needed = self.allocator.blocks_to_append(wants)
         return Shortage("could not grow", needed, self.allocator.num_free_blocks)
-
-    def _add_chunks(
-        self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
-    ) -> int:
-        """Chunks for tokens that the allocator has made room for; how many tokens."""
-        if moves:
-            step.moves.extend(moves)
-            group.memory.copied_blocks += len(moves)
-        if len(group.branches) == 1:  # most groups
-            (tokens,) = wants.values()
-            branch = group.branches[0]
-            chunk = self._chunker.cut(group, branch, branch.num_computed, tokens)
-            step.chunks.append(chunk)
-            table = chunk.table
-            held = len(table.block_ids)
-            if table.further:
-                held += sum(len(other.block_ids) for other in table.further)
-            if held != group.memory.blocks:
-                group.memory.hold(held, 0)
-            return tokens
-        for branch in group.branches:
-            if branch.seq_id in wants:
-                start, tokens = branch.num_computed, wants[branch.seq_id]
-                step.chunks.append(self._chunker.cut(group, branch, start, tokens))
-        group.memory.hold(*self.allocator.blocks_held(group.tables()))
-        return sum(wants.values())
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -368,7 +343,7 @@ class Scheduler:
                 # preempting others if it comes before them.
                 assert had_blocks, "admission left room for these tokens"
                 return
-            budget -= self._add_chunks(group, wants, moves, step)
+            budget -= self._chunker.add(group, wants, moves, step)
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
@@ -389,8 +364,6 @@ class Scheduler:
     def _refuse_impossible(self, request: Request, known: int) -> None:
         """``known``: tokens before its output, in the history of a session or in its prompt."""
         refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
-        if request.priority and self._line.policy is not SchedulingPolicy.PRIORITY:
-            raise RequestError('priority needs scheduling_policy "priority"', "priority")
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         refuse_too_long(request, known, self.allocator)
