@@ -3,10 +3,11 @@
     python benchmarks/accuracy.py                              # the demonstration model
     python benchmarks/accuracy.py --model DIR --text FILE      # any other
 
-The demonstration model is judged by the text that it was not trained on (scripts/demo_model), each
-document on its own and with its end, as when it was trained; another model by FILE. Agreement is
-the share of positions at which the most likely next token is the one of float32, given the same
-text before it.
+An engine reads the text in chunks, so what is rounded is what it rounds: weights, activations, and
+the keys and values that chunks leave for later ones. The demonstration model is judged by the text
+that it was not trained on (scripts/demo_model), each document on its own and with its end, as when
+it was trained; another model by FILE. Agreement is the share of positions at which the most likely
+next token is the one of float32, given the same text before it.
 """
 
 from __future__ import annotations
@@ -14,34 +15,28 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 from demo_model import corpus
 
-from quire.build import DEMO_MODEL
-from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
-from quire.model import Model, load_model
+from quire.build import DEMO_MODEL, Capacity
+from quire.engine import RequestOutput
+from quire.llm import LLM
+from quire.scheduling import SamplingParams
 
 SEED = 1  # of the split, as in scripts/train_demo_model.py
-BLOCK_SIZE = 16
-VARIANTS = (  # dtype, quantization
-    ("float32", None),
-    ("bfloat16", None),
-    ("bfloat16", "int8"),
-    ("bfloat16", "w8a8"),
-    ("bfloat16", "int4"),
-    ("float32", "int8"),
-    ("float32", "w8a8"),
-    ("float32", "int4"),
+CHUNK = 64  # tokens
+VARIANTS = (  # dtype, quantization, kv_cache_dtype
+    ("float32", None, "auto"),
+    ("float32", None, "bfloat16"),
+    ("float32", None, "int8"),
+    *product(["bfloat16"], [None, "int8", "w8a8", "int4"], ["auto", "int8"]),
 )
 
 
@@ -49,7 +44,7 @@ class Score(NamedTuple):
     """Of a model on the windows of a text."""
 
     nats: float
-    greedy: Tensor  # [predicted tokens]
+    greedy: list[int]  # the likeliest token at each place
 
 
 def documents(file: Path | None) -> list[str]:
@@ -60,7 +55,7 @@ def documents(file: Path | None) -> list[str]:
     return [document.plain() for document in held_out]
 
 
-def windows(texts: list[str], directory: Path, length: int) -> list[Tensor]:
+def windows(texts: list[str], directory: Path, length: int) -> list[list[int]]:
     """Token ids of at most ``length`` + 1, the first of each only to begin with."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.no_truncation()
@@ -69,44 +64,37 @@ def windows(texts: list[str], directory: Path, length: int) -> list[Tensor]:
     rows = []
     for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
         ids = [*edge, *encoding.ids, *edge]
-        rows += [torch.tensor(ids[i : i + length + 1]) for i in range(0, len(ids) - 1, length)]
+        rows += [ids[i : i + length + 1] for i in range(0, len(ids) - 1, length)]
     return rows
 
 
-@torch.inference_mode()
-def judge(model: Model, rows: list[Tensor]) -> Score:
-    """One window after the other."""
-    kernels = choose_kernels(model.dtype)
-    longest = max(map(len, rows))
-    num_blocks = -(-longest // BLOCK_SIZE)
-    kv = [
-        LayerKV(
-            torch.empty(num_blocks, s.num_kv_heads, BLOCK_SIZE, s.key_dim, dtype=model.dtype),
-            torch.empty(num_blocks, s.num_kv_heads, BLOCK_SIZE, s.value_dim, dtype=model.dtype),
-        )
-        for s in model.kv_shapes
-    ]
-    nats, greedy = 0.0, []
-    for row in rows:
-        hidden = model.forward(row[:-1], one_sequence(len(row) - 1), kv, kernels)
-        logits = model.logits(hidden)
-        nats += float(functional.cross_entropy(logits, row[1:], reduction="sum"))
-        greedy.append(logits.argmax(dim=1))
-    return Score(nats, torch.cat(greedy))
-
-
-def one_sequence(length: int) -> AttentionBatch:
-    """A prompt in the first blocks."""
-    positions = torch.arange(length)
-    table = torch.arange(-(-length // BLOCK_SIZE))[None]
-    return AttentionBatch(
-        positions=positions,
-        query_starts=(0, length),
-        context_lens=torch.tensor([length]),
-        prompt_lens=torch.tensor([length]),
-        lanes=(LaneTables(positions, table, torch.zeros(1, dtype=torch.long)),),
-        block_size=BLOCK_SIZE,
+def judge(
+    directory: Path, rows: list[list[int]], dtype: str, quantization: str | None, kv_dtype: str
+) -> tuple[Score, Capacity]:
+    """Score every token of the rows after the first, each row one request."""
+    llm = LLM(
+        directory,
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_dtype,
+        max_num_batched_tokens=CHUNK,
+        max_num_seqs=1,
     )
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=1, detokenize=False)
+    outputs = llm.generate([{"prompt_token_ids": row} for row in rows], params, use_tqdm=False)
+    scores = [score(output) for output in outputs]
+    greedy = [token for one in scores for token in one.greedy]
+    return Score(sum(one.nats for one in scores), greedy), llm.capacity
+
+
+def score(output: RequestOutput) -> Score:
+    """How well the model foresaw the prompt."""
+    nats, greedy = 0.0, []
+    for token, table in zip(output.prompt_token_ids, output.prompt_logprobs or [], strict=True):
+        if table is not None:  # the first token is not foreseen
+            nats -= table[token].logprob
+            greedy.append(min(table, key=lambda token: (table[token].rank, token)))
+    return Score(nats, greedy)
 
 
 def main() -> None:
@@ -120,20 +108,18 @@ def main() -> None:
     num_bytes = sum(len(text.encode()) for text in texts)
     rows = windows(texts, args.model, args.window)
     print(f"{num_bytes:,} bytes, {sum(map(len, rows)) - len(rows):,} tokens")
-    print(
-        f"{'dtype':<10}{'weights':<10}{'bits/byte':>10}{'perplexity':>12}{'agreement':>11}", end=""
-    )
-    print(f"{'MB':>8}")
-    reference: Tensor | None = None
-    for dtype, quantization in VARIANTS:
-        model = load_model(args.model, dtype, quantization=quantization)
-        score = judge(model, rows)
-        reference = score.greedy if reference is None else reference
-        agreement = float((score.greedy == reference).double().mean())
+    print(f"{'dtype':<10}{'weights':<9}{'MB':>6}  {'KV cache':<9}{'bytes/token':>12}", end="")
+    print(f"{'bits/byte':>11}{'perplexity':>12}{'agreement':>11}")
+    reference: list[int] | None = None
+    for variant in VARIANTS:
+        (nats, greedy), held = judge(args.model, rows, *variant)
+        reference = reference or greedy
+        agreement = sum(map(int.__eq__, greedy, reference)) / len(reference)
         print(
-            f"{dtype:<10}{quantization or '-':<10}{score.nats / math.log(2) / num_bytes:>10.4f}"
-            f"{math.exp(score.nats / len(score.greedy)):>12.3f}{agreement:>11.2%}"
-            f"{model.weight_bytes / 1e6:>8.2f}",
+            f"{held.dtype:<10}{held.quantization or '-':<9}{held.weight_bytes / 1e6:>6.2f}  "
+            f"{held.kv_dtype:<9}{held.kv_bytes_per_token:>12,}"
+            f"{nats / math.log(2) / num_bytes:>11.4f}{math.exp(nats / len(greedy)):>12.3f}"
+            f"{agreement:>11.2%}",
             flush=True,
         )
 

@@ -1,8 +1,27 @@
-"""Settings of the test process that must be made before torch is loaded."""
+"""Settings of the test process that must be made before torch is loaded, and small models."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from quire.threads import wait_briefly
 
 wait_briefly()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of a small model, by family; made once a session."""
+    from support.small_models import make_model  # needs torch, which not all tests have
+
+    made: dict[str, Path] = {}
+
+    def directory(family: str) -> Path:
+        if family not in made:
+            made[family] = make_model(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return directory

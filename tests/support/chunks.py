@@ -14,7 +14,7 @@ def make_chunk(seq_id: int, start: int, count: int) -> Chunk:
     request = Request(str(seq_id), prompt, SamplingParams(temperature=0.0), 1, seed=0)
     tokens = [5 + (7 * seq_id + 3 * i) % 250 for i in range(start, start + count)]
     blocks = tuple(_BLOCKS * seq_id + i for i in range(_BLOCKS))
-    table = BlockTable(blocks, start + count)
+    table = BlockTable(blocks)
     return Chunk(seq_id, request, 0, tokens, start, table, 1, (), len(prompt))
 
 

@@ -67,7 +67,7 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     errors = [abs(costs.seconds(work) / seconds - 1) for work, seconds in held_out]
     predicted = sum(costs.seconds(work) for work, _ in held_out)
     return Calibration(
-        model=replace(shape, name=name, dtype=capacity.dtype),
+        model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
         machine=f"this machine ({platform.machine()})",
         block_size=config.block_size,
         pool_bytes=capacity.pool_bytes,
@@ -75,6 +75,12 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
         median_error=median(errors),
         total_error=predicted / sum(seconds for _, seconds in held_out) - 1,
     )
+
+
+def _kv_dtype(capacity: Capacity) -> str | None:
+    """As a ``ModelShape`` names it; None: the model's own."""
+    name = {"float8_e4m3fn": "fp8"}.get(capacity.kv_dtype, capacity.kv_dtype)
+    return None if name == capacity.dtype else name
 
 
 def undisturbed(runs: Sequence[Run]) -> Run:

@@ -33,8 +33,7 @@ def measure_recovery(
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
-        BlockTable(blocks, tokens, num_sink_blocks=lane.num_sink_blocks(block_size))
-        for lane in lanes
+        BlockTable(blocks, num_sink_blocks=lane.num_sink_blocks(block_size)) for lane in lanes
     )
     table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)

@@ -56,7 +56,6 @@ class BlockTable(NamedTuple):
     is one of its attention sinks', and ``num_dropped + i`` beyond them."""
 
     block_ids: tuple[int, ...]
-    num_tokens: int
     num_dropped: int = 0  # blocks after the sinks' that no later token can see, given back
     num_sink_blocks: int = 0
     further: tuple[BlockTable, ...] = ()  # in the pools of further lanes
@@ -167,6 +166,10 @@ class KVAllocator(Protocol):
 
     def table(self, seq_id: int) -> BlockTable:
         """The sequence's blocks; of the host, if it is swapped out."""
+        ...
+
+    def num_tokens(self, seq_id: int) -> int:
+        """How many tokens of the sequence have a slot."""
         ...
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:

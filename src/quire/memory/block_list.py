@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quire.memory.allocator import BlockTable
+
 
 class BlockList:
     """One sequence's blocks, on the device or (swapped out) on the host.
@@ -35,7 +37,7 @@ class BlockList:
         self.promised = promised  # tokens up to which admission reserved room
         self.num_published = 0
         self.swapped = False
-        self.view: tuple[int, ...] | None = None  # of blocks; None once they have changed
+        self.view: BlockTable | None = None  # of blocks; None once they have changed
 
     @property
     def reserved(self) -> int:

@@ -191,10 +191,14 @@ class ContiguousAllocator:
         """The whole region, what is only reserved included."""
         branch = self._branches[seq_id]
         if branch.start is None:
-            return BlockTable(branch.host_blocks, branch.num_tokens)
+            return BlockTable(branch.host_blocks)
         if branch.view is None:
-            branch.view = tuple(range(branch.start, branch.start + (1 << branch.family.order)))
-        return BlockTable(branch.view, branch.num_tokens)
+            end = branch.start + (1 << branch.family.order)
+            branch.view = BlockTable(tuple(range(branch.start, end)))
+        return branch.view
+
+    def num_tokens(self, seq_id: int) -> int:
+        return self._branches[seq_id].num_tokens
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         """Blocks of these sequences' regions and of those their families keep for forks; 0."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quire.memory.allocator import BlockTable
+
 
 class Terms(NamedTuple):
     """What a family of branches was admitted on."""
@@ -51,7 +53,7 @@ class Branch:
         self.num_tokens = num_tokens
         self.start: int | None = None  # first block of its region; None when swapped out
         self.host_blocks: tuple[int, ...] = ()
-        self.view: tuple[int, ...] | None = None  # its region's blocks; None once it has moved
+        self.view: BlockTable | None = None  # its region's blocks; None once it has moved
         self.entry = 0.0  # family.charged when it came to the device
         self.charge = 0.0  # block-seconds, for the times before that
 

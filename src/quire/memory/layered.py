@@ -97,6 +97,9 @@ class LayeredAllocator:
         first, *others = (lane.table(seq_id) for lane in self.lanes)
         return first._replace(further=tuple(others))
 
+    def num_tokens(self, seq_id: int) -> int:
+        return self.lanes[0].num_tokens(seq_id)
+
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         held = [lane.blocks_held(seq_ids) for lane in self.lanes]
         return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)

@@ -261,8 +261,11 @@ class PagedAllocator:
     def table(self, seq_id: int) -> BlockTable:
         table = self._tables[seq_id]
         if table.view is None:
-            table.view = tuple(table.blocks)
-        return BlockTable(table.view, table.num_tokens, table.num_dropped, table.num_sinks)
+            table.view = BlockTable(tuple(table.blocks), table.num_dropped, table.num_sinks)
+        return table.view
+
+    def num_tokens(self, seq_id: int) -> int:
+        return self._tables[seq_id].num_tokens
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:

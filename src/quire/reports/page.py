@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
+from quire.errors import ConfigError
 from quire.reports.style import Picture
 
 _CSS = """
@@ -46,6 +48,7 @@ class Page:
         self._title = title
         self._contents: list[tuple[str, str]] = []  # anchor, title
         self._parts: list[str] = []
+        self._pictures: list[Picture] = []
 
     def section(self, title: str) -> None:
         anchor = f"section-{len(self._contents) + 1}"
@@ -71,6 +74,7 @@ class Page:
         self._parts.append(f'<div class="cards">{inside}</div>')
 
     def picture(self, picture: Picture) -> None:
+        self._pictures.append(picture)
         data = base64.b64encode(picture.svg).decode()
         self._parts.append(
             f'<figure id="{escape(picture.name)}"><img alt="{escape(picture.title)}. '
@@ -101,6 +105,22 @@ class Page:
         self._parts.append(
             f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         )
+
+    def write(self, directory: Path, name: str) -> Path:
+        """Write the page under this name, and its pictures as PNG files; the page's path.
+
+        Raises:
+            ConfigError: the directory cannot be written.
+        """
+        path = directory / name
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for picture in self._pictures:
+                (directory / f"{picture.name}.png").write_bytes(picture.png)
+            path.write_text(self.html(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error}") from error
+        return path
 
     def html(self) -> str:
         links = "".join(

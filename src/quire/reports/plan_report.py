@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.errors import ConfigError
 from quire.reports.over_time import batch_over_time, memory_over_time
 from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
@@ -27,23 +26,14 @@ def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping
     page = Page(f"{plan.model.name} on {plan.tensor_parallel} × {plan.machine.name}: how many fit")
     page.section("The answers")
     page.preformatted("\n".join(text))
-    pictures = [*_variants(plan), *_users(plan)]
     page.section("What would change them")
-    for picture in pictures:
+    for picture in (*_variants(plan), *_users(plan)):
         page.picture(picture)
     full = plan.capacity.result
     page.section("When everybody comes at once")
-    whole = [memory_over_time(full, plan.model.kv_bytes_per_token), batch_over_time(full)]
-    for picture in whole:
-        page.picture(picture)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for picture in (*pictures, *whole):
-            (directory / f"{picture.name}.png").write_bytes(picture.png)
-        path = directory / "plan.html"
-        path.write_text(page.html(), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"the plan cannot be written to {directory}: {error}") from error
+    page.picture(memory_over_time(full, plan.model.kv_bytes_per_token))
+    page.picture(batch_over_time(full))
+    path = page.write(directory, "plan.html")
     write_json(directory / "plan.json", values)
     return path
 

@@ -14,7 +14,7 @@ from quire.reports.over_time import PARTS, batch_over_time, memory_over_time
 from quire.reports.page import Page
 from quire.reports.style import Picture
 from quire.reports.waterfall import draw_waterfall
-from quire.simulation.result import SimulationResult
+from quire.simulation.result import BlockMap, SimulationResult
 
 KEPT_RECORDS = 2000
 KEPT_DECISIONS = 2000
@@ -41,32 +41,20 @@ def write_report(
     Raises:
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
-    pictures = {
-        "memory": memory_over_time(result, bytes_per_token),
-        "batch": batch_over_time(result),
-        "waterfall": draw_waterfall(result.records, result.num_finished),
-    }
-    if rates:
-        pictures["rates"] = draw_curves(
-            "latency", "Latency against request rate",
-            "Each point is a simulation of the same requests, arriving faster or slower. Where "
-            "latency begins to climb, more arrives than is served.", rates,
-        )  # fmt: skip
-    page = _page(result, title, facts, pictures)
+    path = _page(result, title, facts, bytes_per_token, rates).write(directory, "report.html")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for picture in pictures.values():
-            (directory / f"{picture.name}.png").write_bytes(picture.png)
         write_files(directory, result, facts)
-        path = directory / "report.html"
-        path.write_text(page.html(), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {directory}: {error}") from error
     return path
 
 
 def _page(
-    result: SimulationResult, title: str, facts: Mapping[str, str], pictures: dict[str, Picture]
+    result: SimulationResult,
+    title: str,
+    facts: Mapping[str, str],
+    bytes_per_token: int | None,
+    rates: Sequence[Panel],
 ) -> Page:
     page = Page(title)
     page.paragraph(
@@ -80,24 +68,32 @@ def _page(
             f"{result.num_refused:,} requests were refused. The first: {result.first_refusal}."
         )
     page.section("Where the memory went")
-    page.picture(pictures["memory"])
+    page.picture(memory_over_time(result, bytes_per_token))
     _memory_table(page, result)
     page.section("Batch size and line")
-    page.picture(pictures["batch"])
+    page.picture(batch_over_time(result))
     page.section("Latency")
     _latency_table(page, result)
-    if "rates" in pictures:
-        page.picture(pictures["rates"])
+    if rates:
+        page.picture(_latency_against_rate(rates))
     page.section("Requests in time")
-    page.picture(pictures["waterfall"])
+    page.picture(draw_waterfall(result.records, result.num_finished))
     if result.block_map is not None:
         page.section("Who owned which block")
-        _block_map(page, result, pictures)
+        _block_map(page, result.block_map)
     page.section("Decisions, and why")
     _decisions(page, result)
     page.section("Files beside this page")
     _files(page)
     return page
+
+
+def _latency_against_rate(rates: Sequence[Panel]) -> Picture:
+    return draw_curves(
+        "latency", "Latency against request rate",
+        "Each point is a simulation of the same requests, arriving faster or slower. Where "
+        "latency begins to climb, more arrives than is served.", rates,
+    )  # fmt: skip
 
 
 def _headlines(result: SimulationResult) -> list[tuple[str, str]]:
@@ -157,12 +153,10 @@ def _latency_table(page: Page, result: SimulationResult) -> None:
     )
 
 
-def _block_map(page: Page, result: SimulationResult, pictures: dict[str, Picture]) -> None:
-    assert result.block_map is not None
-    held = holdings(result.block_map)
-    pictures["block map"] = draw_block_map(result.block_map, held)
-    page.picture(pictures["block map"])
-    size = result.block_size
+def _block_map(page: Page, block_map: BlockMap) -> None:
+    held = holdings(block_map)
+    page.picture(draw_block_map(block_map, held))
+    size = block_map.block_size
     page.table(
         ("request", "outputs", "tokens (longest output)", "blocks", "of them shared",
          "blocks without sharing"),

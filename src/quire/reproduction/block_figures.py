@@ -9,6 +9,7 @@ from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.reproduction.systems import PAGED, deployment, requests, serve
 from quire.scheduling import RecoveryCosts
 from quire.simulation.cost_model import CostModel
+from quire.simulation.deployment import Deployment
 from quire.simulation.work import Work
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -85,28 +86,38 @@ def block_sizes(scale: Scale) -> Experiment:
     )
 
 
-def swap_or_recompute(scale: Scale) -> Experiment:
-    """Figure 19."""
-    where = deployment("opt-13b")
-    where = replace(where, swap_bytes=2 * where.kv_bytes)
-    pieces = 2 * where.model.num_layers  # keys and values of each layer lie apart
-    ways: dict[str, list[tuple[float, float]]] = {"swap": [], "recompute": []}
-    loads: dict[str, list[tuple[float, float]]] = {"swap": [], "recompute": []}
+_BySize = dict[float, float]
+
+
+def _swap_and_recompute(
+    where: Deployment, pieces: int, scale: Scale
+) -> tuple[dict[str, _BySize], dict[str, _BySize]]:
+    """Milliseconds to bring one request back; milliseconds a token where many give way."""
+    ways: dict[str, _BySize] = {"swap": {}, "recompute": {}}
+    loads: dict[str, _BySize] = {"swap": {}, "recompute": {}}
     for size in SIZES:
         costs = PieceByPiece(where.cost_model(size), pieces)
         recovery = costs.recovery_costs(size)
         blocks = -(-_RECOVERED // size)
-        ways["swap"].append((size, 2e3 * blocks * recovery.swap_per_block))
-        ways["recompute"].append((size, 1e3 * _RECOVERED * recovery.recompute_per_token))
-        for mode, points in loads.items():
+        ways["swap"][size] = 2e3 * blocks * recovery.swap_per_block
+        ways["recompute"][size] = 1e3 * _RECOVERED * recovery.recompute_per_token
+        for mode, latency in loads.items():
             workload = requests("sharegpt", 4.0, scale.count(4.0, 200), scale.seed)
             result = serve(
                 replace(where, costs=costs), PAGED, workload, block_size=size,
                 preemption_mode=mode,
             )  # fmt: skip
-            points.append((size, 1e3 * result.normalized_latency.mean))
-    swap, recompute = dict(ways["swap"]), dict(ways["recompute"])
-    served = {way: dict(points) for way, points in loads.items()}
+            latency[size] = 1e3 * result.normalized_latency.mean
+    return ways, loads
+
+
+def swap_or_recompute(scale: Scale) -> Experiment:
+    """Figure 19."""
+    where = deployment("opt-13b")
+    where = replace(where, swap_bytes=2 * where.kv_bytes)
+    pieces = 2 * where.model.num_layers  # keys and values of each layer lie apart
+    ways, loads = _swap_and_recompute(where, pieces, scale)
+    swap, recompute = ways["swap"], ways["recompute"]
     findings = (
         Finding(
             "most that recomputing costs over swapping, all sizes", (1.2,),
@@ -117,7 +128,7 @@ def swap_or_recompute(scale: Scale) -> Experiment:
         *(
             Finding(
                 f"latency with recomputing over that with swapping, blocks of {size}", (1.0,),
-                served["recompute"][size] / served["swap"][size], "×",
+                loads["recompute"][size] / loads["swap"][size], "×",
                 'published: from 16 to 64 "comparable"',
             )
             for size in (16, 32, 64)
@@ -143,11 +154,13 @@ def swap_or_recompute(scale: Scale) -> Experiment:
         (
             Panel(
                 f"one request of {_RECOVERED:,} tokens", "block size (tokens)", "time (ms)",
-                tuple(Curve(way, tuple(points)) for way, points in ways.items()), doubling=True,
+                tuple(Curve(way, tuple(by_size.items())) for way, by_size in ways.items()),
+                doubling=True,
             ),
             Panel(
                 "ShareGPT, 4 req/s", "block size (tokens)", "normalised latency (ms/token)",
-                tuple(Curve(way, tuple(points)) for way, points in loads.items()), doubling=True,
+                tuple(Curve(way, tuple(by_size.items())) for way, by_size in loads.items()),
+                doubling=True,
             ),
         ),
         "Lower is better.",

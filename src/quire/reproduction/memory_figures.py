@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.reproduction.experiment import Experiment, Finding, Scale
+from quire.reproduction.slow_steps import BATCHES
 from quire.reproduction.systems import (
     MAX_MODEL_LEN,
     PAGED,
@@ -119,13 +120,9 @@ def _shares(
 
 def batch_sizes(scale: Scale) -> Experiment:
     """Figure 13."""
-    published = {
-        ("sharegpt", 2.0): (7.00, 9.81, 13.62, 30.42),
-        ("alpaca", 30.0): (7.00, 43.24, 72.75, 132.44),
-    }
     where = deployment("opt-13b")
     findings = []
-    for (dataset, rate), figures in published.items():
+    for (dataset, rate), figures in BATCHES.items():
         seconds = {"sharegpt": 300, "alpaca": 90}[dataset]
         load = _sustained_by_paging(dataset, rate, seconds, scale)
         for at, why in ((rate, "the paper's rate"), (load, "as loaded as the paper's system was")):

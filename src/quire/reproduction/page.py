@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from quire.errors import ConfigError
 from quire.reports.curves import draw_curves
 from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
@@ -43,7 +42,6 @@ def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> 
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
     page = Page("The figures of PagedAttention, reproduced by simulation")
-    pictures: list[Picture] = []
     _introduction(page, experiments, how)
     for one in experiments:
         page.section(one.title)
@@ -51,10 +49,8 @@ def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> 
         page.paragraph(one.asked)
         page.heading("What was simulated")
         page.paragraph(one.done)
-        drawn = list(_pictures(one))
-        for picture in drawn:
+        for picture in _pictures(one):
             page.picture(picture)
-        pictures += drawn
         page.table(
             ("figure", "published", "ours", "unit", "", "remark"),
             [_row(finding) for finding in one.findings],
@@ -62,14 +58,7 @@ def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> 
         )
         page.heading("What it says, and why it differs")
         page.paragraph(one.learned)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for picture in pictures:
-            (directory / f"{picture.name}.png").write_bytes(picture.png)
-        path = directory / "reproduction.html"
-        path.write_text(page.html(), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"the page cannot be written to {directory}: {error}") from error
+    path = page.write(directory, "reproduction.html")
     write_json(
         directory / "figures.json", {"how": how, "experiments": [e.values() for e in experiments]}
     )

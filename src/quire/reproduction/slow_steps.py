@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from quire.reproduction.systems import deployment
@@ -11,8 +12,11 @@ from quire.simulation.deployment import Deployment
 from quire.simulation.work import Work, decoding
 from quire.workload import DATASETS
 
-_BATCHES = (("sharegpt", 2.0, 30.42), ("alpaca", 30.0, 132.44))
-"""Dataset, requests a second, and vLLM's mean batch under them: the paper's figure 13."""
+BATCHES: Mapping[tuple[str, float], tuple[float, float, float, float]] = {
+    ("sharegpt", 2.0): (7.00, 9.81, 13.62, 30.42),
+    ("alpaca", 30.0): (7.00, 43.24, 72.75, 132.44),
+}
+"""Dataset and requests a second; the mean batches of ``SYSTEMS`` under them: figure 13."""
 
 
 class SlowSteps:
@@ -26,7 +30,8 @@ class SlowSteps:
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         (few, low), (many, high) = (
-            (batch, batch / rate / DATASETS[dataset][1].mean) for dataset, rate, batch in _BATCHES
+            (paged, paged / rate / DATASETS[dataset][1].mean)
+            for (dataset, rate), (*_, paged) in BATCHES.items()
         )
         self.per_sequence = (high - low) / (many - few)
         whole = low - few * self.per_sequence

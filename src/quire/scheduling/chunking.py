@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.memory import KVAllocator
+from quire.memory import BlockMove, KVAllocator
 from quire.scheduling.sequence import Sequence, SequenceGroup
-from quire.scheduling.step import IN_FLIGHT, Chunk
+from quire.scheduling.step import IN_FLIGHT, Chunk, Step
 
 
 class Chunker:
@@ -13,6 +13,32 @@ class Chunker:
     def __init__(self, allocator: KVAllocator, enable_prefix_caching: bool) -> None:
         self._allocator = allocator
         self._enable_prefix_caching = enable_prefix_caching
+
+    def add(
+        self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
+    ) -> int:
+        """Let a step compute ``wants``, once it has carried out ``moves``; how many tokens."""
+        if moves:
+            step.moves.extend(moves)
+            group.memory.copied_blocks += len(moves)
+        if len(group.branches) == 1:  # most groups
+            (tokens,) = wants.values()
+            branch = group.branches[0]
+            chunk = self.cut(group, branch, branch.num_computed, tokens)
+            step.chunks.append(chunk)
+            table = chunk.table
+            held = len(table.block_ids)
+            if table.further:
+                held += sum(len(other.block_ids) for other in table.further)
+            if held != group.memory.blocks:
+                group.memory.hold(held, 0)
+            return tokens
+        for branch in group.branches:
+            if branch.seq_id in wants:
+                start, tokens = branch.num_computed, wants[branch.seq_id]
+                step.chunks.append(self.cut(group, branch, start, tokens))
+        group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        return sum(wants.values())
 
     def cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
         """A chunk of ``tokens`` known tokens from position ``start`` on."""

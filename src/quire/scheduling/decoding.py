@@ -29,6 +29,8 @@ class LiveGroups:
         self._allocator = allocator
         self._groups: dict[str, SequenceGroup] = {}
         self._branches: dict[int, tuple[SequenceGroup, Sequence]] = {}
+        # For every token that is sampled, so without a call in between.
+        self.branch = self._branches.get
         self._sessions: dict[str, Session] = {}  # by the request_id of their turns
         self._seq_ids = count()
         self._fork_moves: list[BlockMove] = []
@@ -38,9 +40,6 @@ class LiveGroups:
 
     def get(self, request_id: str) -> SequenceGroup | None:
         return self._groups.get(request_id)
-
-    def branch(self, seq_id: int) -> tuple[SequenceGroup, Sequence] | None:
-        return self._branches.get(seq_id)
 
     def add(self, request: Request, rank: float) -> SequenceGroup:
         seq_id = next(self._seq_ids)

@@ -6,10 +6,8 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from enum import Enum
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator
@@ -20,6 +18,7 @@ from quire.scheduling.chunking import Chunker
 from quire.scheduling.decision import Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
+from quire.scheduling.line import Line, SchedulingPolicy
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
@@ -28,15 +27,6 @@ from quire.scheduling.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Progress, Step, StepResult
-
-PRIORITY_SECONDS = 10.0
-"""Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
-up in line relative to newcomers, so nobody starves."""
-
-
-class SchedulingPolicy(str, Enum):
-    FCFS = "fcfs"
-    PRIORITY = "priority"
 
 
 class Scheduler:
@@ -68,10 +58,8 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
-        self.policy = policy
-        self.waiting: list[SequenceGroup] = []
-        self.running: list[SequenceGroup] = []  # both in line
         self.stats = SchedulerStats()
+        self._line = Line(policy)
         self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
@@ -88,12 +76,13 @@ class Scheduler:
     def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
+            rank = self._line.rank(request)
             self._refuse_impossible(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.Added(request))
-        return self._queue(self._live.add(request, self._rank(request)))
+        return self._line.queue(self._live.add(request, rank))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -109,7 +98,7 @@ class Scheduler:
         self._blocked = None
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
-        self._leave(group)
+        self._line.leave(group)
         return True
 
     def finish(self, seq_id: int) -> None:
@@ -120,7 +109,7 @@ class Scheduler:
             self._blocked = None
             self._live.end(*known)
             if not known[0].branches:
-                self._leave(known[0])
+                self._line.leave(known[0])
 
     def group(self, request_id: str) -> SequenceGroup | None:
         return self._live.get(request_id)
@@ -130,8 +119,18 @@ class Scheduler:
         return len(self._live) > 0
 
     @property
+    def running(self) -> Seq[SequenceGroup]:
+        """In line."""
+        return self._line.running
+
+    @property
+    def waiting(self) -> Seq[SequenceGroup]:
+        """In line."""
+        return self._line.waiting
+
+    @property
     def num_running_seqs(self) -> int:
-        return sum(group.width for group in self.running)
+        return self._line.num_running_seqs
 
     # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
@@ -149,13 +148,14 @@ class Scheduler:
         """Queue a request that goes on from the session's history, or refuse it."""
         session = self.sessions.unused(session_id)
         try:
+            rank = self._line.rank(request)
             refuse_as_turn(request, session)
             self._refuse_impossible(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.TurnAdded(session_id, request))
-        return self._queue(self.sessions.begin(session_id, request, self._rank(request)))
+        return self._line.queue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
@@ -240,7 +240,7 @@ class Scheduler:
                 progress += self._live.search(searched, candidates)
         if any(one.finish_reason for one in progress):
             self._blocked = None
-            self.running = [group for group in self.running if group.branches]
+            self._line.leave_ended()
         self._lookahead.publish_known()
         return progress
 
@@ -256,9 +256,7 @@ class Scheduler:
         self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, moves):
-            if group in self.running:
-                self.running.remove(group)
-                insort(self.waiting, group, key=_place)
+            self._line.suspend(group)
 
     def steady(self) -> SteadyDecoding | None:
         """Steps that only decode, to be taken together, if the next step is one of them."""
@@ -280,19 +278,17 @@ class Scheduler:
     def _grow_running(self, step: Step) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         budget = self.max_num_batched_tokens
-        position = 0
-        while position < len(self.running) and budget:
-            group = self.running[position]
+        running, position = self._line.running, 0
+        while position < len(running) and budget:
+            group = running[position]
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
                 idle = self._idle(group)
-                victim = idle[0] if idle else self.running.pop()
+                victim = idle[0] if idle else self._line.send_back()
                 self._preempt(victim, group, self._shortage(wants), step)
-                if not idle:
-                    insort(self.waiting, victim, key=_place)
                 continue  # with this group again, unless it was the last and had to go itself
-            budget -= self._add_chunks(group, wants, moves, step)
+            budget -= self._chunker.add(group, wants, moves, step)
             position += 1
         return budget
 
@@ -302,11 +298,7 @@ class Scheduler:
         Sessions between two turns, the longest idle first; then turns that stand in line with the
         blocks of their sessions, the last first.
         """
-        lined_up = [
-            group
-            for group in reversed(self.waiting)
-            if group.status is Status.RESIDENT and group is not besides
-        ]
+        lined_up = [group for group in self._line.residents() if group is not besides]
         return self.sessions.idle() + lined_up
 
     def _preempt(
@@ -322,39 +314,15 @@ class Scheduler:
         needed = self.allocator.blocks_to_append(wants)
         return Shortage("could not grow", needed, self.allocator.num_free_blocks)
 
-    def _add_chunks(
-        self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
-    ) -> int:
-        """Chunks for tokens that the allocator has made room for; how many tokens."""
-        if moves:
-            step.moves.extend(moves)
-            group.memory.copied_blocks += len(moves)
-        if len(group.branches) == 1:  # most groups
-            (tokens,) = wants.values()
-            branch = group.branches[0]
-            chunk = self._chunker.cut(group, branch, branch.num_computed, tokens)
-            step.chunks.append(chunk)
-            table = chunk.table
-            held = len(table.block_ids)
-            if table.further:
-                held += sum(len(other.block_ids) for other in table.further)
-            group.memory.hold(held, 0)
-            return tokens
-        for branch in group.branches:
-            if branch.seq_id in wants:
-                start, tokens = branch.num_computed, wants[branch.seq_id]
-                step.chunks.append(self._chunker.cut(group, branch, start, tokens))
-        group.memory.hold(*self.allocator.blocks_held(group.tables()))
-        return sum(wants.values())
-
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
-        if not self.waiting:
+        waiting = self._line.waiting
+        if not waiting:
             return
-        running = self.num_running_seqs
-        while self.waiting and budget:
-            group = self.waiting[0]
+        running = self._line.num_running_seqs
+        while waiting and budget:
+            group = waiting[0]
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
@@ -363,7 +331,7 @@ class Scheduler:
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
                 return
-            insort(self.running, self.waiting.pop(0), key=_place)
+            self._line.let_in()
             running += group.width
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
@@ -375,7 +343,7 @@ class Scheduler:
                 # preempting others if it comes before them.
                 assert had_blocks, "admission left room for these tokens"
                 return
-            budget -= self._add_chunks(group, wants, moves, step)
+            budget -= self._chunker.add(group, wants, moves, step)
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
@@ -396,27 +364,9 @@ class Scheduler:
     def _refuse_impossible(self, request: Request, known: int) -> None:
         """``known``: tokens before its output, in the history of a session or in its prompt."""
         refuse_too_wide(request, self.max_num_seqs, self.max_num_batched_tokens)
-        if request.priority and self.policy is not SchedulingPolicy.PRIORITY:
-            raise RequestError('priority needs scheduling_policy "priority"', "priority")
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         refuse_too_long(request, known, self.allocator)
-
-    # -- the line ------------------------------------------------------------------------------
-
-    def _rank(self, request: Request) -> float:
-        if self.policy is SchedulingPolicy.FCFS:
-            return 0.0  # all alike, so in the order of their coming
-        return request.arrival + PRIORITY_SECONDS * request.priority
-
-    def _queue(self, group: SequenceGroup) -> SequenceGroup:
-        insort(self.waiting, group, key=_place)
-        return group
-
-    def _leave(self, group: SequenceGroup) -> None:
-        for line in (self.running, self.waiting):
-            if group in line:
-                line.remove(group)
 
     def _count_decisions(self, step: Step) -> None:
         for decision in step.decisions:
@@ -425,7 +375,3 @@ class Scheduler:
     def _note(self, event: inputs.Event) -> None:
         if self._journal is not None:
             self._journal(event)
-
-
-def _place(group: SequenceGroup) -> tuple[float, int]:
-    return group.rank

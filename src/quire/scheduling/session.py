@@ -110,7 +110,7 @@ class Session:
             turn.memory.block_seconds += allocator.charge(sequence.seq_id)
             resting.memory.block_seconds -= allocator.charge(sequence.seq_id)
             # In the midst of a step, its blocks have room for tokens that are not computed.
-            torn = allocator.table(sequence.seq_id).num_tokens != sequence.num_computed
+            torn = allocator.num_tokens(sequence.seq_id) != sequence.num_computed
             if spoiled or torn:
                 self.forget(allocator, spoiled=spoiled)
             elif turn.status is Status.RUNNING:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from quire.errors import ConfigError
-from quire.memory import Usage
 from quire.metrics import RequestMetrics
-from quire.simulation.result import RequestRecord, SimulationResult, TimedDecision
+from quire.simulation.result import RequestRecord, SimulationResult
 from quire.simulation.series import Point
 
 _METRICS = [field.name for field in fields(RequestMetrics)]
@@ -38,20 +37,6 @@ def summary_values(result: SimulationResult) -> dict[str, Any]:
     values["prefix_cache"] = result.prefix_cache._asdict()
     values["decisions"] = dict(result.num_decisions)
     return values
-
-
-def result_values(result: SimulationResult) -> dict[str, Any]:
-    """All of a run as plain JSON values."""
-    block_map = result.block_map
-    return {
-        "summary": summary_values(result),
-        "series": [point._asdict() for point in result.series],
-        "requests": [record_values(record) for record in result.records],
-        "decisions": [_decision_values(one) for one in result.decisions],
-        "block_map": None
-        if block_map is None
-        else {**asdict(block_map), "owners": [owner._asdict() for owner in block_map.owners]},
-    }
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -96,13 +81,3 @@ def record_values(record: RequestRecord) -> dict[str, Any]:
         and {**asdict(metrics), **{name: getattr(metrics, name) for name in _DERIVED}},
         "preemptions": [one._asdict() for one in record.preemptions],
     }
-
-
-def usage_shares(usage: Usage) -> dict[str, float]:
-    """The parts of the pool as shares of it."""
-    capacity = usage.capacity or 1
-    return {name: slots / capacity for name, slots in usage._asdict().items()}
-
-
-def _decision_values(one: TimedDecision) -> dict[str, Any]:
-    return {"time": one.time, **one.decision._asdict(), "what": one.decision.what.value}

@@ -14,6 +14,8 @@ from quire.errors import ModelError
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
 
+_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -37,9 +39,10 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers."""
+        """Keys and values of all layers, and their scales if they have 8 bits."""
         size = BYTES[self.kv_dtype or self.dtype]
-        return 2 * self.num_layers * self.num_kv_heads * self.head_size * size
+        vector = self.head_size * size + (_SCALE_BYTES if size == 1 else 0)
+        return 2 * self.num_layers * self.num_kv_heads * vector
 
     @property
     def layer_params(self) -> int:

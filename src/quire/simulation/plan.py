@@ -132,8 +132,9 @@ class Plan:
         """The largest that serves within 1 % of the best: larger blocks make shorter tables."""
         rates = {self.settings.block_size: self.capacity.output_rate}
         for variant in self.variants:
-            if variant.name.startswith("block size ") and variant.capacity is not None:
-                rates[int(variant.name.split()[-1])] = variant.capacity.output_rate
+            if variant.capacity is not None:  # the others' blocks are of the size there is
+                size = variant.capacity.result.block_size
+                rates.setdefault(size, variant.capacity.output_rate)
         best = max(rates.values())
         return max(size for size, rate in rates.items() if rate >= (1 - CLOSE) * best)
 

@@ -174,14 +174,13 @@ def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) 
         tables = set(group.tables())
         for branch in group.branches:
             if branch.seq_id in tables:
-                table = allocator.table(branch.seq_id)
                 swapped = group.status is Status.SWAPPED
                 owners.append(
                     Owner(
                         one.request.request_id,
                         branch.index,
-                        table.block_ids,
-                        table.num_tokens,
+                        allocator.table(branch.seq_id).block_ids,
+                        allocator.num_tokens(branch.seq_id),
                         swapped,
                     )
                 )

@@ -8,7 +8,7 @@ from itertools import islice
 from random import Random
 
 from quire.errors import ConfigError
-from quire.workload import TraceRequest, arrival_times
+from quire.workload import Segment, TraceRequest, arrival_times
 
 MOST_REQUESTS = 1000
 MOST_SAMPLE_TOKENS = 4_000_000
@@ -90,7 +90,6 @@ class Sample:
             round_, place = divmod(number, len(self.requests))
             request = self.requests[place]
             if round_:
-                named = ((f"{round_} {name}", size) for name, size in request.content)
-                content = tuple(type(request.content[0])(*piece) for piece in named)
+                content = tuple(Segment(f"{round_} {name}", size) for name, size in request.content)
                 request = replace(request, content=content)
             yield request

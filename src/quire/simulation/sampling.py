@@ -12,7 +12,7 @@ from quire.simulation.live import END, LiveRequest
 
 _TOKENS = [Sample(index) for index in range(256)]  # by branch
 _END = Sample(END)
-_HALVES = [0.5**rank for rank in range(1, 1025)]
+_LOG_HALVES = [math.log(0.5**rank) for rank in range(1, 1025)]
 
 
 class SimulatedModel:
@@ -58,5 +58,5 @@ def _candidates(place: str, count: int) -> list[tuple[int, float]]:
     uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
     likeliest = uniform ** (1 / 3)
     rest = math.log((1 - likeliest) or 1e-12)
-    others = [(rank, rest + math.log(_HALVES[rank - 1])) for rank in range(1, count)]
+    others = [(rank, rest + _LOG_HALVES[rank - 1]) for rank in range(1, count)]
     return [(0, math.log(likeliest)), *others]

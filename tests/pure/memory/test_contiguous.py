@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from quire.memory import BlockMove, ContiguousAllocator, Demand, MoveKind, Reservation, When
+from quire.memory import (
+    BlockMove,
+    BlockTable,
+    ContiguousAllocator,
+    Demand,
+    MoveKind,
+    Reservation,
+    Usage,
+    When,
+)
 
 MAX, POW2, ORACLE = Reservation
 
@@ -22,6 +31,11 @@ def region(allocator: ContiguousAllocator, seq_id: int) -> tuple[int, int]:
     blocks = allocator.table(seq_id).block_ids
     assert blocks == tuple(range(blocks[0], blocks[0] + len(blocks)))
     return blocks[0], len(blocks)
+
+
+def state(allocator: ContiguousAllocator, seq_id: int) -> tuple[BlockTable, int, Usage]:
+    """All there is to see of a sequence."""
+    return allocator.table(seq_id), allocator.num_tokens(seq_id), allocator.usage()
 
 
 def copies(*pairs: tuple[int, int]) -> list[BlockMove]:
@@ -202,9 +216,9 @@ def test_when_one_of_a_call_cannot_grow_none_does() -> None:
     allocator = ContiguousAllocator(4, 4, POW2, max_model_len=64)
     for seq_id in range(3):
         start(allocator, seq_id, prompt=3, longest=16)
-    before = [allocator.table(seq_id) for seq_id in range(3)], allocator.usage()
+    before = [state(allocator, seq_id) for seq_id in range(3)]
     assert allocator.append({0: 1, 1: 2, 2: 2}) is None
-    assert before == ([allocator.table(seq_id) for seq_id in range(3)], allocator.usage())
+    assert before == [state(allocator, seq_id) for seq_id in range(3)]
     assert allocator.append({0: 1}) == []
 
 
@@ -319,7 +333,7 @@ def test_a_family_pays_for_all_its_regions_all_the_time_it_has_them() -> None:
 def test_broken_promises_are_errors_and_change_nothing() -> None:
     allocator = ContiguousAllocator(8, 4, ORACLE, max_model_len=16)
     start(allocator, 0, prompt=5, longest=8)
-    before = allocator.table(0), allocator.usage()
+    before = state(allocator, 0)
     with pytest.raises(ValueError, match="at most 8 tokens; it cannot have 9"):
         allocator.append({0: 4})
     with pytest.raises(ValueError, match="max_model_len tokens, 16; the demand is for 17"):
@@ -328,7 +342,7 @@ def test_broken_promises_are_errors_and_change_nothing() -> None:
         allocator.admit(0, Demand(1))
     with pytest.raises(ValueError, match="sequence 0 already has a region"):
         allocator.fork(0, 0)
-    assert (allocator.table(0), allocator.usage()) == before
+    assert state(allocator, 0) == before
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 16, 0), (8, 0, 16, 0), (8, 4, 0, 0), (8, 4, 16, -1)])

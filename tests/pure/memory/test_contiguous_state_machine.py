@@ -245,7 +245,7 @@ class ContiguousMachine(RuleBasedStateMachine):
         device, pending = self.device.copy(), self.pending
         self.replay([])  # as if the next step began now
         for seq_id, text in self.texts.items():
-            assert self.allocator.table(seq_id).num_tokens == len(text)
+            assert self.allocator.num_tokens(seq_id) == len(text)
             for p in range(len(text)):
                 assert self.read(seq_id, p) == tuple(text[: p + 1])
         self.device, self.pending = device, pending

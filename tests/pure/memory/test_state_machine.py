@@ -220,6 +220,7 @@ class PagedMachine(RuleBasedStateMachine):
     @invariant()
     def every_sequence_reads_its_own_tokens(self) -> None:
         for seq_id in getattr(self, "texts", ()):
+            assert self.allocator.num_tokens(seq_id) == self.computed[seq_id]
             self.check_readable(seq_id)
 
     def teardown(self) -> None:

@@ -211,7 +211,7 @@ def test_lanes_agree_on_what_is_cached() -> None:
     assert allocator.admit(0, Demand(16, hashes)) == 0
     for _ in range(2):
         allocator.append({0: 8})
-        done = allocator.table(0).num_tokens // 4
+        done = allocator.num_tokens(0) // 4
         allocator.commit(0, hashes, done)
         allocator.settle()
     allocator.free(0)

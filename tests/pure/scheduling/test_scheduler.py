@@ -20,7 +20,7 @@ from quire.scheduling import (
     SchedulingPolicy,
     Verdict,
 )
-from quire.scheduling.scheduler import PRIORITY_SECONDS
+from quire.scheduling.line import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
 
 _STARTS = (Verdict.ADMIT, Verdict.RESUME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def test_parameters_are_those_that_were_published(name: str, billions: float) ->
 def test_kv_bytes_of_a_token() -> None:
     assert MODELS["gpt-32x32x128"].kv_bytes_per_token == 512 * 1024
     assert MODELS["opt-13b"].kv_bytes_per_token == 800 * 1024  # PagedAttention, section 3
+    # In 8 bits, each of the 40 x 2 x 40 vectors of 128 has a scale.
+    assert replace(MODELS["opt-13b"], kv_dtype="int8").kv_bytes_per_token == 3200 * (128 + 4)
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,22 @@ def test_fifty_copilot_users() -> None:
 
 
 def test_variants_say_what_would_change() -> None:
-    plan = planner()
-    base = plan.capacity(plan.settings())
-    variants = {one.name: one.capacity for one in plan.variants(plan.settings(), base)}
+    plan = planner().plan(None, None)
+    base = plan.capacity
+    variants = {one.name: one.capacity for one in plan.variants}
     small = variants["KV cache in 8 bits"]
     assert small is not None
     assert small.running == pytest.approx(2 * base.running, rel=0.15)
     coarse, fine = variants["block size 128"], variants["block size 8"]
     assert coarse is not None and fine is not None and coarse.running < fine.running
+    rates = {16: base.output_rate}
+    rates |= {
+        size: found.output_rate
+        for size in (8, 32, 64, 128)
+        if (found := variants[f"block size {size}"])
+    }
+    near = [size for size, rate in rates.items() if rate >= 0.99 * max(rates.values())]
+    assert plan.best_block_size == max(near)
     two = variants["n = 2 outputs"]
     assert two is not None and base.running / 2 < two.running < base.running
 

@@ -78,10 +78,12 @@ def test_least_squares_keep_to_what_is_not_negative() -> None:
     assert bound == pytest.approx([2.0, 0.0], abs=1e-9)
 
 
-def test_a_calibration_of_the_demo_model_is_written_and_read(tmp_path: Path) -> None:
-    config = EngineConfig.create(
-        {"max_model_len": 80, "max_num_seqs": 2, "kv_cache_memory_bytes": "1MiB"}
-    )
+@pytest.mark.parametrize(("kv_dtype", "kv_bytes"), [("auto", 2048), ("int8", 1088)])
+def test_a_calibration_of_the_demo_model_is_written_and_read(
+    kv_dtype: str, kv_bytes: int, tmp_path: Path
+) -> None:
+    limits = {"max_model_len": 80, "max_num_seqs": 2, "kv_cache_memory_bytes": "1MiB"}
+    config = EngineConfig.create({"kv_cache_dtype": kv_dtype, **limits})
     seen: list[str] = []
     calibration = calibrate(config, seen.append)
     users = [line.partition(": ")[2] for line in seen if line.startswith("pass 1, ")]
@@ -92,8 +94,8 @@ def test_a_calibration_of_the_demo_model_is_written_and_read(tmp_path: Path) -> 
     ]
     assert len(seen) == 4 * len(users)
     assert calibration.model.name == "quire-demo"
-    assert calibration.model.kv_bytes_per_token == 2048
-    assert calibration.pool_bytes == 2**20
+    assert calibration.model.kv_bytes_per_token == kv_bytes
+    assert calibration.pool_bytes == 2**20 // (16 * kv_bytes) * 16 * kv_bytes
     costs = calibration.costs
     assert min(costs.token_seconds) > 0
     assert costs.per_copied_block > 0 and costs.per_swapped_block == 0.0

@@ -35,7 +35,7 @@ def test_every_token_stands_where_its_table_says(
                 0,
                 tokens,
                 start,
-                BlockTable(table, start + count),
+                BlockTable(table),
                 1,
                 (),
                 start + 1,

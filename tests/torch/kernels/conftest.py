@@ -1,13 +1,20 @@
-"""Triton's interpreter is slow: of each test over kernels it gets a part of the cases."""
+"""Tests over kernels, once for each that can run here.
+
+Triton's interpreter is slow: of each test it gets a part of the cases.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
+import torch
 
+from quire.kernels.ops import Kernels
+from support.every_kernel import KERNELS, make_kernels
 from support.gpu_kernels import INTERPRETED
 
 _SHARE = 24  # QUIRE_ALL_CASES=1 runs all of them; so does a GPU
@@ -30,3 +37,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.update(item for item in found if item not in kept)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return make_kernels(request.param)
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """New tensors hold NaN until they are written."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -28,13 +27,7 @@ HEADS, KV_HEADS, DIM, HIDDEN, INNER = 6, 2, 16, 72, 104
 RAGGED = [(1, 1), (9, 9), (30, 1), (40, 5), (3, 3)]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
 
-
-@pytest.fixture(autouse=True)
-def poisoned_memory() -> Iterator[None]:
-    """New tensors hold NaN until they are written."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 class Wide:

@@ -236,22 +236,28 @@ def _attend(
         num_stages=tile.stages,
     )
     if work.split:
-        group = shape.HEADS // shape.KV_HEADS
-        rows_of_tile = (*programs, work.tokens * group)
-        attention.merge[rows_of_tile](
-            out,
-            parts,
-            stats,
-            work.items,
-            plan.starts,
-            HEADS=shape.HEADS,
-            KV_HEADS=shape.KV_HEADS,
-            DV=shape.DV,
-            DV_PAD=shape.DV_PAD,
-            TILE=work.tokens,
-            ROWS=tile.rows,
-            PARTS=_PARTS_AT_ONCE,
-        )
+        _merge(parts, stats, out, plan, work, shape)
+
+
+def _merge(
+    parts: Tensor, stats: Tensor, out: Tensor, plan: GPUPlan, work: Work, shape: _Shape
+) -> None:
+    """Put together what programs have made of segments of one row."""
+    rows_of_tile = work.tokens * shape.HEADS // shape.KV_HEADS
+    attention.merge[len(work.items), shape.KV_HEADS, rows_of_tile](
+        out,
+        parts,
+        stats,
+        work.items,
+        plan.starts,
+        HEADS=shape.HEADS,
+        KV_HEADS=shape.KV_HEADS,
+        DV=shape.DV,
+        DV_PAD=shape.DV_PAD,
+        TILE=work.tokens,
+        ROWS=work.tile.rows,
+        PARTS=_PARTS_AT_ONCE,
+    )
 
 
 def _norm(x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:

@@ -30,7 +30,7 @@ def make_chunks(lengths: list[tuple[int, int]], num_lanes: int, seed: int) -> li
         for lane in range(num_lanes):
             dropped = min(lane, start // BLOCK_SIZE)
             ids = tuple(source.randrange(1000) for _ in range(width - dropped))
-            lanes.append(BlockTable(ids, start + count, dropped))
+            lanes.append(BlockTable(ids, dropped))
         table = lanes[0]._replace(further=tuple(lanes[1:]))
         request = Request(str(seq_id), (1,) * (start + 1), SamplingParams(), 1, 0)
         tokens = [source.randrange(300) for _ in range(count)]

@@ -33,6 +33,14 @@ def _load_rows(base, places, inside, D: tl.constexpr, D_PAD: tl.constexpr, MASKE
 
 
 @triton.jit
+def _store_rows(base, places, x, inside, D: tl.constexpr, D_PAD: tl.constexpr):
+    """x [places, D_PAD] to rows D long, those that are ``inside``."""
+    dims = tl.arange(0, D_PAD)
+    pointers = base + places[:, None] * D + dims[None, :]
+    tl.store(pointers, x.to(base.dtype.element_ty), mask=inside[:, None] & (dims < D)[None, :])
+
+
+@triton.jit
 def _sweep(
     total,  # [ROWS, DV_PAD] float32: values seen so far, weighted
     peak,  # [ROWS] float32: their highest score, in base two
@@ -204,16 +212,13 @@ def attend(
         KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, True,
     )  # fmt: skip
 
-    dims = tl.arange(0, DV_PAD)
-    stored = real[:, None] & (dims < DV)[None, :]
     if num_segments == 1:
         # A sequence without tokens, which pads a batch, gives zeros.
         result = total / tl.where(mass == 0, 1.0, mass)[:, None]
-        places = out + heads[:, None] * DV + dims[None, :]
-        tl.store(places, result.to(out.dtype.element_ty), mask=stored)
+        _store_rows(out, heads, result, real, DV, DV_PAD)
     else:
         own = (number.to(tl.int64) * KV_HEADS + kv_head) * ROWS + rows
-        tl.store(parts + own[:, None] * DV + dims[None, :], total, mask=stored)
+        _store_rows(parts, own, total, real, DV, DV_PAD)
         tl.store(stats + own * 2, peak, mask=real)
         tl.store(stats + own * 2 + 1, mass, mask=real)
 

@@ -1,0 +1,134 @@
+"""Attention over block tables: batches of random tensors, and the definition in float64."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LaneTables, LayerKV, Rotation
+
+# (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
+RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch, its pool as earlier steps left it, and the whole sequences as plain tensors."""
+
+    batch: AttentionBatch
+    kv: LayerKV
+    query: Tensor  # [T, H, D] of the new tokens
+    keys: list[Tensor]  # of each sequence, [context, Hkv, D]
+    values: list[Tensor]
+
+    def new(self, of: list[Tensor]) -> Tensor:
+        counts = [
+            b - a
+            for a, b in zip(self.batch.query_starts, self.batch.query_starts[1:], strict=False)
+        ]
+        return torch.cat([tensor[-count:] for tensor, count in zip(of, counts, strict=True)])
+
+
+def make_case(
+    dtype: torch.dtype = torch.float32,
+    heads: tuple[int, int] = (4, 2),
+    dims: tuple[int, int] = (16, 16),
+    block_size: int = 4,
+    ragged: tuple[tuple[int, int], ...] = RAGGED,
+    sinks: int = 0,
+    window: int | None = None,
+) -> Case:
+    """Random tensors; block ids in random order; every slot not yet written holds NaN.
+
+    Blocks between the sinks and the ``window`` of the first new token are not in the tables.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    num_heads, kv_heads = heads
+    counts = [-(-context // block_size) for context, _ in ragged]
+    ids = list(range(sum(counts) + 3))
+    random.Random(0).shuffle(ids)
+    pools = [
+        torch.full((len(ids), kv_heads, block_size, dim), torch.nan, dtype=dtype) for dim in dims
+    ]
+    starts, positions, slots, tables = [0], [], [], []
+    keys, values, dropped = [], [], []
+    sink_blocks = -(-sinks // block_size)
+    for (context, new), count in zip(ragged, counts, strict=True):
+        table = [ids.pop() for _ in range(count)]
+        keys.append(normal(context, kv_heads, dims[0]))
+        values.append(normal(context, kv_heads, dims[1]))
+        where = torch.arange(context)
+        blocks, offsets = torch.tensor(table)[where // block_size], where % block_size
+        old = slice(context - new)
+        pools[0][blocks[old], :, offsets[old]] = keys[-1][old]
+        pools[1][blocks[old], :, offsets[old]] = values[-1][old]
+        positions.append(where[context - new :])
+        slots.append((blocks * block_size + offsets)[context - new :])
+        starts.append(starts[-1] + new)
+        behind = 0 if window is None else max(0, context - new - window + 1) // block_size
+        dropped.append(max(0, behind - sink_blocks))
+        gone = blocks.unique_consecutive()[sink_blocks : sink_blocks + dropped[-1]]
+        for pool in pools:
+            pool[gone] = torch.nan
+        del table[sink_blocks : sink_blocks + dropped[-1]]
+        tables.append(table + [0] * (max(counts) - len(table)))
+    contexts = torch.tensor([context for context, _ in ragged])
+    batch = AttentionBatch(
+        positions=torch.cat(positions),
+        query_starts=tuple(starts),
+        context_lens=contexts,
+        prompt_lens=contexts,
+        lanes=(
+            LaneTables(torch.cat(slots), torch.tensor(tables), torch.tensor(dropped), sink_blocks),
+        ),
+        block_size=block_size,
+    )
+    return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
+
+
+def attend(
+    kernels: Kernels,
+    case: Case,
+    spec: AttentionSpec,
+    rotation: Rotation | None = None,
+    kv: LayerKV | None = None,
+) -> Tensor:
+    """On a copy of the pool, or on ``kv``."""
+    kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone()) if kv is None else kv
+    plan = kernels.plan(case.batch)
+    return kernels.attend(
+        case.query, case.new(case.keys), case.new(case.values), kv, spec, plan, rotation
+    )
+
+
+def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> Tensor:
+    """The definition, one sequence at a time, in float64."""
+    outputs = []
+    heads = case.query.shape[1]
+    sink_query = case.query if sink_query is None else sink_query
+    bounds = zip(case.batch.query_starts, case.batch.query_starts[1:], strict=False)
+    for (first, last), keys, values in zip(bounds, case.keys, case.values, strict=True):
+        k = torch.arange(len(keys))
+        q = k[len(keys) - (last - first) :, None]
+        hidden = k > q
+        beyond = torch.zeros_like(hidden) if spec.window is None else k <= q - spec.window
+        hidden |= beyond & (k >= spec.sinks)
+        group = heads // keys.shape[1]
+        keys, values = (x.double().repeat_interleave(group, dim=1) for x in (keys, values))
+        near, far = (
+            torch.einsum("qhd,khd->hqk", query[first:last].double(), keys) * spec.scale
+            for query in (case.query, sink_query)
+        )
+        scores = torch.where(beyond, far, near)
+        if spec.softcap is not None:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, values))
+    return torch.cat(outputs)

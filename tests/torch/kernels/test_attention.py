@@ -1,0 +1,222 @@
+"""Attention of all kernels equals softmax attention in float64 over contiguous keys and values.
+
+Once for each instruction set that this machine has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels import reference
+from quire.kernels.cpu import DTYPES
+from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
+from support.attention_cases import RAGGED, Case, attend, make_case, plain
+from support.every_kernel import with_types
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def assert_equal_to_plain(kernels: Kernels, case: Case, spec: AttentionSpec) -> None:
+    found, expected = attend(kernels, case, spec), plain(case, spec)
+    assert found.dtype == case.query.dtype
+    assert found.shape == expected.shape
+    assert (found.double() - expected).abs().max() < TOLERANCE[found.dtype]
+
+
+@with_types
+@pytest.mark.parametrize(
+    ("heads", "dims"),
+    [
+        ((4, 4), (80, 80)),
+        ((8, 2), (16, 16)),
+        ((6, 1), (24, 16)),
+        ((9, 3), (64, 64)),
+        ((1, 1), (7, 5)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("block_size", [1, 4, 16, 256])
+def test_mixed_batch(
+    kernels: Kernels,
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    dims: tuple[int, int],
+    block_size: int,
+) -> None:
+    case = make_case(dtype, heads, dims, block_size)
+    for window, softcap in product((None, 1, 7, 64), (None, 3.0)):
+        assert_equal_to_plain(
+            kernels, case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap)
+        )
+
+
+@with_types
+@pytest.mark.parametrize("dim", [32, 96, 128, 256])
+def test_head_sizes(kernels: Kernels, dtype: torch.dtype, dim: int) -> None:
+    case = make_case(dtype, (7, 1), (dim, dim), 16, ((20, 1), (70, 33)))
+    assert_equal_to_plain(kernels, case, AttentionSpec(dim**-0.5))
+
+
+@with_types
+@pytest.mark.parametrize("kv_dtype", [*DTYPES, torch.int8], ids=str)
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_the_cache_may_have_another_type(
+    kernels: Kernels, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int
+) -> None:
+    """What was stored is near the new keys and values; attention is that over what was stored."""
+    ragged = tuple((context, context) for context, _ in RAGGED)
+    case = make_case(dtype, (6, 2), (40, 24), block_size, ragged)
+    rows = case.kv.keys.shape[:3]
+    scales = [torch.full(rows, torch.nan) for _ in range(2 if kv_dtype == torch.int8 else 0)]
+    kv = LayerKV(case.kv.keys.to(kv_dtype), case.kv.values.to(kv_dtype), 0, *scales)
+    found = attend(kernels, replace(case, kv=kv), AttentionSpec(0.15), kv=kv)
+    slots = case.batch.lanes[0].slots
+    stored = []
+    for i, (pool, of) in enumerate(((kv.keys, case.keys), (kv.values, case.values))):
+        kept = pool[slots // block_size, :, slots % block_size].double()
+        new = case.new(of).double()
+        if scales:
+            scale = scales[i][slots // block_size, :, slots % block_size].double()[..., None]
+            kept *= scale
+            assert ((kept - new).abs() <= scale * 0.501).all()
+            assert torch.allclose(scale * 127, new.abs().amax(dim=2, keepdim=True))
+        else:
+            assert torch.allclose(kept, new, rtol=torch.finfo(kv_dtype).eps, atol=1e-7)
+        stored.append(list(kept.split([context for context, _ in ragged])))
+    expected = plain(replace(case, keys=stored[0], values=stored[1]), AttentionSpec(0.15))
+    assert (found.double() - expected).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 1500])
+def test_long_contexts_are_divided_among_threads(
+    kernels: Kernels, threads: int, dtype: torch.dtype, window: int | None
+) -> None:
+    torch.set_num_threads(threads)
+    try:
+        for ragged in (((3000, 1),), ((3000, 1), (40, 1), (900, 1)), ((2500, 5), (600, 200))):
+            case = make_case(dtype, (9, 3), (64, 64), 16, ragged)
+            for _ in range(2):  # counters of parts are used again
+                assert_equal_to_plain(kernels, case, AttentionSpec(0.125, window))
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_block_may_be_read_in_the_step_that_fills_it(kernels: Kernels) -> None:
+    """Equal prompts of one step share blocks: here the last token of the first one's only block."""
+    case = make_case(ragged=((4, 1), (5, 1)))
+    tables = case.batch.lanes[0].block_tables
+    tables[1, 0] = tables[0, 0]
+    for of in (case.keys, case.values):
+        of[1][:4] = of[0]
+    assert_equal_to_plain(kernels, case, AttentionSpec(0.25))
+
+
+@pytest.mark.parametrize("ragged", [((7, 1),), ((7, 7),), ((6, 1), (9, 1)), ((6, 3), (9, 4))])
+def test_batches_of_one_kind(kernels: Kernels, ragged: tuple[tuple[int, int], ...]) -> None:
+    assert_equal_to_plain(kernels, make_case(ragged=ragged), AttentionSpec(0.25))
+
+
+@pytest.mark.parametrize("elements", [1, 300, 2000])
+def test_slices_make_no_difference(
+    kernels: Kernels, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "_SLICE_ELEMENTS", elements)
+    for window in (None, 6):
+        assert_equal_to_plain(kernels, make_case(), AttentionSpec(0.25, window))
+
+
+def test_new_keys_and_values_are_written_and_nothing_else(kernels: Kernels) -> None:
+    case = make_case()
+    before = case.kv.keys.clone()
+    keys, values = case.new(case.keys), case.new(case.values)
+    plan = kernels.plan(case.batch)
+    kernels.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
+    size = case.batch.block_size
+    blocks, offsets = case.batch.lanes[0].slots // size, case.batch.lanes[0].slots % size
+    assert torch.equal(case.kv.keys[blocks, :, offsets], keys)
+    assert torch.equal(case.kv.values[blocks, :, offsets], values)
+    case.kv.keys[blocks, :, offsets] = before[blocks, :, offsets]
+    assert torch.equal(case.kv.keys.nan_to_num(), before.nan_to_num())
+
+
+def test_a_plan_serves_layers_with_different_windows(kernels: Kernels) -> None:
+    case = make_case()
+    plan = kernels.plan(case.batch)
+    for window in (None, 5):
+        spec = AttentionSpec(0.25, window)
+        found = kernels.attend(
+            case.query, case.new(case.keys), case.new(case.values), case.kv, spec, plan
+        )
+        assert (found.double() - plain(case, spec)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 4, 6])
+@pytest.mark.parametrize("window", [1, 4, 8, 40])
+def test_blocks_between_sinks_and_window_are_not_there(
+    kernels: Kernels, sinks: int, window: int
+) -> None:
+    """They may have been given back; only what is still seen is in the tables."""
+    ragged = ((30, 1), (3, 1), (30, 3), (50, 20), (9, 9), (57, 1), (6, 2))
+    case = make_case(ragged=ragged, sinks=sinks, window=window)
+    assert_equal_to_plain(kernels, case, AttentionSpec(0.25, window, sinks))
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """x [T, heads, D] as complex numbers, multiplied by e^(i angle); angles are [T, R]."""
+    half = angles.shape[1]
+    pairs = torch.complex(x[..., :half].double(), x[..., half : 2 * half].double())
+    pairs = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.cat((pairs.real, pairs.imag, x[..., 2 * half :].double()), dim=-1)
+
+
+@with_types
+@pytest.mark.parametrize("rotated", [4, 8])
+def test_heads_are_normalised_and_turned(
+    kernels: Kernels, dtype: torch.dtype, rotated: int
+) -> None:
+    """The sinks beyond the window meet a query of another rotation."""
+    case = make_case(dtype, sinks=3, window=6)
+    generator = torch.Generator().manual_seed(1)
+    near, far = torch.randn(2, len(case.query), rotated, generator=generator, dtype=torch.float64)
+    weight = torch.rand(16, generator=generator, dtype=torch.float64).to(dtype)
+    norms = Norm(16, weight, 1e-6), Norm(16, weight + 1, 1e-6)
+    wide = torch.promote_types(dtype, torch.float32)
+    rotation = Rotation(*(x.to(wide) for x in (near.cos(), near.sin(), far.cos(), far.sin())))
+    new_keys = case.new(case.keys)
+    found = attend(kernels, case, AttentionSpec(0.25, 6, 3, None, *norms), rotation)
+
+    def normalised(x: Tensor, norm: Norm) -> Tensor:
+        x = x.double()
+        return x * (x.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
+
+    query = normalised(case.query, norms[0])
+    written = turned(normalised(new_keys, norms[1]), near)
+    counts = case.batch.query_starts
+    for i, keys in enumerate(case.keys):
+        own = written[counts[i] : counts[i + 1]]
+        case.keys[i] = torch.cat((keys[: len(keys) - len(own)].double(), own))
+    exact = replace(case, query=turned(query, near))
+    expected = plain(exact, AttentionSpec(0.25, 6, 3), turned(query, far))
+    assert (found.double() - expected).abs().max() < TOLERANCE[dtype] * 10
+
+
+@with_types
+def test_what_is_not_a_number_stays_in_its_row(kernels: Kernels, dtype: torch.dtype) -> None:
+    case = make_case(dtype)
+    expected = attend(kernels, case, AttentionSpec(0.25))
+    for first, last in ((5, 6), (6, 13)):  # a decode and a prefill
+        sick = replace(case, query=case.query.clone())
+        sick.query[first:last] = torch.nan
+        found = attend(kernels, sick, AttentionSpec(0.25))
+        assert found[first:last].isnan().all()
+        found[first:last] = expected[first:last]
+        assert torch.equal(found, expected)

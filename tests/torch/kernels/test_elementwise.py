@@ -1,0 +1,99 @@
+"""Norms, activations, argmax and copies of all kernels equal their definitions in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from quire.kernels.ops import ACTIVATIONS, Kernels, LayerKV, Norm
+from support.every_kernel import with_types
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Equal but for one rounding to ``dtype``, and for float32 within."""
+    assert found.dtype == dtype
+    error = max(torch.finfo(dtype).eps, 1e-12 if dtype == torch.float64 else 1e-5)
+    return torch.allclose(found.double(), expected, rtol=error, atol=error)
+
+
+@with_types
+@pytest.mark.parametrize("width", [7, 24, 64, 576])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_norms(kernels: Kernels, dtype: torch.dtype, width: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, delta = (torch.randn(2, rows, 2 * width, generator=generator) + 3).to(dtype)[..., :width]
+    weight, bias = torch.randn(2, width, generator=generator).to(dtype)
+    total = (x + delta).double()
+    centred = total - total.mean(dim=1, keepdim=True)
+    scale = (centred.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
+    for w, b in product((None, weight), (None, bias)):
+        expected = centred * scale * (1 if w is None else w.double())
+        expected += 0 if b is None else b.double()
+        norm = Norm(width, w, 1e-3, b, centred=True)
+        assert close(kernels.norm(total.to(dtype), norm), expected, dtype)
+    scale = (total.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt()
+    expected = total * scale * weight.double()
+    assert close(kernels.add_norm(x, delta, Norm(width, weight, 1e-3)), expected, dtype)
+    assert torch.equal(x, total.to(dtype))
+
+
+EXACT_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda x: x * (1 + (x / 2**0.5).erf()) / 2,
+    "gelu_new": lambda x: x * (1 + (0.7978845608028654 * (x + 0.044715 * x**3)).tanh()) / 2,
+    "gelu_pytorch_tanh": lambda x: EXACT_ACTIVATIONS["gelu_new"](x),
+    "relu": lambda x: x.clamp(min=0),
+    "silu": lambda x: x / (1 + (-x).exp()),
+}
+
+
+@with_types
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(kernels: Kernels, dtype: torch.dtype, name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (4 * torch.randn(3, 600, generator=generator)).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -50.0, 50.0, -1e-3])
+    for width in (2, 14, 64, 600):
+        part = x[:, :width]
+        gate, up = (half.double() for half in part.chunk(2, dim=1))
+        exact = EXACT_ACTIVATIONS[name]
+        plain_found = kernels.activate(part.clone(), name, gated=False)
+        assert close(plain_found, exact(part.double()), dtype)
+        found = kernels.activate(part.clone(), name, gated=True)
+        # The reference rounds the activation before it multiplies.
+        assert torch.allclose(
+            found.double(), exact(gate) * up, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
+        )
+
+
+@with_types
+def test_argmax_takes_the_first_of_the_largest(kernels: Kernels, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for width in (1, 7, 64, 3000):
+        x = torch.randint(-9, 9, (40, 2 * width), generator=generator).to(dtype)[:, :width]
+        x[0] = -torch.inf
+        x[1, width // 2 :] = torch.inf
+        x[2, width // 2] = torch.nan
+        rows = [[float(v) if v == v else float("inf") for v in row] for row in x.tolist()]
+        rows[2] = [float(place == width // 2) for place in range(width)]  # NaN is the largest
+        assert kernels.argmax(x).tolist() == [row.index(max(row)) for row in rows]
+
+
+def test_copies_follow_their_order(kernels: Kernels) -> None:
+    pool = LayerKV(torch.arange(4.0).view(4, 1, 1, 1), torch.arange(4.0).view(4, 1, 1, 1) + 10)
+    kernels.copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
+    assert pool.keys.flatten().tolist() == [3, 0, 0, 3]
+    assert pool.values.flatten().tolist() == [13, 10, 10, 13]
+
+
+def test_copies_between_pools(kernels: Kernels) -> None:
+    source = LayerKV(torch.ones(2, 1, 1, 1), torch.full((2, 1, 1, 1), 2.0))
+    target = LayerKV(torch.zeros(3, 1, 1, 1), torch.zeros(3, 1, 1, 1))
+    kernels.copy_blocks(source, target, [(1, 2)])
+    assert target.keys.flatten().tolist() == [0, 0, 1]
+    assert target.values.flatten().tolist() == [0, 0, 2]
