@@ -69,9 +69,9 @@ class ServerMetrics:
             if delta.final is not None and delta.finish_reason is not None:
                 self._observe_end(delta.final, delta.finish_reason)
 
-    def observe_aborted(self) -> None:
-        """Count a request that was ended from outside: the engine's steps do not tell of it."""
-        self._success.labels(self._model_name, "abort").inc()
+    def observe_aborted(self, count: int) -> None:
+        """Count requests that were ended from outside: the engine's steps do not tell of them."""
+        self._success.labels(self._model_name, "abort").inc(count)
 
     def _observe_end(self, output: RequestOutput, reason: str) -> None:
         metrics = output.metrics
