@@ -59,9 +59,9 @@ class ServerMetrics:
 
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
+        self._generation_tokens.inc(sum(len(delta.token_ids) for delta in deltas))
         for delta in deltas:
             if delta.token_ids:
-                self._generation_tokens.inc(len(delta.token_ids))
                 if not delta.first:
                     self._itl.observe(delta.seconds)
                 elif delta.index == 0:  # a request's outputs begin together: count it once

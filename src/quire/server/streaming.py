@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -36,6 +37,10 @@ class EventStream(Response):
         self._values = values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A task of its own: to wake one that is in the app's middleware resumes every layer of it.
+        await asyncio.create_task(self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
         async with aclosing(self._values) as batches:
             first = await anext(batches)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
