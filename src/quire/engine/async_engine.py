@@ -71,8 +71,8 @@ class AsyncEngine:
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused, which ends the
-        others. A request that fails ends with a delta of finish_reason error. Closing the
+        Raises RequestError before the first delta if one of them is refused; then none runs. A
+        request that fails ends with a delta of finish_reason error. Closing the
         iterator, or cancelling the task that awaits it, frees the blocks before the next step.
         """
         arrival, prepare = self.engine.clock(), self.engine.intake.prepare
@@ -154,8 +154,13 @@ class AsyncEngine:
     # -- in the engine's thread ------------------------------------------------------------
 
     def _submit(self, requests: Sequence[PreparedRequest]) -> None:
-        for request in requests:
-            self.engine.submit(request)
+        """Queue all of them, or none if one is refused."""
+        for number, request in enumerate(requests):
+            try:
+                self.engine.submit(request)
+            except RequestError:
+                self._abort(queued.request.request_id for queued in requests[:number])
+                raise
 
     def _abort(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
