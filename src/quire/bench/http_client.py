@@ -62,7 +62,8 @@ class Reply:
 
 def _unchunk(coded: bytes) -> tuple[bytes, bytes, bool]:
     """The data of all chunks that are complete, what follows them, and whether the body ends."""
-    parts, start = [], 0
+    parts: list[bytes] = []
+    start = 0
     while (line_end := coded.find(b"\r\n", start)) >= 0:
         size = int(coded[start:line_end].partition(b";")[0], 16)
         end = line_end + 2 + size
