@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import random
 from contextlib import aclosing
 from dataclasses import replace
@@ -164,6 +165,8 @@ def test_streams_over_an_engine_that_runs_ahead() -> None:
     alone.add_request("b", [1, 2, 4], LONG)
     expected = finish(alone)["b"].outputs[0].token_ids
     engine = make_engine()
+
+    pipeline(engine).fail = lambda called: time.sleep(0.002)  # time to take each step's tokens
 
     async def read(streams: AsyncEngine, name: str, most: int) -> list[int]:
         tokens: list[int] = []
