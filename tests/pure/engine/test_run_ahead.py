@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import random
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
