@@ -157,13 +157,17 @@ def test_a_dead_engine_is_unavailable() -> None:
 
     with live_server() as server:
         server.executor.hold()
-        with Post(server, {**LONG, "stream": True}) as stream, Post(server, LONG) as whole:
-            server.step_until(lambda: len(server.engine.scheduler.running) == 2)
-            stream.read_until(b"data: ")
-            server.engine.scheduler.schedule = die  # type: ignore[method-assign]
-            server.executor.release()
-            stream.read_until(b'data: {"error":{"message":"the engine died: the scheduler has lost')
-            assert whole.read_until(b"has lost its mind").startswith(b"HTTP/1.1 503 ")
+        with Post(server, {**LONG, "stream": True}) as stream:
+            eventually(lambda: len(server.engine.scheduler.running) == 1)
+            with Post(server, LONG) as whole:
+                server.step_until(lambda: len(server.engine.scheduler.running) == 2)
+                stream.read_until(b"data: ")
+                server.engine.scheduler.schedule = die  # type: ignore[method-assign]
+                server.executor.release()
+                stream.read_until(
+                    b'data: {"error":{"message":"the engine died: the scheduler has lost'
+                )
+                assert whole.read_until(b"has lost its mind").startswith(b"HTTP/1.1 503 ")
         health = server.http.get("/health")
         assert health.status_code == 503
         assert health.json()["error"]["code"] == "engine_unavailable"

@@ -13,10 +13,15 @@ import httpx
 import openai
 import pytest
 
-from quire.engine import Prompt
-from quire.engine.intake import PreparedRequest
 from quire.server import create_app
-from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
+from support.live_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    LiveServer,
+    eventually,
+    live_server,
+    scripted_engine,
+)
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -186,22 +191,14 @@ def test_openai_s_client_raises_its_own_errors(shared: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_one_refused_prompt_refuses_all_and_leaves_nothing(
-    server: LiveServer, stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    intake, too_long = server.engine.intake, [7] * 256
-    prepare = intake.prepare
-
-    def prepare_late(request_id: str, prompt: Prompt, *rest: Any) -> PreparedRequest:
-        if prompt == too_long:  # the others have many tokens by then
-            eventually(lambda: server.executor.num_steps >= 100)
-        return prepare(request_id, prompt, *rest)
-
-    monkeypatch.setattr(intake, "prepare", prepare_late)
-    response = server.complete(prompt=[[5, 6], too_long, [8, 9]], max_tokens=250, stream=stream)
-    assert refusal(response) == (400, "prompt")
-    eventually(server.is_idle)
-    assert server.complete(prompt="Once").status_code == 200
+@pytest.mark.parametrize("refused", [[7] * MAX_MODEL_LEN, [7] * 40])  # by the intake, by the pool
+def test_one_refused_prompt_refuses_all_before_any_runs(stream: bool, refused: list[int]) -> None:
+    with live_server({"num_blocks": 8}) as server:  # 32 tokens
+        response = server.complete(prompt=[[5, 6], refused, [8, 9]], max_tokens=9, stream=stream)
+        assert refusal(response) == (400, "prompt")
+        eventually(server.is_idle)
+        assert server.executor.num_steps == 0 and server.num_aborted == 0
+        assert server.complete(prompt="Once").status_code == 200
 
 
 def test_a_request_that_the_pool_can_never_hold_is_refused() -> None:

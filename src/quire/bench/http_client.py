@@ -31,10 +31,12 @@ class Reply:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes (RFC 9112, section 6.3). Raises EOFError if it breaks off."""
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
-            while size := int((await self.reader.readline()).partition(b";")[0], 16):
-                yield await self.reader.readexactly(size)
-                await self.reader.readline()
-            await self.reader.readline()
+            ended, rest = False, b""
+            while not ended:
+                if not (arrived := await self.reader.read(1 << 16)):
+                    raise EOFError("the body ended within a chunk")
+                data, rest, ended = _unchunk(rest + arrived)
+                yield data
         elif "content-length" in self.headers:
             yield await self.reader.readexactly(int(self.headers["content-length"]))
         else:
@@ -56,6 +58,22 @@ class Reply:
                 if line.startswith(b"data:"):
                     yield json.loads(data)
         raise EOFError("the stream ended without [DONE]")
+
+
+def _unchunk(coded: bytes) -> tuple[bytes, bytes, bool]:
+    """The data of all chunks that are complete, what follows them, and whether the body ends."""
+    parts: list[bytes] = []
+    start = 0
+    while (line_end := coded.find(b"\r\n", start)) >= 0:
+        size = int(coded[start:line_end].partition(b";")[0], 16)
+        end = line_end + 2 + size
+        if end + 2 > len(coded):
+            break
+        if size == 0:
+            return b"".join(parts), b"", True
+        parts.append(coded[line_end + 2 : end])
+        start = end + 2
+    return b"".join(parts), coded[start:], False
 
 
 class HttpClient:

@@ -1,6 +1,6 @@
 """Requests in, text out, given an Executor."""
 
-from quire.engine.async_engine import AsyncEngine
+from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.intake import Intake, Prompt
@@ -13,6 +13,7 @@ __all__ = [
     "AsyncEngine",
     "CompletionOutput",
     "Delta",
+    "Deltas",
     "Driver",
     "Engine",
     "Intake",

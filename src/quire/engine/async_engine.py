@@ -6,15 +6,23 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
-from contextlib import aclosing
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
 from quire.engine.engine import Engine
-from quire.engine.intake import Prompt
+from quire.engine.inbox import Inbox
+from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
@@ -23,11 +31,14 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Command = Callable[[], None]
-_Inbox = asyncio.Queue[Delta | EngineError]
+Deltas = AsyncGenerator[list[Delta], None]
 
 
 class AsyncEngine:
     """Runs an Engine in a thread; every call on the engine goes through its command queue.
+
+    Its iterators give what has come since they were last asked: the deltas of one step, or of
+    several if nobody has asked for so long.
 
     on_step: called in that thread after each step, with what the step gave.
     """
@@ -36,7 +47,7 @@ class AsyncEngine:
         self.engine = engine
         self._on_step = on_step
         self._commands: SimpleQueue[_Command | None] = SimpleQueue()
-        self._inboxes: dict[str, _Inbox] = {}  # touched by the event loop only
+        self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
@@ -55,32 +66,32 @@ class AsyncEngine:
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def generate(
-        self, request_id: str, prompt: Prompt, params: SamplingParams
-    ) -> AsyncGenerator[Delta, None]:
-        """What each step adds to the request, the last delta holding its RequestOutput.
+    def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
+        """What is added to some requests, the last delta of each holding its RequestOutput.
 
-        Raises RequestError before the first delta if the request is refused. Closing the
-        iterator, or cancelling the task that awaits it, frees the request's blocks before the
-        next step.
+        prompts: by request id; ``params`` are those of all of them.
+
+        Raises RequestError before the first delta if one of them is refused; then none runs. A
+        request that fails ends with a delta of finish_reason error. Closing the
+        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
         """
-        arrival = self.engine.clock()
-        prepare = partial(self.engine.intake.prepare, request_id, prompt, params, arrival)
-        prepared = await asyncio.to_thread(prepare)
-        async with aclosing(
-            self._deltas(request_id, lambda: self.engine.submit(prepared))
-        ) as deltas:
-            async for delta in deltas:
-                yield delta
+        arrival, prepare = self.engine.clock(), self.engine.intake.prepare
 
-    async def generate_turn(
+        def prepare_all() -> list[PreparedRequest]:
+            return [prepare(name, prompt, params, arrival) for name, prompt in prompts.items()]
+
+        async def submit() -> None:
+            prepared = await asyncio.to_thread(prepare_all)
+            await self.call(partial(self._submit, prepared))
+
+        return self._deltas(prompts, submit)
+
+    def generate_turn(
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
-    ) -> AsyncGenerator[Delta, None]:
+    ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
-        submit = partial(self.engine.add_turn, request_id, session_id, params, priority)
-        async with aclosing(self._deltas(request_id, submit)) as deltas:
-            async for delta in deltas:
-                yield delta
+        add = partial(self.engine.add_turn, request_id, session_id, params, priority)
+        return self._deltas([request_id], lambda: self.call(add))
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
@@ -119,32 +130,41 @@ class AsyncEngine:
         return await asyncio.shield(asyncio.wrap_future(done))
 
     async def _deltas(
-        self, request_id: str, submit: Callable[[], None]
-    ) -> AsyncGenerator[Delta, None]:
-        if request_id in self._inboxes:
-            raise RequestError(f"request {request_id} is already running", "request_id")
-        inbox: _Inbox = asyncio.Queue()
-        self._inboxes[request_id] = inbox
-        finished = False
+        self, request_ids: Collection[str], submit: Callable[[], Awaitable[None]]
+    ) -> Deltas:
+        for request_id in request_ids:
+            if request_id in self._inboxes:
+                raise RequestError(f"request {request_id} is already running", "request_id")
+        inbox, unfinished = Inbox(), set(request_ids)
+        self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await self.call(submit)
-            while not finished:
-                delta = await inbox.get()
-                if isinstance(delta, EngineError):
-                    raise delta
-                if delta.finish_reason == "error":
-                    raise EngineError(str(delta.stop_reason))
-                finished = delta.final is not None
-                yield delta
+            await submit()
+            while unfinished:
+                deltas = await inbox.take()
+                for delta in deltas:
+                    if delta.final is not None:
+                        unfinished.discard(delta.request_id)
+                yield deltas
         finally:
-            del self._inboxes[request_id]
-            if not finished:
-                self._commands.put(lambda: self._abort(request_id))
-
-    def _abort(self, request_id: str) -> None:
-        self.engine.abort(request_id)
+            for request_id in request_ids:
+                del self._inboxes[request_id]
+            if unfinished:
+                self._commands.put(partial(self._abort, unfinished))
 
     # -- in the engine's thread ------------------------------------------------------------
+
+    def _submit(self, requests: Sequence[PreparedRequest]) -> None:
+        """Queue all of them, or none if one is refused."""
+        for number, request in enumerate(requests):
+            try:
+                self.engine.submit(request)
+            except RequestError:
+                self._abort(queued.request.request_id for queued in requests[:number])
+                raise
+
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            self.engine.abort(request_id)
 
     def _run(self) -> None:
         failure = EngineError("the engine has been stopped")
@@ -184,8 +204,8 @@ class AsyncEngine:
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
             if inbox is not None:
-                inbox.put_nowait(delta)
+                inbox.put(delta)
 
     def _fail_all(self, failure: EngineError) -> None:
         for inbox in self._inboxes.values():
-            inbox.put_nowait(failure)
+            inbox.fail(failure)

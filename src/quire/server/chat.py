@@ -63,9 +63,9 @@ class ChatWording:
             choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs)
         return choice
 
-    def opening(self, index: int, number: int) -> Json | None:
+    def opening(self, index: int, number: int) -> list[Json]:
         delta = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def chunk(self, index: int, delta: Delta) -> Json:
         return {

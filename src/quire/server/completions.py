@@ -62,11 +62,11 @@ class CompletionWording:
             choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs or ())
         return choice
 
-    def opening(self, index: int, number: int) -> Json | None:
+    def opening(self, index: int, number: int) -> list[Json]:
         if not self._request.echo:
-            return None
+            return []
         text = self._prompt_text(number)
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
 
     def chunk(self, index: int, delta: Delta) -> Json:
         logprobs, count = None, self._request.logprobs

@@ -59,9 +59,9 @@ class ServerMetrics:
 
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
+        self._generation_tokens.inc(sum(len(delta.token_ids) for delta in deltas))
         for delta in deltas:
             if delta.token_ids:
-                self._generation_tokens.inc(len(delta.token_ids))
                 if not delta.first:
                     self._itl.observe(delta.seconds)
                 elif delta.index == 0:  # a request's outputs begin together: count it once
@@ -69,9 +69,9 @@ class ServerMetrics:
             if delta.final is not None and delta.finish_reason is not None:
                 self._observe_end(delta.final, delta.finish_reason)
 
-    def observe_aborted(self) -> None:
-        """Count a request that was ended from outside: the engine's steps do not tell of it."""
-        self._success.labels(self._model_name, "abort").inc()
+    def observe_aborted(self, count: int) -> None:
+        """Count requests that were ended from outside: the engine's steps do not tell of them."""
+        self._success.labels(self._model_name, "abort").inc(count)
 
     def _observe_end(self, output: RequestOutput, reason: str) -> None:
         metrics = output.metrics

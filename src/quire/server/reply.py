@@ -37,12 +37,12 @@ class Wording(Protocol):
         """A finished output of prompt ``number``."""
         ...
 
-    def opening(self, index: int, number: int) -> Json | None:
-        """The first chunk of an output of prompt ``number``, before it has any text."""
+    def opening(self, index: int, number: int) -> list[Json]:
+        """What goes before the first chunk of an output of prompt ``number``."""
         ...
 
     def chunk(self, index: int, delta: Delta) -> Json:
-        """What an output gained."""
+        """What an output gained: a token at least, whose text may be none yet."""
         ...
 
 
@@ -66,9 +66,8 @@ async def answer(
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
-        async for number, delta in progress:
-            if delta.final is not None:
-                outputs[number] = delta.final
+        async for deltas in progress:
+            outputs.update({number: delta.final for number, delta in deltas if delta.final})
     choices = [
         wording.choice(number * params.num_outputs + output.index, number, output, outputs[number])
         for number in sorted(outputs)
@@ -84,20 +83,19 @@ async def _chunks(
     opened = set()
     outputs = {}
     async with aclosing(progress):
-        async for number, delta in progress:
-            index = number * n + delta.index
+        async for deltas in progress:
             choices = []
-            if index not in opened:
-                opened.add(index)
-                choices.append(wording.opening(index, number))
-            if delta.text or delta.logprobs or delta.finish_reason:
+            for number, delta in deltas:
+                index = number * n + delta.index
+                if index not in opened:
+                    opened.add(index)
+                    choices += wording.opening(index, number)
                 choices.append(wording.chunk(index, delta))
-            for choice in filter(None, choices):
-                yield {**head, "choices": [choice], **usage}
-            if delta.final is not None:
-                outputs[number] = delta.final
+                if delta.final is not None:
+                    outputs[number] = delta.final
+            yield [{**head, "choices": [choice], **usage} for choice in choices]
     if request.include_usage:
-        yield {**head, "choices": [], **_account(request, outputs)}
+        yield [{**head, "choices": [], **_account(request, outputs)}]
 
 
 def _account(request: GenerationRequest, outputs: Mapping[int, RequestOutput]) -> Json:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from quire.engine import AsyncEngine, Delta, Intake, Prompt
-from quire.errors import EngineError
+from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt
+from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams, Session
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
 
-Progress = AsyncGenerator[tuple[int, Delta], None]
-"""(number of the prompt, what one of its outputs gained)."""
+Progress = AsyncGenerator[list[tuple[int, Delta]], None]
+"""What has come since the last time: (number of the prompt, what one of its outputs gained)."""
 
 
 @dataclass(frozen=True)
@@ -45,62 +45,48 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
-        runs = [
-            self.engine.generate(f"{request_id}-{number}", prompt, params)
-            for number, prompt in enumerate(prompts)
-        ]
-        return self._together(runs, field_names)
+        by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
+        return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
 
     def run_turn(
         self, request_id: str, session_id: str, params: SamplingParams, priority: int
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
         turn = self.engine.generate_turn(request_id, session_id, params, priority)
-        return self._together([turn], {})
+        return self._together(turn, [request_id], {})
 
     async def _together(
-        self, runs: Sequence[AsyncGenerator[Delta, None]], field_names: Mapping[str, str]
+        self, deltas: Deltas, request_ids: Sequence[str], field_names: Mapping[str, str]
     ) -> Progress:
-        inbox: asyncio.Queue[tuple[int, Delta] | Exception] = asyncio.Queue()
-
-        async def pump(number: int, deltas: AsyncGenerator[Delta, None]) -> None:
-            try:
-                with in_callers_words(field_names):
-                    async for delta in deltas:
-                        inbox.put_nowait((number, delta))
-            except asyncio.CancelledError:
-                self.metrics.observe_aborted()
-                raise
-            except Exception as error:
-                inbox.put_nowait(error)
-
-        tasks = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(runs)]
-        unfinished, silent = len(runs), set(range(len(runs)))
+        numbers = {request_id: number for number, request_id in enumerate(request_ids)}
+        unfinished, silent = set(request_ids), set(request_ids)
         held: list[tuple[int, Delta]] = []
         try:
-            while unfinished:
-                item = await inbox.get()
-                if isinstance(item, Exception):
-                    raise self._as_unavailable(item)
-                number, delta = item
-                unfinished -= delta.final is not None
-                silent.discard(number)
-                held.append(item)
-                if not silent:
-                    for ready in held:
-                        yield ready
-                    held.clear()
+            with in_callers_words(field_names):
+                async with aclosing(deltas):
+                    async for step in deltas:
+                        for delta in step:
+                            if delta.final is not None:
+                                unfinished.discard(delta.request_id)
+                            if delta.finish_reason == "error":
+                                raise EngineError(str(delta.stop_reason))
+                            silent.discard(delta.request_id)
+                            held.append((numbers[delta.request_id], delta))
+                        if not silent:
+                            yield held
+                            held = []
+        except RequestError:
+            unfinished.clear()  # refused, so that none has run
+            raise
+        except EngineError as error:
+            raise self._as_unavailable(error) from None
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            self.metrics.observe_aborted(len(unfinished))
 
     def session(self, session_id: str) -> Session:
         """An open session, to be read; UnknownSessionError if there is none."""
         return self.engine.engine.sessions.get(session_id)
 
-    def _as_unavailable(self, error: Exception) -> Exception:
-        """An EngineError of a dead engine is another matter than one of a failed step."""
-        if isinstance(error, EngineError) and not self.engine.healthy:
-            return EngineUnavailableError(str(error))
-        return error
+    def _as_unavailable(self, error: EngineError) -> EngineError:
+        """The error of a dead engine is another matter than one of a failed step."""
+        return error if self.engine.healthy else EngineUnavailableError(str(error))

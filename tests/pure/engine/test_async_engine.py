@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Delta, Engine, Intake, load_tokenizer
+from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
 from quire.scheduling import SamplingParams, Scheduler, Step, StepResult
@@ -47,8 +47,8 @@ class SlowExecutor(FakeExecutor):
 
 async def collect(engine: AsyncEngine, request_id: str, tokens: int) -> list[int]:
     params = SamplingParams(max_tokens=tokens, seed=1)
-    deltas = engine.generate(request_id, PROMPT, params)
-    return [token async for delta in deltas for token in delta.token_ids]
+    steps = engine.generate({request_id: PROMPT}, params)
+    return [token async for deltas in steps for delta in deltas for token in delta.token_ids]
 
 
 async def idle(engine: AsyncEngine) -> None:
@@ -74,9 +74,9 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
-            deltas = engine.generate("r", PROMPT, SamplingParams(max_tokens=190))
-            assert isinstance(await anext(deltas), Delta)
-            await deltas.aclose()  # type: ignore[attr-defined]
+            steps = engine.generate({"r": PROMPT}, SamplingParams(max_tokens=190))
+            assert (await anext(steps))[0].first
+            await steps.aclose()
             await idle(engine)
 
     asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -165,11 +166,14 @@ def test_streams_over_an_engine_that_runs_ahead() -> None:
     expected = finish(alone)["b"].outputs[0].token_ids
     engine = make_engine()
 
+    pipeline(engine).fail = lambda called: time.sleep(0.002)  # time to take each step's tokens
+
     async def read(streams: AsyncEngine, name: str, most: int) -> list[int]:
         tokens: list[int] = []
-        async with aclosing(streams.generate(name, [1, 2, 3 + (name == "b")], LONG)) as deltas:
-            async for delta in deltas:
-                tokens += delta.token_ids
+        prompts = {name: [1, 2, 3 + (name == "b")]}
+        async with aclosing(streams.generate(prompts, LONG)) as steps:
+            async for deltas in steps:
+                tokens += [token for delta in deltas for token in delta.token_ids]
                 if len(tokens) >= most:
                     break  # as a client that hangs up
         return tokens
@@ -183,7 +187,7 @@ def test_streams_over_an_engine_that_runs_ahead() -> None:
             await asyncio.wait_for(streams.stop(), 10)
 
     left, whole = asyncio.run(serve())
-    assert len(left) == 7
+    assert 7 <= len(left) < 40
     assert whole == expected
     assert finish(engine) == {}
     assert pipeline(engine).num_ahead > 0
