@@ -16,4 +16,5 @@ packages='import sysconfig; print(sysconfig.get_path("purelib"))'
 # Python itself is not instrumented, so the runtimes must be loaded first; nor does it free all.
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-    "$environment/bin/python" -m pytest -q -p no:cacheprovider tests/torch/kernels
+    "$environment/bin/python" -m pytest -q -p no:cacheprovider --numprocesses auto \
+    --ignore-glob "*gpu*" tests/torch/kernels
