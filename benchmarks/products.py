@@ -41,10 +41,13 @@ class Form(NamedTuple):
     dtype: torch.dtype
 
 
+_FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
 def own(products: Products, path: str, weight: Tensor) -> Form:
     """By Quire's products."""
-    dtype = torch.float32 if path == "float32" else torch.bfloat16
-    if path in ("float32", "bfloat16"):
+    dtype = _FLOATS.get(path, torch.bfloat16)
+    if path in _FLOATS:
         packed = PackedWeight.from_floats(products, weight.to(dtype), None)
     elif path == "int4":
         group = next(size for size in (128, 64, 32) if weight.shape[1] % size == 0)
@@ -79,7 +82,7 @@ def library(path: str, weight: Tensor) -> Form:
     return Form(lambda x: multiply(x, packed, group, both), packed.nbytes + both.nbytes, half.dtype)
 
 
-OWN = ("bfloat16", "float32", "int8", "int4", "w8a8")
+OWN = (*_FLOATS, "int8", "int4", "w8a8")
 LIBRARY = ("linear", "onednn", "int8pack", "int4pack")
 
 

@@ -20,8 +20,9 @@ typedef uint8_t U8 __attribute__((vector_size(W)));
 
 Arithmetic arithmetic(const Product& p) {
   if (p.weight.rounds_rows) return Arithmetic::bytes;
-  bool pairs = has_bf16_products && p.dtype == DType::bfloat16;
-  return pairs && p.weight.format != Format::float32 ? Arithmetic::pairs : Arithmetic::floats;
+  bool pairs = has_bf16_products && p.dtype == DType::bfloat16 &&
+               p.weight.format != Format::float32 && p.weight.format != Format::float16;
+  return pairs ? Arithmetic::pairs : Arithmetic::floats;
 }
 
 QUIRE_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -337,6 +338,7 @@ void product(const Product& p) {
 #endif
   if (format == Format::float32) return run<Arithmetic::floats, Format::float32>(p);
   if (format == Format::bfloat16) return run<Arithmetic::floats, Format::bfloat16>(p);
+  if (format == Format::float16) return run<Arithmetic::floats, Format::float16>(p);
   if (format == Format::int8) return run<Arithmetic::floats, Format::int8>(p);
   run<Arithmetic::floats, Format::int4>(p);
 }

@@ -9,16 +9,18 @@ namespace quire {
 // lines of 16 lanes of four bytes; lane n of line l belongs to output n and holds, from the low end,
 // the weights of the inputs
 //   float32   l
-//   bfloat16  2 l, 2 l + 1
+//   bfloat16  2 l, 2 l + 1; float16 as well
 //   int8      4 l, 4 l + 2, 4 l + 1, 4 l + 3, each plus 128
 //   int4      8 l, 8 l + 2, 8 l + 4, 8 l + 6, 8 l + 1, 8 l + 3, 8 l + 5, 8 l + 7, each plus 8
 // so that the same bits of both halves belong to neighbouring inputs. Whole lines and panels are
 // filled with zeros (of int8 and int4: with 128 and 8).
-enum class Format : int { float32 = 0, bfloat16 = 1, int8 = 2, int4 = 3 };
+enum class Format : int { float32 = 0, bfloat16 = 1, int8 = 2, int4 = 3, float16 = 4 };
 
 constexpr int panel_width = 16;
 constexpr int line_bytes = 64;
-constexpr int inputs_per_line(Format format) { return 1 << int(format); }
+constexpr int inputs_per_line(Format format) {
+  return format == Format::float16 ? 2 : 1 << int(format);
+}
 
 struct Packed {
   Format format;

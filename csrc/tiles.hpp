@@ -21,6 +21,11 @@ template <Format format>
 QUIRE_INLINE F decode(U lanes, int j) {
   if constexpr (format == Format::float32) return (F)lanes;
   if constexpr (format == Format::bfloat16) return (F)(j ? lanes & 0xffff0000u : lanes << 16);
+  if constexpr (format == Format::float16) {
+    f16 halves[W];
+    narrow_16(halves, j ? lanes >> 16 : lanes);
+    return load(halves);
+  }
   // A float from 2^23 on holds a whole number in its last bits.
   if constexpr (format == Format::int8) {
     return (F)(((lanes >> (8 * (j / 2) + 16 * (j % 2))) & 0xffu) | 0x4b000000u) - 8388736.0f;
@@ -43,7 +48,7 @@ QUIRE_INLINE __m512bh look_up(U lanes, int bit) {
 // The weights of inputs 2 j and 2 j + 1 of a line.
 template <Format format>
 QUIRE_INLINE __m512bh decode_pairs(U lanes, int j) {
-  static_assert(format != Format::float32);
+  static_assert(format != Format::float32 && format != Format::float16);
   if constexpr (format == Format::bfloat16) return (__m512bh)lanes;
   if constexpr (format == Format::int8) {
     U even = (U)decode<format>(lanes, 2 * j), odd = (U)decode<format>(lanes, 2 * j + 1);

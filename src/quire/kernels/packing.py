@@ -1,7 +1,7 @@
 """Weights in the order in which the C++ products read them (csrc/products.hpp).
 
 Outputs come in panels of 16; a panel is lines of 16 lanes of four bytes, one lane an output. A lane
-holds one input in float32, two in bfloat16, four in int8 or eight in int4. Panels are even in
+holds one input in float32, two in 16 bits, four in int8 or eight in int4. Panels are even in
 number, and what they have beyond the weights stands for zeros.
 """
 
@@ -23,11 +23,12 @@ class Format(Enum):
     bfloat16 = 1
     int8 = 2
     int4 = 3
+    float16 = 4
 
     @property
     def inputs_per_line(self) -> int:
         """Weights in a lane."""
-        return 1 << int(self.value)
+        return 2 if self is Format.float16 else 1 << int(self.value)
 
 
 Allocate = Callable[[tuple[int, ...]], Tensor]  # an int32 tensor of that shape
@@ -37,7 +38,11 @@ def _allocate(shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=torch.int32)
 
 
-FLOAT_FORMATS = {torch.float32: Format.float32, torch.bfloat16: Format.bfloat16}
+FLOAT_FORMATS = {
+    torch.float32: Format.float32,
+    torch.bfloat16: Format.bfloat16,
+    torch.float16: Format.float16,
+}
 
 # Where in a lane, in bits, the weights of a line's inputs are.
 _BITS = {Format.int8: (0, 16, 8, 24), Format.int4: (0, 16, 4, 20, 8, 24, 12, 28)}
@@ -49,7 +54,7 @@ def num_panels(outputs: int) -> int:
 
 
 def pack_floats(weight: Tensor, allocate: Allocate = _allocate) -> Tensor:
-    """weight [out, in] float32 or bfloat16 -> lines [panels, lines, 16] int32."""
+    """weight [out, in] of a type in ``FLOAT_FORMATS`` -> lines [panels, lines, 16] int32."""
     outputs, inputs = weight.shape
     pad_inputs = inputs % FLOAT_FORMATS[weight.dtype].inputs_per_line
     if pad_inputs:
@@ -99,10 +104,9 @@ def panel_values(values: Tensor, fill: float = 0) -> Tensor:
 def unpack_rows(lines: Tensor, form: Format, outputs: Tensor, inputs: int) -> Tensor:
     """The weights of some outputs, ids [n]: floats in their type, or codes uint8: [n, inputs]."""
     lanes = lines[outputs // PANEL, :, outputs % PANEL]  # [n, lines]
-    if form is Format.float32:
-        return lanes.view(torch.float32)[:, :inputs]
-    if form is Format.bfloat16:
-        return lanes.view(torch.bfloat16)[:, :inputs]
+    for dtype, float_form in FLOAT_FORMATS.items():
+        if form is float_form:
+            return lanes.view(dtype)[:, :inputs]
     return _codes(lanes, _BITS[form], 32 // form.inputs_per_line)[:, :inputs]
 
 

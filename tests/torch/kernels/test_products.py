@@ -67,12 +67,20 @@ def bias_of(outputs: int) -> Tensor | None:
 
 @with_types
 @pytest.mark.parametrize("shape", (*SHAPES, *ODD_INPUTS), ids=str)
-@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weight_dtype", DTYPES, ids=str)
 def test_floats(
     products: Products, shape: tuple[int, int], weight_dtype: torch.dtype, dtype: torch.dtype
 ) -> None:
     weight, bias = torch.randn(shape).to(weight_dtype), bias_of(shape[0])
     check(PackedWeight.from_floats(products, weight, bias), weight, bias, dtype)
+
+
+def test_every_number_of_float16(products: Products) -> None:
+    """Small ones without a leading bit as well."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+    weight = torch.where(numbers.isfinite(), numbers, 0).view(-1, 64)
+    packed = PackedWeight.from_floats(products, weight, None)
+    assert torch.equal(packed(torch.eye(64, dtype=torch.float16)), weight.T)
 
 
 @with_types
@@ -179,7 +187,8 @@ def test_columns_of_x_may_be_strided(products: Products) -> None:
 @pytest.mark.parametrize("shape", [(1, 8), (33, 16), (300, 72)], ids=str)
 def test_rows_can_be_read_back(shape: tuple[int, int]) -> None:
     ids = torch.randint(shape[0], (7,))
-    for weight in (torch.randn(shape), torch.randn(shape).bfloat16()):
+    for dtype in DTYPES:
+        weight = torch.randn(shape).to(dtype)
         form = Format[str(weight.dtype).removeprefix("torch.")]
         assert torch.equal(unpack_rows(pack_floats(weight), form, ids, shape[1]), weight[ids])
     for form, largest in ((Format.int8, 256), (Format.int4, 16)):
