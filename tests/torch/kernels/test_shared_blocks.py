@@ -69,6 +69,28 @@ class Shared(NamedTuple):
     value: Tensor
 
 
+def lay_out(members: list[Member], block_size: int) -> tuple[list[list[int]], list[int], int]:
+    """Block table and context of each member, and how many blocks there are, in random order."""
+    num_blocks = 6000 // block_size + 100
+    free = random.Random(1).sample(range(num_blocks), num_blocks)
+
+    def take(blocks: int) -> list[int]:
+        return [free.pop() for _ in range(blocks)]
+
+    runs: dict[str, list[int]] = {}  # other blocks in another place: keys depend on what is before
+    tables, contexts = [], []
+    for member in members:
+        shared: list[int] = []
+        for end in range(1, len(member.runs) + 1):
+            path = member.runs[:end]
+            if path not in runs:
+                runs[path] = take(RUNS[path[-1]] // block_size)
+            shared += runs[path]
+        tables.append(shared + take(-(-member.own // block_size)))
+        contexts.append(len(shared) * block_size + member.own)
+    return tables, contexts, num_blocks
+
+
 def make(
     members: list[Member],
     dtype: torch.dtype,
@@ -77,76 +99,37 @@ def make(
     dim: int,
     block_size: int,
 ) -> Shared:
-    generator = torch.Generator().manual_seed(1)
-    free = list(range(6000 // block_size + 100))
-    random.Random(1).shuffle(free)
-
-    def take(tokens: int) -> list[int]:
-        return [free.pop() for _ in range(tokens)]
-
-    # A run is other blocks in another place: its keys depend on what is before it.
-    runs: dict[str, list[int]] = {}
-    num_blocks = len(free)
-    for member in members:
-        for end in range(1, len(member.runs) + 1):
-            path = member.runs[:end]
-            if path not in runs:
-                runs[path] = take(RUNS[path[-1]] // block_size)
-    tables, contexts = [], []
-    for member in members:
-        shared = [
-            block for end in range(len(member.runs)) for block in runs[member.runs[: end + 1]]
-        ]
-        tables.append(shared + take(-(-member.own // block_size)))
-        contexts.append(len(shared) * block_size + member.own)
-    shape = (num_blocks, heads[1], block_size)
-    parts = []
-    for _ in range(2):
-        pool = torch.randn((*shape, dim), generator=generator)
-        parts.append((pool * 40).round().clamp(-127, 127) if kv_dtype == torch.int8 else pool)
-    scales = [torch.rand(shape, generator=generator) / 40 for _ in range(2)]
-    slots: list[int] = []
-    for member, table, context in zip(members, tables, contexts, strict=True):
-        places = [table[p // block_size] * block_size + p % block_size for p in range(context)]
-        slots += places[context - member.new :]
-        for place in range(context, len(table) * block_size):
-            poison(parts, scales, table[place // block_size], place % block_size, kv_dtype)
-    for slot in slots:
-        poison(parts, scales, slot // block_size, slot % block_size, kv_dtype)
-    width = max(map(len, tables))
-    starts = [0]
-    for member in members:
-        starts.append(starts[-1] + member.new)
+    tables, contexts, num_blocks = lay_out(members, block_size)
+    spans = [torch.arange(c - m.new, c) for m, c in zip(members, contexts, strict=True)]
+    width, starts = max(map(len, tables)), [0]
+    for span in spans:
+        starts.append(starts[-1] + len(span))
     lens = torch.tensor(contexts)
-    batch = AttentionBatch(
-        positions=torch.cat(
-            [torch.arange(c - m.new, c) for m, c in zip(members, contexts, strict=True)]
-        ),
-        query_starts=tuple(starts),
-        context_lens=lens,
-        prompt_lens=lens,
-        lanes=(
-            LaneTables(
-                torch.tensor(slots),
-                torch.tensor([table + [0] * (width - len(table)) for table in tables]),
-                torch.zeros(len(tables), dtype=torch.int64),
-            ),
-        ),
-        block_size=block_size,
+    padded = torch.tensor([table + [0] * (width - len(table)) for table in tables])
+    slots = torch.cat(
+        [
+            padded[number, span // block_size] * block_size + span % block_size
+            for number, span in enumerate(spans)
+        ]
     )
-    kept = scales if kv_dtype == torch.int8 else []
-    query = torch.randn(starts[-1], heads[0], dim, generator=generator).to(dtype)
-    key, value = torch.randn(2, starts[-1], heads[1], dim, generator=generator).to(dtype)
-    return Shared(
-        batch, LayerKV(*(part.to(kv_dtype) for part in parts), 0, *kept), query, key, value
-    )
-
-
-def poison(
-    parts: list[Tensor], scales: list[Tensor], block: int, offset: int, kv_dtype: torch.dtype
-) -> None:
-    for pool in scales if kv_dtype == torch.int8 else parts:
-        pool[block, :, offset] = torch.nan
+    generator = torch.Generator().manual_seed(1)
+    rows = (num_blocks, heads[1], block_size)
+    pools = [torch.randn((*rows, dim), generator=generator) for _ in range(2)]
+    scales = [torch.rand(rows, generator=generator) / 40 for _ in range(2)]
+    scaled = kv_dtype == torch.int8
+    if scaled:
+        pools = [(pool * 40).round().clamp(-127, 127) for pool in pools]
+    for number, context in enumerate(contexts):  # what is new, and what lies beyond it
+        beyond = torch.arange(context - members[number].new, len(tables[number]) * block_size)
+        for part in scales if scaled else pools:
+            part[padded[number, beyond // block_size], :, beyond % block_size] = torch.nan
+    tokens = starts[-1]
+    query = torch.randn(tokens, heads[0], dim, generator=generator).to(dtype)
+    key, value = torch.randn(2, tokens, heads[1], dim, generator=generator).to(dtype)
+    lane = LaneTables(slots, padded, torch.zeros(len(tables), dtype=torch.int64))
+    batch = AttentionBatch(torch.cat(spans), tuple(starts), lens, lens, (lane,), block_size)
+    kv = LayerKV(*(pool.to(kv_dtype) for pool in pools), 0, *(scales if scaled else ()))
+    return Shared(batch, kv, query, key, value)
 
 
 def plain(case: Shared, scale: float) -> Tensor:
