@@ -1,6 +1,7 @@
 #include "sharing.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire {
 

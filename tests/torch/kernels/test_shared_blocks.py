@@ -186,3 +186,23 @@ def test_each_sequence_attends_to_its_own(
             assert (found.double() - expected).abs().max() < TOLERANCE[dtype]
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("run", "together"), [("a", True), ("d", False)])
+def test_long_runs_are_attended_together(run: str, together: bool) -> None:
+    """What is attended apart is kept in the workspace until it is put together."""
+
+    def workspace(members: list[Member]) -> int:
+        case = make(members, torch.float32, torch.float32, (9, 3), 64, 16)
+        kernels, before = CPUKernels(), torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            plan, spec = kernels.plan(case.batch), AttentionSpec(0.1)
+            kernels.attend(case.query, case.key, case.value, case.kv, spec, plan)
+        finally:
+            torch.set_num_threads(before)
+        return kernels.workspace_bytes
+
+    shared = workspace([Member(run, 3), Member(run, 20)])
+    alone = workspace([Member(run, 3), Member("", RUNS[run] // 16 * 16 + 20)])
+    assert (shared > alone) is together
