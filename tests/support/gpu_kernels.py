@@ -36,7 +36,7 @@ def triton_kernels() -> Kernels:
     from quire.kernels.gpu.kernels import GPUKernels
     from quire.kernels.gpu.tiles import Tile, Tiles
 
-    tiles = Tiles(Tile(16, 16, 4, 2), Tile(32, 32, 4, 2), 32)
+    tiles = Tiles(Tile(16, 16, 4, 2, 4), Tile(32, 32, 4, 2, 4), 32)
     if INTERPRETED:
         _mend_the_interpreter()
         return GPUKernels((9, 0), 16, tiles)

@@ -108,7 +108,7 @@ class Rotation(NamedTuple):
 class AttentionSpec:
     """What distinguishes one attention layer from another, beyond its shapes."""
 
-    scale: float
+    scale: float  # positive
     window: int | None = None  # a token sees itself and the window - 1 tokens before it
     sinks: int = 0  # and the first so many tokens of its sequence
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from quire.kernels.gpu.support import check_cache_dtype, check_device, check_mod
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
 from quire.kernels.ops import AttentionSpec, KVShape, LaneTables, LayerKV
 from quire.kernels.reference import ReferenceKernels
-from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.gpu_kernels import DTYPES, INTERPRETED, TRITON, triton_kernels
 from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
 
 needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
@@ -41,7 +42,7 @@ def test_every_query_meets_every_key_it_sees_once(
     from quire.kernels.gpu.work import GPUPlan
 
     batch, _ = make_batch([(before + new, new) for before, new in before_and_new])
-    tiles = Tiles(Tile(16, 16, 4, 2), Tile(16, 16, 4, 2), 16, 1)
+    tiles = Tiles(Tile(16, 16, 4, 2, 1), Tile(16, 16, 4, 2, 1), 16)
     group = 2
     met: dict[tuple[int, int], list[int]] = {}
     for work in GPUPlan(batch, programs).work(4 * group, 4, window, tiles):
@@ -102,24 +103,29 @@ def test_sequences_that_pad_a_batch_change_nothing() -> None:
 @needs_interpreter
 @pytest.mark.parametrize("capability", [(9, 0), (8, 0), (8, 9)])
 @pytest.mark.parametrize("dim", [64, 96, 256])
-def test_the_sizes_of_each_device_give_the_same(capability: tuple[int, int], dim: int) -> None:
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+def test_the_sizes_of_each_device_give_the_same(
+    capability: tuple[int, int], dim: int, dtype: torch.dtype, error: float
+) -> None:
     from quire.kernels.gpu.kernels import GPUKernels
 
+    triton_kernels()  # mends the interpreter
     batch, num_blocks = make_batch([(300, 1), (40, 33), (1, 1)])
-    new = make_new(batch, 4, 1, dim)
+    new = [x.to(dtype) for x in make_new(batch, 4, 1, dim)]
     kv = make_kv(num_blocks, 1, dim)
+    kv = LayerKV(kv.keys.to(dtype), kv.values.to(dtype))
     spec = AttentionSpec(dim**-0.5)
     results = []
     for kernels in (GPUKernels(capability, 4), ReferenceKernels()):
         own = LayerKV(kv.keys.clone(), kv.values.clone())
         results.append(kernels.attend(*new, own, spec, kernels.plan(batch)))  # type: ignore[arg-type]
-    assert (results[0] - results[1]).abs().max() < 1e-5
+    assert (results[0] - results[1]).abs().max() < error
 
 
 def test_every_key_that_is_allowed_has_its_tiles() -> None:
     for capability in ((8, 0), (8, 6), (8, 9), (9, 0), (12, 0)):
-        for key_bytes in (16 * 2, 64 * 2, 128 * 2, 128 * 4, 256 * 4):
-            tiles = choose_tiles(capability, key_bytes)
+        for dtype, dim in product(DTYPES, (16, 64, 128, 256)):
+            tiles = choose_tiles(capability, dtype, dim)
             for tile in tiles[:2]:
                 assert tile.rows >= 16 and tile.columns >= 16
                 assert tiles.least_segment % tile.columns == 0

@@ -90,7 +90,7 @@ class GPUKernels(OperationWise):
         shape = _Shape.of(query, kv)
         queries = _store(query, key, value, kv, spec, plan, rotation, shape)
         out = query.new_empty(*query.shape[:2], shape.DV)
-        tiles = self._tiles or choose_tiles(self._capability, shape.DK_PAD * query.dtype.itemsize)
+        tiles = self._tiles or choose_tiles(self._capability, query.dtype, shape.DK_PAD)
         for work in plan.work(shape.HEADS, shape.KV_HEADS, spec.window, tiles):
             _attend(*queries, out, kv, spec, plan, work, shape)
         return out

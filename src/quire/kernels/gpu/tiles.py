@@ -1,13 +1,17 @@
 """Sizes in which attention is computed, by family of device.
 
-A program's tiles of keys and values wait in shared memory, ``stages`` deep; their size is bounded
-by what a processor has of it: 227 KiB on H100 and H200, 163 on A100, 99 on L4 and other cards.
+A program's tiles of keys and values wait in shared memory: 227 KiB of a processor's on H100 and
+H200, 163 on A100, 99 on L4 and other cards. ``stages`` is the compiler's number of loop rounds
+under way. Blocks are looked up two rounds ahead, so five stages fetch keys and values two rounds
+ahead of the one that is computed; with three, nothing would be fetched while a round is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+
+import torch
 
 
 class Tile(NamedTuple):
@@ -17,6 +21,10 @@ class Tile(NamedTuple):
     columns: int  # keys; the same
     warps: int
     stages: int
+    # Where there are fewer tiles, keys are cut into so many segments for each processor. Of small
+    # tiles several times as many as run at once: then those that end last leave others idle for
+    # a short time only. What large tiles leave to be merged costs more than that.
+    programs: int
 
 
 class Tiles(NamedTuple):
@@ -25,36 +33,38 @@ class Tiles(NamedTuple):
     single: Tile  # for sequences with one new token, whose rows are the heads of a group
     several: Tile
     least_segment: int = 256  # keys that are worth a program of their own; multiple of columns
-    programs_per_processor: int = 4  # that keep it busy when there is little work
 
 
-# By the most bytes that a key may have, padded to a power of two.
+# By the most dimensions that a key may have, padded to a power of two.
 Table = Mapping[int, Tiles]
 
 _HOPPER: Table = {
-    128: Tiles(Tile(16, 128, 4, 3), Tile(128, 64, 8, 3)),
-    256: Tiles(Tile(16, 64, 4, 3), Tile(128, 64, 8, 3)),
-    512: Tiles(Tile(16, 32, 4, 3), Tile(64, 32, 4, 2)),
-    1024: Tiles(Tile(16, 16, 4, 2), Tile(32, 16, 4, 2)),
+    64: Tiles(Tile(16, 128, 4, 5, 12), Tile(128, 64, 4, 5, 2)),
+    128: Tiles(Tile(16, 64, 4, 5, 12), Tile(128, 64, 8, 5, 2)),
+    256: Tiles(Tile(16, 32, 4, 5, 12), Tile(128, 32, 8, 5, 2)),
 }
 _AMPERE: Table = {
-    128: Tiles(Tile(16, 128, 4, 3), Tile(128, 64, 8, 2)),
-    256: Tiles(Tile(16, 64, 4, 3), Tile(128, 32, 8, 3)),
-    512: Tiles(Tile(16, 32, 4, 3), Tile(64, 32, 4, 2)),
-    1024: Tiles(Tile(16, 16, 4, 2), Tile(32, 16, 4, 2)),
+    64: Tiles(Tile(16, 64, 4, 5, 12), Tile(64, 64, 4, 5, 2)),
+    128: Tiles(Tile(16, 32, 4, 5, 12), Tile(128, 32, 8, 5, 2)),
+    256: Tiles(Tile(16, 32, 4, 5, 12), Tile(64, 32, 8, 5, 2)),
 }
 _SMALL: Table = {  # little shared memory
-    128: Tiles(Tile(16, 64, 4, 3), Tile(64, 64, 4, 2)),
-    256: Tiles(Tile(16, 32, 4, 3), Tile(64, 32, 4, 2)),
-    512: Tiles(Tile(16, 32, 4, 2), Tile(32, 32, 4, 2)),
-    1024: Tiles(Tile(16, 16, 4, 2), Tile(16, 16, 4, 2)),
+    64: Tiles(Tile(16, 64, 4, 5, 12), Tile(64, 64, 4, 5, 2)),
+    128: Tiles(Tile(16, 32, 4, 5, 12), Tile(128, 32, 8, 5, 2)),
+    256: Tiles(Tile(16, 16, 4, 5, 12), Tile(32, 32, 4, 5, 2)),
+}
+# Multiplied without tensor cores, on every device: larger tiles do not fit in registers.
+_FLOAT32: Table = {
+    64: Tiles(Tile(16, 32, 4, 5, 12), Tile(32, 32, 8, 5, 2)),
+    128: Tiles(Tile(16, 16, 4, 5, 12), Tile(32, 16, 8, 5, 2)),
+    256: Tiles(Tile(16, 16, 8, 5, 12), Tile(16, 16, 8, 5, 2)),
 }
 
 # By compute capability: H100 and H200; A100; L4. All others do with little.
 _FAMILIES: Mapping[tuple[int, int], Table] = {(9, 0): _HOPPER, (8, 0): _AMPERE, (8, 9): _SMALL}
 
 
-def choose_tiles(capability: tuple[int, int], key_bytes: int) -> Tiles:
-    """For keys of ``key_bytes``, padded, on a device of that compute capability."""
-    table = _FAMILIES.get(capability, _SMALL)
-    return table[min(most for most in table if key_bytes <= most)]
+def choose_tiles(capability: tuple[int, int], dtype: torch.dtype, dim: int) -> Tiles:
+    """For queries of ``dtype`` and padded dimension ``dim`` on a device of that capability."""
+    table = _FLOAT32 if dtype == torch.float32 else _FAMILIES.get(capability, _SMALL)
+    return table[min(most for most in table if dim <= most)]

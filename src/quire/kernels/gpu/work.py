@@ -63,7 +63,7 @@ class GPUPlan:
             return None
         tile = geometry.tiles.single
         tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
-        return self._list(geometry, tile, 1, count, self._most_segments(geometry))
+        return self._list(geometry, tile, 1, count, self._most_segments(geometry, tile))
 
     def _several(self, geometry: _Geometry) -> Work | None:
         tile = geometry.tiles.several
@@ -72,14 +72,13 @@ class GPUPlan:
         count = sum(-(-new // tokens) for new in self._new if new > 1)
         if not count:
             return None
-        most = self._most_segments(geometry)
+        most = self._most_segments(geometry, tile)
         # Tiles that fill the device by themselves are not split: parts of many rows are large.
         return self._list(geometry, tile, tokens, count, most if count < most else 0)
 
-    def _most_segments(self, geometry: _Geometry) -> int:
+    def _most_segments(self, geometry: _Geometry, tile: Tile) -> int:
         """So many segments, for each key head, fill the device."""
-        programs = self._num_processors * geometry.tiles.programs_per_processor
-        return -(-programs // geometry.kv_heads)
+        return -(-self._num_processors * tile.programs // geometry.kv_heads)
 
     def _list(
         self, geometry: _Geometry, tile: Tile, tokens: int, num_tiles: int, most_segments: int

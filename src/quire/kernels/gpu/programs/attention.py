@@ -43,7 +43,7 @@ def _store_rows(base, places, x, inside, D: tl.constexpr, D_PAD: tl.constexpr):
 @triton.jit
 def _sweep(
     total,  # [ROWS, DV_PAD] float32: values seen so far, weighted
-    peak,  # [ROWS] float32: their highest score, in base two
+    peak,  # [ROWS] float32: their highest score
     mass,  # [ROWS] float32: their weight
     query,  # [ROWS, DK_PAD]
     positions,  # [ROWS] of the queries
@@ -56,7 +56,8 @@ def _sweep(
     dropped,
     num_sink_blocks,
     kv_head,
-    scale,
+    unit,
+    inner,
     softcap,
     window,
     first,
@@ -87,12 +88,11 @@ def _sweep(
         if key_scales is not None:
             key = key.to(tl.float32)  # no type of a cache is wider, or loses by it
         key = key.to(query.dtype)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if key_scales is not None:
             scores *= tl.load(key_scales + places, mask=inside, other=0.0)[None, :]
         if SOFTCAP:
-            scores = softcap * tanh(scores / softcap)
-        scores *= _LOG2_E
+            scores = softcap * tanh(scores * inner)
         if MASKED:
             if BEYOND:
                 seen = key_positions[None, :] <= positions[:, None] - window
@@ -103,8 +103,8 @@ def _sweep(
         higher = tl.maximum(peak, tl.max(scores, axis=1))
         # Where nothing was seen yet, any number will do in place of minus infinity.
         level = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp2(scores - level[:, None])
-        fade = tl.exp2(peak - level)
+        weights = tl.exp2(scores * unit - (level * unit)[:, None])
+        fade = tl.exp2((peak - level) * unit)
         mass = mass * fade + tl.sum(weights, axis=1)
         value = _load_rows(values, places, inside, DV, DV_PAD, MASKED)
         if value_scales is not None:
@@ -131,7 +131,7 @@ def attend(
     value_scales,
     out,  # [T, H, DV]
     parts,  # [items, KV_HEADS, ROWS, DV] float32
-    stats,  # [items, KV_HEADS, ROWS, 2] float32: peak and mass
+    stats,  # [items, KV_HEADS, ROWS, 2] float32: peak, in base two, and mass
     items,
     starts,
     contexts,
@@ -140,7 +140,7 @@ def attend(
     column_stride,
     num_dropped,
     num_sink_blocks,
-    scale,
+    scale,  # positive
     softcap,
     window,
     num_sinks,
@@ -183,6 +183,9 @@ def attend(
     total = tl.zeros((ROWS, DV_PAD), tl.float32)
     peak = tl.full((ROWS,), -float("inf"), tl.float32)
     mass = tl.zeros((ROWS,), tl.float32)
+    # Scores are left as the products are until they are exponents of two.
+    unit = (1.0 if SOFTCAP else scale) * _LOG2_E
+    inner = scale / softcap if SOFTCAP else 0.0
     if SINKS:
         newest = tl.minimum(oldest + TILE, context) - 1
         beyond = tl.where(index == 0, tl.minimum(num_sinks, newest - window + 1), 0)
@@ -190,7 +193,7 @@ def attend(
         total, peak, mass = _sweep(
             total, peak, mass, far, positions, keys, values, key_scales, value_scales,
             table, column_stride, dropped, num_sink_blocks, kv_head,
-            scale, softcap, window, 0, beyond,
+            unit, inner, softcap, window, 0, beyond,
             KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
         )  # fmt: skip
     near = _load_rows(query, heads, real, DK, DK_PAD, True)
@@ -202,13 +205,13 @@ def attend(
         total, peak, mass = _sweep(
             total, peak, mass, near, positions, keys, values, key_scales, value_scales,
             table, column_stride, dropped, num_sink_blocks, kv_head,
-            scale, softcap, window, first, plain_last,
+            unit, inner, softcap, window, first, plain_last,
             KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, False,
         )  # fmt: skip
     total, peak, mass = _sweep(
         total, peak, mass, near, positions, keys, values, key_scales, value_scales,
         table, column_stride, dropped, num_sink_blocks, kv_head,
-        scale, softcap, window, plain_last, last,
+        unit, inner, softcap, window, plain_last, last,
         KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, True,
     )  # fmt: skip
 
@@ -219,7 +222,7 @@ def attend(
     else:
         own = (number.to(tl.int64) * KV_HEADS + kv_head) * ROWS + rows
         _store_rows(parts, own, total, real, DV, DV_PAD)
-        tl.store(stats + own * 2, peak, mask=real)
+        tl.store(stats + own * 2, peak * unit, mask=real)
         tl.store(stats + own * 2 + 1, mass, mask=real)
 
 

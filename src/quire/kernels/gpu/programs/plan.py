@@ -53,22 +53,27 @@ def list_items(
     is_own = seqs == own
     num_items = tl.sum(tl.where(is_own, counts, 0), axis=0)
     own_segments = tl.maximum(tl.sum(tl.where(is_own, segments, 0), axis=0), 1)
+    own_tiles = tl.sum(tl.where(is_own, tiles, 0), axis=0)
     own_new = tl.sum(tl.where(is_own, new, 0), axis=0)
     own_context = tl.sum(tl.where(is_own, context, 0), axis=0)
+    # A tile's segments are alike, rather than the last one what the others leave.
+    own_span = tl.sum(tl.where(is_own, spans, 0), axis=0)
+    own_segment = tl.cdiv(tl.cdiv(own_span, own_segments), COLUMNS) * COLUMNS
     if own == num_seqs:
         num_items = capacity - first_item
     for done in range(0, num_items, CHUNK):
         item = done + tl.arange(0, CHUNK)
-        tile, index = item // own_segments, item % own_segments
+        # Later tiles see more keys: they come first, so that none of them is left for the end.
+        tile, index = own_tiles - 1 - item // own_segments, item % own_segments
         oldest_query = own_context - own_new + tile * TILE
         end = tl.minimum(oldest_query + TILE, own_context)
-        first = tl.maximum(oldest_query - window + 1, 0) + index * segment
+        first = tl.maximum(oldest_query - window + 1, 0) + index * own_segment
         place = items + (first_item + item) * FIELDS
         mask = item < num_items
         none = own == num_seqs
         tl.store(place, tl.where(none, -1, own), mask=mask)
         tl.store(place + 1, tile, mask=mask)
         tl.store(place + 2, first, mask=mask)
-        tl.store(place + 3, tl.minimum(first + segment, end), mask=mask)
+        tl.store(place + 3, tl.minimum(first + own_segment, end), mask=mask)
         tl.store(place + 4, index, mask=mask)
         tl.store(place + 5, tl.where(none, 1, own_segments), mask=mask)
