@@ -143,14 +143,14 @@ def tune(capability: tuple[int, int], num_processors: int) -> None:
     from quire.kernels.gpu.kernels import GPUKernels
     from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
 
-    known = choose_tiles(capability, DIM * 2)
+    known = choose_tiles(capability, torch.bfloat16, DIM)
     decodes, prefill = paged_batch([4096] * 64, 1), paged_batch([8192], 8192)
-    for name, rows, (batch, kv) in (
-        ("single", (16,), decodes),
-        ("several", (64, 128), prefill),
+    for name, choices, (batch, kv) in (
+        ("single", product((16,), (32, 64, 128), (1, 2, 4), (3, 5, 7), (4, 8, 12, 24)), decodes),
+        ("several", product((64, 128), (32, 64, 128), (4, 8), (3, 5, 7), (2,)), prefill),
     ):
         works: dict[str, Work] = {}
-        for choice in product(rows, (32, 64, 128), (4, 8), (2, 3, 4, 5)):
+        for choice in choices:
             tiles: Tiles = known._replace(**{name: Tile(*choice)})
             try:
                 works[str(Tile(*choice))] = paged(

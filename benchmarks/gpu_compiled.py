@@ -1,7 +1,8 @@
 """What the GPU kernels are compiled to, for GPUs that need not be there.
 
-    python benchmarks/gpu_compiled.py           # attention, a table
-    python benchmarks/gpu_compiled.py --json    # every launch, a line each
+    python benchmarks/gpu_compiled.py                  # attention, a table
+    python benchmarks/gpu_compiled.py --device A100    # for one of H100 (and H200), A100, L4
+    python benchmarks/gpu_compiled.py --json           # every launch, a line each
 
 A program's registers and shared memory bound how many of them a processor runs at once, and with
 the rounds of keys and values that are fetched ahead how many bytes are under way; what it spills
@@ -61,7 +62,7 @@ class Processor(NamedTuple):
 
 
 PROCESSORS = {
-    (9, 0): Processor("H100, H200", 233_472, 64),
+    (9, 0): Processor("H100", 233_472, 64),
     (8, 0): Processor("A100", 167_936, 64),
     (8, 9): Processor("L4", 102_400, 48),
 }
@@ -221,9 +222,11 @@ def measure(case: Case, launch: Launch) -> dict[str, Any]:
     }
 
 
-def launches_of(chosen: Iterable[Case]) -> Iterator[dict[str, Any]]:
+def launches_of(device: str | None) -> Iterator[dict[str, Any]]:
+    """All that is launched on the devices of that name, or on all."""
     launches: list[Launch] = []
     catch_launches(launches)
+    chosen = (case for case in cases() if device in (None, PROCESSORS[case.capability].name))
     for number, case in enumerate(chosen):
         launches.clear()
         kernels = GPUKernels(case.capability, 132)
@@ -255,12 +258,16 @@ def show(found: Iterable[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [processor.name for processor in PROCESSORS.values()]
+    parser.add_argument("--device", choices=names, help="(default: all)")
     parser.add_argument("--json", action="store_true", help="every launch, a line each")
-    if parser.parse_args().json:
-        for one in launches_of(cases()):
+    arguments = parser.parse_args()
+    found = launches_of(arguments.device)
+    if arguments.json:
+        for one in found:
             print(json.dumps(one), flush=True)
     else:
-        show(launches_of(cases()))
+        show(found)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The GPU kernels compile for GPUs that are not here, and fit in their shared memory."""
+"""The GPU kernels compile for GPUs that are not here, fit there, and fetch ahead."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from support import gpu_kernels
 from support.gpu_kernels import TRITON
 
-# Bytes of shared memory that a program may have, by compute capability (CUDA programming guide).
-SHARED_MEMORY = {(9, 0): 232_448, (8, 0): 166_912, (8, 9): 101_376}
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "gpu_compiled.py"
+# Bytes of shared memory that a program may have (CUDA programming guide).
+SHARED_MEMORY = {"H100": 232_448, "A100": 166_912, "L4": 101_376}
 PROGRAMS = {"list_items", "store", "attend", "merge", "norm", "activate", "copy_blocks"}
+FEW_BYTES = 16  # that a thread may keep outside its registers
 
 
 @pytest.mark.skipif(not TRITON, reason="Triton is not installed")
-def test_every_launch_compiles_and_fits() -> None:
-    support = Path(gpu_kernels.__file__).parent
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONWARNINGS": "ignore"}
+@pytest.mark.parametrize("device", SHARED_MEMORY)
+def test_every_launch_compiles_and_fits(device: str) -> None:
     run = subprocess.run(
-        [sys.executable, str(support / "compiled_launches.py")],
+        [sys.executable, str(SCRIPT), "--json", "--device", device],
         capture_output=True,
         text=True,
-        env=environment,
+        env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONWARNINGS": "ignore"},
     )
     assert run.returncode == 0, run.stderr
     launches = [json.loads(line) for line in run.stdout.splitlines()]
     assert {launch["program"] for launch in launches} == PROGRAMS
     for launch in launches:
-        assert launch["shared"] <= SHARED_MEMORY[tuple(launch["capability"])], launch
+        assert launch["shared"] <= SHARED_MEMORY[device], launch
+        assert launch["spilled"] <= FEW_BYTES, launch
+        if launch["program"] == "attend":
+            assert launch["at_once"] > 0, launch
+            assert launch["copies_ahead"] > 0, launch
