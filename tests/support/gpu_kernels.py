@@ -22,6 +22,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
 )
+from support.memory_watch import watch_interpreter
 
 __all__ = ["DTYPES", "TRITON", "ByWayOfTheGPU", "triton_kernels"]
 
@@ -141,6 +142,7 @@ def _mend_the_interpreter() -> None:
         wide = (cast(x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x for x in (a, b))
         return multiply(*wide, *rest)
 
+    watch_interpreter()
     builder.cast_impl = builder.create_fp_to_fp = rounded
     builder.create_dot = create_dot
     run = interpreter.GridExecutor.__call__
