@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from quire.errors import ConfigError
+from quire.execution.gpu.pinned import swap_memory
 from quire.execution.kv_cache import SCALE, is_scaled
 from quire.execution.lanes import Lane
 from quire.kernels.gpu.moves import BlockMover, Route
@@ -75,7 +75,7 @@ class DeviceKVCache:
         movers = {MoveKind.COPY: BlockMover(routes, device, same_pool=True)}
         if lane.num_host_blocks:
             block_bytes = sum(route.size for route in routes)
-            host = _pinned(lane.num_host_blocks, block_bytes, device)
+            host = swap_memory(lane.num_host_blocks * block_bytes, device)
             self._host_blocks.append(host)
             place, out, back = host.data_ptr(), [], []
             for route in routes:
@@ -104,14 +104,3 @@ def _layer(
         return LayerKV(keys, values, lane)
     scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
     return LayerKV(keys, values, lane, *scales)
-
-
-def _pinned(num_blocks: int, block_bytes: int, device: torch.device) -> Tensor:
-    size = num_blocks * block_bytes
-    try:
-        raw = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    except (RuntimeError, MemoryError) as error:
-        raise ConfigError(
-            f"swap_space: {size:,} bytes of main memory cannot be taken for good: {error}"
-        ) from error
-    return raw.view(num_blocks, block_bytes)

@@ -1,0 +1,165 @@
+"""What the host does in a decode step on a GPU: milliseconds, without a GPU.
+
+    python benchmarks/gpu_host.py
+
+The engine is put together as on a GPU, over a model that computes nothing: its launches return at
+once, the rest is what the host does for each step. While a GPU computes a step, the host plans,
+lays out and launches the next one and turns the tokens of the one before into text: it keeps up
+if that takes less than the step. Beside it, what a step of an 8B model in bfloat16 takes at least
+on an H100: the time to read its weights and 500 tokens of cache a sequence.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire import LLM, SamplingParams, build
+from quire.engine.engine import Engine
+from quire.execution.executor import ModelExecutor
+from quire.execution.gpu.forward import DeviceForward
+from quire.execution.gpu.graphs import graph_sizes
+from quire.execution.gpu.inputs import DeviceInputs
+from quire.execution.kv_cache import KVCache
+from quire.execution.lanes import Lane
+from quire.execution.placement import Room
+from quire.kernels.reference import ReferenceKernels
+from quire.model import Model
+from quire.scheduling import RecoveryCosts, Scheduler
+
+SIZES = (1, 8, 64, 256)
+STEPS, WARM_UP = 60, 10
+BLOCK_SIZE = 16
+WEIGHTS, KV_BYTES, BANDWIDTH = 15.0e9, 131_072, 3.0e12  # bytes; of a token; a second, as a copy
+CONTEXT = 500
+
+
+class Instant:
+    """A model whose launches do nothing."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._logits = torch.randn(max(SIZES), 64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, token_ids: Tensor, *rest: Any) -> Tensor:
+        return torch.zeros(len(token_ids), 1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._logits[: len(hidden)]
+
+
+class Once:
+    """A ``Recorder`` whose replays return what the recording gave."""
+
+    def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        result = compute()
+        return lambda: result
+
+
+class NoDevice:
+    """``OnGPU`` without the GPU."""
+
+    device = torch.device("cpu")
+    host_blocks = "nowhere"
+    asynchronous = True
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._max_num_seqs = max_num_seqs
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def admit(self, weight_bytes: int) -> None:
+        pass
+
+    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+        return Room(2**30, 1.0)
+
+    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+        instant: Any = Instant(model)
+        kernels = ReferenceKernels()
+        cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, kernels, None)
+        inputs = DeviceInputs(self.device, 8192, self._max_num_seqs, 128, [0], BLOCK_SIZE)
+        forward = DeviceForward(instant, cache, kernels, inputs)
+        forward.record(graph_sizes(self._max_num_seqs), Once())
+        return ModelExecutor(instant, cache, forward, kernels)
+
+    def recovery_costs(self) -> RecoveryCosts:
+        raise NotImplementedError
+
+
+class Parts:
+    """How long each call of some methods took, in milliseconds, less the calls inside it."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = defaultdict(list)
+        self._inner = [0.0]
+
+    def time(self, owner: type, method: str, part: str) -> None:
+        call = getattr(owner, method)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            self._inner.append(0.0)
+            start = time.perf_counter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                taken = (time.perf_counter() - start) * 1e3
+                own = taken - self._inner.pop()
+                self._inner[-1] += taken
+                self.times[part].append(own)
+
+        setattr(owner, method, timed)
+
+
+def measure(num_seqs: int, params: SamplingParams) -> dict[str, float]:
+    """The median of each part's milliseconds a step."""
+    build._choose_placement = lambda config: NoDevice(num_seqs)
+    llm = LLM(max_num_seqs=num_seqs, block_size=BLOCK_SIZE, max_num_batched_tokens=8192)
+    for i in range(num_seqs):
+        llm.engine.add_request(str(i), [7 + i, 8, 9], params)
+    for _ in range(WARM_UP):
+        llm.engine.step()
+    PARTS.times.clear()
+    for _ in range(STEPS):
+        llm.engine.step()
+    return {part: statistics.median(times) for part, times in PARTS.times.items()}
+
+
+PARTS = Parts()
+
+
+def main() -> int:
+    PARTS.time(Engine, "step", "text, statistics")
+    PARTS.time(Scheduler, "schedule_ahead", "planning")
+    PARTS.time(Scheduler, "update", "taking in")
+    PARTS.time(ModelExecutor, "submit", "choosing tokens")
+    PARTS.time(DeviceForward, "__call__", "batch")
+    greedy = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
+    drawn = SamplingParams(seed=1, max_tokens=400, ignore_eos=True)
+    names = ["planning", "batch", "choosing tokens", "taking in", "text, statistics"]
+    print(f"| sequences | tokens | {' | '.join(names)} | in all | an 8B model's step takes |")
+    print("|" + "---|" * (len(names) + 4))
+    for num_seqs in SIZES:
+        limit = (WEIGHTS + num_seqs * CONTEXT * KV_BYTES) / BANDWIDTH * 1e3
+        for kind, params in (("greedy", greedy), ("drawn", drawn)):
+            found = measure(num_seqs, params)
+            cells = " | ".join(f"{found[name]:.2f}" for name in names)
+            total = sum(found.values())
+            print(f"| {num_seqs} | {kind} | {cells} | {total:.2f} | {limit:.1f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
