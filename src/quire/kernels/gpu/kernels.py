@@ -26,7 +26,8 @@ _ACTIVATIONS: Mapping[str, str] = {
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # of quantised caches
 _HEADS_AT_ONCE = 4  # of the program that stores
 _ELEMENTS_AT_ONCE = 1024  # of the program that activates
-_PARTS_AT_ONCE = 32  # of the program that merges
+_ROWS_AT_ONCE = 16  # of the program that merges, at most
+_PARTIAL_ELEMENTS_AT_ONCE = 8192
 
 
 class _Shape(NamedTuple):
@@ -244,7 +245,8 @@ def _merge(
 ) -> None:
     """Put together what programs have made of segments of one row."""
     rows_of_tile = work.tokens * shape.HEADS // shape.KV_HEADS
-    attention.merge[len(work.items), shape.KV_HEADS, rows_of_tile](
+    step = min(_ROWS_AT_ONCE, triton.next_power_of_2(rows_of_tile))
+    attention.merge[len(work.items), shape.KV_HEADS, triton.cdiv(rows_of_tile, step)](
         out,
         parts,
         stats,
@@ -256,7 +258,8 @@ def _merge(
         DV_PAD=shape.DV_PAD,
         TILE=work.tokens,
         ROWS=work.tile.rows,
-        PARTS=_PARTS_AT_ONCE,
+        STEP=step,
+        PARTS=max(1, _PARTIAL_ELEMENTS_AT_ONCE // (step * shape.DV_PAD)),
     )
 
 

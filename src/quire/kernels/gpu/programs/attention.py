@@ -179,6 +179,7 @@ def attend(
     real = (rows < TILE * GROUP) & (token < new)
     positions = context - new + token
     oldest = context - new + tile * TILE
+    newest = tl.minimum(oldest + TILE, context) - 1
     heads = (start + token) * HEADS + kv_head * GROUP + rows % GROUP  # of all tokens' heads
     total = tl.zeros((ROWS, DV_PAD), tl.float32)
     peak = tl.full((ROWS,), -float("inf"), tl.float32)
@@ -187,7 +188,6 @@ def attend(
     unit = (1.0 if SOFTCAP else scale) * _LOG2_E
     inner = scale / softcap if SOFTCAP else 0.0
     if SINKS:
-        newest = tl.minimum(oldest + TILE, context) - 1
         beyond = tl.where(index == 0, tl.minimum(num_sinks, newest - window + 1), 0)
         far = _load_rows(sink_query, heads, real, DK, DK_PAD, True)
         total, peak, mass = _sweep(
@@ -197,23 +197,21 @@ def attend(
             KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
         )  # fmt: skip
     near = _load_rows(query, heads, real, DK, DK_PAD, True)
-    plain_last = first
-    if not WINDOW:
-        # Whole tiles of keys that all queries see need no mask.
-        plain_last += (tl.minimum(last, oldest + 1) - first) // COLUMNS * COLUMNS
-        plain_last = tl.maximum(plain_last, first)
+    # Whole rounds of keys that all queries see need no mask: from ``seen`` on, up to ``unseen``.
+    seen = first
+    if WINDOW:
+        seen += tl.cdiv(tl.maximum(newest - window + 1 - first, 0), COLUMNS) * COLUMNS
+        seen = tl.minimum(seen, last)
+    unseen = seen + tl.maximum(tl.minimum(last, oldest + 1) - seen, 0) // COLUMNS * COLUMNS
+    for part in tl.static_range(0 if WINDOW else 1, 3):
         total, peak, mass = _sweep(
             total, peak, mass, near, positions, keys, values, key_scales, value_scales,
             table, column_stride, dropped, num_sink_blocks, kv_head,
-            unit, inner, softcap, window, first, plain_last,
-            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, False,
+            unit, inner, softcap, window,
+            first if part == 0 else seen if part == 1 else unseen,
+            seen if part == 0 else unseen if part == 1 else last,
+            KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, part != 1,
         )  # fmt: skip
-    total, peak, mass = _sweep(
-        total, peak, mass, near, positions, keys, values, key_scales, value_scales,
-        table, column_stride, dropped, num_sink_blocks, kv_head,
-        unit, inner, softcap, window, plain_last, last,
-        KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, False, True,
-    )  # fmt: skip
 
     if num_segments == 1:
         # A sequence without tokens, which pads a batch, gives zeros.
@@ -239,44 +237,43 @@ def merge(
     DV_PAD: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,
-    PARTS: tl.constexpr,  # read at once
+    STEP: tl.constexpr,  # rows of a program
+    PARTS: tl.constexpr,  # segments read at once
 ):
-    """Program (i, h, r) puts row r together if item i is the first of several segments."""
+    """Program (i, h, p) puts some rows together if item i is the first of several segments."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     number = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
-    row = tl.program_id(2)
     item = items + number * FIELDS
     index, num_segments = tl.load(item + 4), tl.load(item + 5)
     if index > 0 or num_segments == 1:
         return
     seq = tl.load(item)
-    start = tl.load(starts + seq)
-    token = start + tl.load(item + 1) * TILE + row // GROUP
-    if token >= tl.load(starts + seq + 1):
-        return
+    rows = tl.program_id(2) * STEP + tl.arange(0, STEP)
+    token = tl.load(starts + seq) + tl.load(item + 1) * TILE + rows // GROUP
+    real = (rows < TILE * GROUP) & (token < tl.load(starts + seq + 1))
     dims = tl.arange(0, DV_PAD)
-    total = tl.zeros((DV_PAD,), tl.float32)
-    peak = -float("inf")
-    mass = 0.0
+    total = tl.zeros((STEP, DV_PAD), tl.float32)
+    peak = tl.full((STEP,), -float("inf"), tl.float32)
+    mass = tl.zeros((STEP,), tl.float32)
     for begin in range(0, num_segments, PARTS):
         segment = begin + tl.arange(0, PARTS)
-        real = segment < num_segments
-        own = ((number + segment) * KV_HEADS + kv_head) * ROWS + row
-        peaks = tl.load(stats + own * 2, mask=real, other=-float("inf"))
-        masses = tl.load(stats + own * 2 + 1, mask=real, other=0.0)
+        own = ((number + segment) * KV_HEADS + kv_head)[:, None] * ROWS + rows[None, :]
+        there = (segment < num_segments)[:, None] & real[None, :]
+        peaks = tl.load(stats + own * 2, mask=there, other=-float("inf"))
+        masses = tl.load(stats + own * 2 + 1, mask=there, other=0.0)
         part = tl.load(
-            parts + own[:, None] * DV + dims[None, :],
-            mask=real[:, None] & (dims < DV)[None, :],
+            parts + own[:, :, None] * DV + dims[None, None, :],
+            mask=there[:, :, None] & (dims < DV)[None, None, :],
             other=0.0,
         )
         higher = tl.maximum(peak, tl.max(peaks, axis=0))
         level = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp2(peaks - level)
+        weights = tl.exp2(peaks - level[None, :])
         fade = tl.exp2(peak - level)
         mass = mass * fade + tl.sum(weights * masses, axis=0)
-        total = total * fade + tl.sum(weights[:, None] * part, axis=0)
+        total = total * fade[:, None] + tl.sum(weights[:, :, None] * part, axis=0)
         peak = higher
-    head = token * HEADS + kv_head * GROUP + row % GROUP
-    result = total / tl.where(mass == 0, 1.0, mass)
-    tl.store(out + head * DV + dims, result.to(out.dtype.element_ty), mask=dims < DV)
+    heads = token * HEADS + kv_head * GROUP + rows % GROUP
+    result = total / tl.where(mass == 0, 1.0, mass)[:, None]
+    _store_rows(out, heads, result, real, DV, DV_PAD)
