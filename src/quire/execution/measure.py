@@ -22,15 +22,17 @@ def measure_recovery(
     kv_cache: BlockStore,
     lanes: Sequence[Lane],
     block_size: int,
+    max_tokens: int,
     settle: Callable[[], None] = lambda: None,
 ) -> RecoveryCosts:
     """Time swaps and a prefill on lanes that nobody uses yet, each of which has host blocks.
 
-    A block's cost is the mean over the lanes. ``settle`` waits for work that was begun.
+    A block's cost is the mean over the lanes. A step and a sequence may have ``max_tokens``.
+    ``settle`` waits for work that was begun.
     """
     num_blocks = min(lane.num_blocks for lane in lanes)
     count = min(_BLOCKS, num_blocks, *(lane.num_host_blocks for lane in lanes))
-    tokens = min(_PROMPT_TOKENS, num_blocks * block_size)
+    tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
         BlockTable(blocks, num_sink_blocks=lane.num_sink_blocks(block_size)) for lane in lanes

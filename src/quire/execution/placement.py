@@ -79,7 +79,7 @@ class OnCPU:
     def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``Placement.executor``."""
         kernels = choose_kernels(model.dtype)
-        self._lanes = lanes
+        self._lanes, self._max_positions = lanes, model.max_positions
         self._kv_cache = KVCache(
             model.kv_shapes, lanes, self._block_size, kv_dtype, kernels, self._swap_path
         )
@@ -89,4 +89,6 @@ class OnCPU:
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``Placement.recovery_costs``."""
-        return measure_recovery(self._executor, self._kv_cache, self._lanes, self._block_size)
+        return measure_recovery(
+            self._executor, self._kv_cache, self._lanes, self._block_size, self._max_positions
+        )

@@ -67,7 +67,7 @@ class Interpreted:
         return self.built
 
     def recovery_costs(self) -> RecoveryCosts:
-        return measure_recovery(self.built, self.cache, self.lanes, BLOCK_SIZE)
+        return measure_recovery(self.built, self.cache, self.lanes, BLOCK_SIZE, 64)
 
 
 def generate(

@@ -85,7 +85,8 @@ class OnGPU:
             parts.executor.execute(self._worst_step(model, lanes))
             return parts
 
-        self._lanes, self.parts = lanes, run_or_refuse(build)
+        self._lanes, self._max_positions = lanes, model.max_positions
+        self.parts = run_or_refuse(build)
         return self.parts.executor
 
     def recovery_costs(self) -> RecoveryCosts:
@@ -95,6 +96,7 @@ class OnGPU:
             self.parts.kv_cache,
             self._lanes,
             self._limits.block_size,
+            min(self._limits.max_num_batched_tokens, self._max_positions),
             lambda: torch.cuda.synchronize(self.device),
         )
 

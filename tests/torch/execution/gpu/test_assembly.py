@@ -1,0 +1,98 @@
+"""What stands on a GPU is put together in its order; the device's memory is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from quire.errors import ConfigError, ModelError
+from quire.execution.lanes import Lane
+from quire.model import load_model
+from support.chunks import decode_chunks
+from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.memory_watch import watch_interpreter
+
+pytestmark = pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
+
+TOTAL = 100 << 20
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """A GPU of 100 MiB, on which a step takes as much as ``working`` says."""
+    from quire.kernels.gpu.kernels import GPUKernels
+
+    state = SimpleNamespace(working=8 << 20, free=TOTAL, capability=(9, 0))
+    major, minor = state.capability
+    traits = SimpleNamespace(name="a GPU", uuid="GPU-1", major=major, minor=minor)
+    answers: dict[str, Callable[..., object]] = {
+        "get_device_properties": lambda device: traits,
+        "mem_get_info": lambda device: (state.free, TOTAL),
+        "memory_reserved": lambda device: 0,
+        "max_memory_reserved": lambda device: state.working,
+        "synchronize": lambda device: None,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device: None,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(GPUKernels, "on", lambda device: triton_kernels())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return state
+
+
+def limits(**changes: object) -> object:
+    from quire.execution.gpu.assembly import Limits
+
+    given = {
+        "block_size": 4,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 24,
+        "memory_utilization": 0.5,
+        "enforce_eager": True,
+    }
+    return Limits(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_an_engine_is_put_together_within_its_share(
+    gpu: SimpleNamespace, model_dir: Callable[[str], Path]
+) -> None:
+    from quire.execution.gpu.assembly import OnGPU
+
+    placement = OnGPU(torch.device("cpu"), limits())  # type: ignore[arg-type]
+    # The largest step is that of many sequences in one block.
+    with placement.turn(), watch_interpreter().meaningless():
+        model = load_model(model_dir("llama"), "float32", admit=placement.admit)
+        room = placement.room(model, model.dtype)
+        assert room.free * room.share == TOTAL // 2 - gpu.working
+        executor = placement.executor(model, [Lane((0, 1), 64, 4)], model.dtype)
+        costs = placement.recovery_costs()
+    assert costs.swap_per_block > 0 and costs.recompute_per_token > 0
+    assert executor is placement.parts.executor
+    for chunks in decode_chunks():
+        assert placement.parts.forward(chunks, range(len(chunks))).asked.isfinite().all()
+
+
+def test_what_does_not_fit_is_refused_by_name(
+    gpu: SimpleNamespace, model_dir: Callable[[str], Path]
+) -> None:
+    from quire.execution.gpu.assembly import OnGPU
+
+    placement = OnGPU(torch.device("cpu"), limits())  # type: ignore[arg-type]
+    with placement.turn(), watch_interpreter().meaningless():
+        with pytest.raises(ModelError, match=r"weights are 60\.0 MiB.*50\.0 MiB"):
+            placement.admit(60 << 20)
+        model = load_model(model_dir("llama"), "float32")
+        gpu.working = 60 << 20
+        with pytest.raises(ConfigError, match=r"the largest step 60\.0 MiB.*max_num_batched"):
+            placement.room(model, model.dtype)
+    gpu.free = 40 << 20
+    with (
+        pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.5 .*lower it to 0\.4"),
+        placement.turn(),
+    ):
+        pass
