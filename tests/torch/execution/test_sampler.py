@@ -18,6 +18,7 @@ from quire.execution.randomness import splitmix64, uniform
 from quire.execution.sampler import SampleRow, sample, token_logprobs
 from quire.execution.sampler import draw as choose
 from quire.scheduling.sampling_params import SamplingParams
+from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.sampling_reference import (
     EOS,
     expected_distribution,
@@ -340,3 +341,28 @@ def test_a_token_that_means_nothing_can_still_be_looked_up() -> None:
             draws = choose(torch.tensor([bad]), [make_row(**params)])
             assert draws.read() == [None]
             assert 0 <= draws.tokens.item() < 300
+
+
+# -- on a device -------------------------------------------------------------------------------
+
+# Edits of logits are listed in main memory, which cannot be told from a device's here.
+ANSWERED_WITHOUT_WAITING: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.7, "min_p": 0.1},
+    {"temperature": 0.0, "logprobs": 3},
+    {"logprobs": 0},
+]
+
+
+def test_choosing_does_not_wait_for_the_device() -> None:
+    rows = [make_row(**params) for params in ANSWERED_WITHOUT_WAITING]
+    logits = torch.randn(len(rows), 300)
+    with capture_rules(bringing=True):
+        draws = choose(logits, rows)
+    assert all(draws.read())
+
+
+def test_a_filter_that_has_to_count_waits() -> None:
+    with capture_rules(bringing=True), pytest.raises(AsksTheDeviceError):
+        choose(torch.randn(1, 300), [make_row(top_p=0.5)])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.errors import ConfigError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden
 from quire.execution.gpu.forward import DeviceForward
@@ -18,9 +19,11 @@ from quire.execution.kv_cache import KVCache
 from quire.execution.lanes import Lane, layers_by_window
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
-from quire.model import Model, load_model
+from quire.model import Model, Streaming, load_model
+from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.chunks import make_chunk
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.small_models import FAMILIES
 
 ModelDir = Callable[[str], Path]
 
@@ -100,6 +103,57 @@ def test_replayed_decodes_equal_unpadded_ones(model_dir: ModelDir) -> None:
         assert (first.states - second.states).abs().max() < 1e-4
         assert (first.asked - second.asked).abs().max() < 1e-4
         assert (second.states - judge.states).abs().max() < 1e-3
+
+
+REPLAYABLE = [family for family in FAMILIES if family not in ("gpt2", "gpt_neox", "gemma2")]
+
+
+@pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
+@pytest.mark.parametrize("streaming", [None, Streaming(window=8, sinks=2)])
+@pytest.mark.parametrize("family", REPLAYABLE)
+def test_what_is_recorded_asks_the_device_for_nothing(
+    family: str,
+    streaming: Streaming | None,
+    model_dir: ModelDir,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from triton.runtime.interpreter import GridExecutor
+
+    try:
+        model = load_model(model_dir(family), "float32", streaming=streaming)
+    except ConfigError:
+        pytest.skip("cannot stream")
+    assert model.replayable
+    lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
+    kernels = triton_kernels()
+    cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, kernels)
+    sinks = [lane.num_sink_blocks(BLOCK_SIZE) for lane in lanes]
+    inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, sinks, BLOCK_SIZE)
+    launched: list[object] = []
+    monkeypatch.setattr(GridExecutor, "__call__", lambda *given, **named: launched.append(given))
+
+    class Strict:
+        def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+            with capture_rules():
+                compute()
+            return compute
+
+    DeviceForward(model, cache, kernels, inputs).record([1, 4], Strict())
+    assert len(launched) > 2 * len(model.kv_shapes)
+
+
+def test_asking_while_recording_is_found() -> None:
+    x = torch.arange(3.0)
+    for asks in (
+        lambda: x.sum().item(),
+        lambda: x.tolist(),
+        lambda: bool(x[0] > 0),
+        lambda: x[x > 1],
+        lambda: torch.tensor([1.0]),
+        lambda: x.repeat_interleave(torch.arange(3)),
+    ):
+        with capture_rules(), pytest.raises(AsksTheDeviceError):
+            asks()
 
 
 def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
