@@ -153,14 +153,14 @@ def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKerne
 
 def read_back(kernel: CompiledKernel) -> dict[str, int]:
     """Registers of a thread, bytes that it spills, and instructions of the first inner loop."""
-    tools = triton.knobs.nvidia
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         usage, code = (
             subprocess.run([*command, file.name], capture_output=True, text=True, check=True).stdout
             for command in (
-                [tools.cuobjdump.path, "--dump-resource-usage"],
-                [tools.nvdisasm.path, "-c"],
+                [tools / "cuobjdump", "--dump-resource-usage"],
+                [tools / "nvdisasm", "-c"],
             )
         )
     registers, stack = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK"))
