@@ -122,6 +122,18 @@ def test_the_sizes_of_each_device_give_the_same(
     assert (results[0] - results[1]).abs().max() < error
 
 
+@needs_interpreter
+def test_whole_rounds_inside_a_window_need_no_mask() -> None:
+    """The window is wider than a round of keys and a tile of queries together."""
+    kernels, judge = triton_kernels(), ReferenceKernels()
+    batch, num_blocks = make_batch([(230, 90), (150, 1), (64, 64)])
+    new, kv = make_new(batch, 4, 2, 16), make_kv(num_blocks, 2, 16)
+    spec = AttentionSpec(0.25, window=100)
+    own = LayerKV(kv.keys.clone(), kv.values.clone())
+    found = kernels.attend(*new, own, spec, kernels.plan(batch))
+    assert (found - judge.attend(*new, kv, spec, judge.plan(batch))).abs().max() < 1e-5
+
+
 def test_every_key_that_is_allowed_has_its_tiles() -> None:
     for capability in ((8, 0), (8, 6), (8, 9), (9, 0), (12, 0)):
         for dtype, dim in product(DTYPES, (16, 64, 128, 256)):
