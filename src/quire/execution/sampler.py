@@ -49,13 +49,17 @@ class Draws:
     """
 
     def __init__(
-        self, tokens: Tensor, peaks: Tensor, rows: Sequence[SampleRow], logits: Tensor
+        self,
+        tokens: Tensor,
+        raw_peaks: Tensor,
+        peaks: Tensor,
+        rows: Sequence[SampleRow],
+        logits: Tensor,
     ) -> None:
-        """peaks [R, 2]: the largest of a row's logits, as the model gave and as edited."""
+        """Peaks [R, 1]: the largest of a row's logits, as the model gave and as edited."""
         self.tokens = tokens
-        # One table, so that one transfer brings it all: whether rows are sound comes with them.
-        table = torch.cat([tokens[:, None].double(), peaks.double()], dim=1)
-        self._table = Readback(table)
+        # Whether rows are sound comes with them.
+        self._drawn = Readback(tokens, raw_peaks, peaks)
         num_tops = [row.request.params.sample_logprobs for row in rows]
         self._wanted = [i for i, num_top in enumerate(num_tops) if num_top is not None]
         self._logprobs = None
@@ -67,8 +71,8 @@ class Draws:
     def read(self) -> list[Sample | None]:
         """Wait for the device. None: the row has no distribution to sample."""
         samples = [
-            Sample(int(token)) if math.isfinite(raw_peak) and math.isfinite(peak) else None
-            for token, raw_peak, peak in self._table.tolist()
+            Sample(token) if math.isfinite(raw_peak) and math.isfinite(peak) else None
+            for token, (raw_peak,), (peak,) in zip(*self._drawn.tolist(), strict=True)
         ]
         if self._logprobs is not None:
             for i, logprobs in zip(self._wanted, self._logprobs.read(), strict=True):
@@ -99,7 +103,7 @@ def draw(
         found = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
         tokens = _put(tokens, drawn, found.clamp(max=logits.shape[1] - 1))
     raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
-    return Draws(tokens, torch.cat([raw_peaks, peaks], dim=1), rows, logits)
+    return Draws(tokens, raw_peaks, peaks, rows, logits)
 
 
 def sample(
@@ -164,7 +168,7 @@ class _Logprobs:
                 tuple(zip(map(int, top[:width]), top[width:], strict=True))[: next(counts)],
             )
             for width, table in self._parts
-            for logprob, rank, *top in table.tolist()
+            for logprob, rank, *top in table.tolist()[0]
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,17 +17,29 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 class Readback:
-    """The values of a tensor, on their way to main memory."""
+    """The values of tensors, on their way to main memory in one transfer."""
 
-    def __init__(self, values: Tensor) -> None:
-        self._values, self._arrived = values, None
-        if values.is_cuda:
-            self._values = values.to("cpu", non_blocking=True)
+    def __init__(self, *tensors: Tensor) -> None:
+        """Of a GPU's, those of larger types come first, so that all are aligned."""
+        self._tensors: Sequence[Tensor] = tensors
+        self._bytes, self._arrived = None, None
+        if tensors[0].is_cuda:
+            together = torch.cat([tensor.flatten().view(torch.uint8) for tensor in tensors])
+            self._bytes = together.to("cpu", non_blocking=True)
             self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived.record()
 
-    def tolist(self) -> list[Any]:
-        """Waits for them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._values.tolist()
+    def tolist(self) -> list[list[Any]]:
+        """Waits for them: a list for each tensor."""
+        if self._bytes is None or self._arrived is None:
+            return [tensor.tolist() for tensor in self._tensors]
+        self._arrived.synchronize()
+        return [part.tolist() for part in unpacked(self._bytes, self._tensors)]
+
+
+def unpacked(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of the types and shapes of ``like`` whose bytes, uint8, are one after the other."""
+    parts = torch.split(together, [tensor.nbytes for tensor in like])
+    return [
+        part.view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, like, strict=True)
+    ]

@@ -55,14 +55,16 @@ class Rope:
             )
             frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
         angles = positions[:, None].float() * frequencies
-        return Rotation(angles.cos() * self.attention_factor, angles.sin() * self.attention_factor)
+        return Rotation(self._scaled(angles.cos()), self._scaled(angles.sin()))
 
     def _exact_turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines from float64: float32 cannot hold the angles of far positions."""
         assert isinstance(self.frequencies, Tensor)
         angles = positions[:, None].double() * self.frequencies.to(positions.device)
-        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
-        return cos.float(), sin.float()
+        return self._scaled(angles.cos()).float(), self._scaled(angles.sin()).float()
+
+    def _scaled(self, turns: Tensor) -> Tensor:
+        return turns if self.attention_factor == 1.0 else turns * self.attention_factor
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.batch import build_batch
-from quire.execution.forward import NOT_FED, BlockStore, Fed, Hidden
+from quire.execution.forward import NOT_FED, BlockStore, Fed, Hidden, asked_of
 from quire.execution.gpu.graphs import RecordedDecodes, Recorder
 from quire.execution.gpu.inputs import DeviceInputs, Inputs
 from quire.kernels.ops import Kernels
@@ -49,8 +49,7 @@ class DeviceForward:
             states = self._recorded.replay(size)
         else:
             states = self._compute(inputs)
-        in_order = list(rows) == list(range(len(rows)))
-        return Hidden(states, states[: len(rows)] if in_order else states[inputs.asked])
+        return Hidden(states, asked_of(states, rows, lambda: inputs.asked))
 
     def _compute(self, inputs: Inputs) -> Tensor:
         return self._model.forward(
