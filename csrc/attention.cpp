@@ -143,9 +143,11 @@ void activate(const Activate&);
 void argmax(const Argmax&);
 int64_t product_scratch(const Product&);
 void product(const Product&);
+void embed(const Embed&);
 
 extern const Build build;
 const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,   attend,
-                     norm_rows,      activate,  argmax,    product_scratch, product};
+                     norm_rows,      activate,  argmax,    product_scratch, product,
+                     embed};
 
 }  // namespace quire::QUIRE_ISA

@@ -155,6 +155,7 @@ struct Argmax {
 };
 
 struct Product;  // products.hpp
+struct Embed;
 
 // The code of one instruction set.
 struct Build {
@@ -169,6 +170,7 @@ struct Build {
   void (*argmax)(const Argmax&);
   int64_t (*product_scratch)(const Product&);
   void (*product)(const Product&);
+  void (*embed)(const Embed&);
 };
 
 }  // namespace quire

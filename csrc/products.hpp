@@ -45,4 +45,13 @@ struct Product {
   int threads;
 };
 
+// Some outputs' weights, of int8 scaled, otherwise as they are.
+struct Embed {
+  Packed weight;  // not of int4
+  const int64_t* outputs;
+  void* out;  // [rows, inputs]
+  int64_t rows;
+  DType dtype;  // of out; the weight's, if that is not int8
+};
+
 }  // namespace quire

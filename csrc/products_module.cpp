@@ -45,6 +45,10 @@ class Products {
                     DType(out_dtype), rows, threads);
   }
 
+  void embed(const Packed& weight, Address outputs, Address out, int dtype, int64_t rows) {
+    build_->embed({weight, at<int64_t>(outputs), at<void>(out), rows, DType(dtype)});
+  }
+
  private:
   const Build* build_;
   Workspace<char> scratch_;
@@ -58,7 +62,8 @@ void bind_products(nb::module_& m) {
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Products::name)
       .def_prop_ro("workspace_bytes", &Products::workspace_bytes)
-      .def("multiply", &Products::multiply, nb::call_guard<nb::gil_scoped_release>());
+      .def("multiply", &Products::multiply, nb::call_guard<nb::gil_scoped_release>())
+      .def("embed", &Products::embed, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace quire

@@ -7,7 +7,7 @@ number, and what they have beyond the weights stands for zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 import torch
@@ -99,18 +99,3 @@ def panel_values(values: Tensor, fill: float = 0) -> Tensor:
     padding = num_panels(len(values)) * PANEL - len(values)
     padded = torch.cat([values, values.new_full((padding, *values.shape[1:]), fill)])
     return padded.view(-1, PANEL, *values.shape[1:]).movedim(1, -1).contiguous()
-
-
-def unpack_rows(lines: Tensor, form: Format, outputs: Tensor, inputs: int) -> Tensor:
-    """The weights of some outputs, ids [n]: floats in their type, or codes uint8: [n, inputs]."""
-    lanes = lines[outputs // PANEL, :, outputs % PANEL]  # [n, lines]
-    for dtype, float_form in FLOAT_FORMATS.items():
-        if form is float_form:
-            return lanes.view(dtype)[:, :inputs]
-    return _codes(lanes, _BITS[form], 32 // form.inputs_per_line)[:, :inputs]
-
-
-def _codes(lanes: Tensor, places: Sequence[int], width: int) -> Tensor:
-    shifts = torch.tensor(places, dtype=torch.int32)
-    parts = (lanes[:, :, None] >> shifts) & ((1 << width) - 1)
-    return parts.to(torch.uint8).flatten(1)

@@ -12,7 +12,6 @@ from quire.kernels.packing import (
     pack_codes,
     pack_floats,
     panel_values,
-    unpack_rows,
 )
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -60,7 +59,7 @@ class PackedWeight:
         self._form = form
         self._lines, self._scales, self._zeros = lines, scales, zeros
         self._bias = None if bias is None else bias.float().contiguous()
-        self._multiply = products.native.multiply
+        self._multiply, self._embed = products.native.multiply, products.native.embed
         self.native = products.describe(
             form.value,
             rounds_rows,
@@ -147,14 +146,15 @@ class PackedWeight:
         return self._product(x, torch.float32)
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weights of some outputs, ids [n] -> [n, in]; of int4 without zeros."""
-        weights = unpack_rows(self._lines, self._form, outputs, self.inputs)
-        if self._form is Format.int8:
-            assert self._scales is not None
-            scales = self._scales.flatten()[outputs]
-            return ((weights.float() - 128) * scales[:, None]).to(dtype)
-        assert self._form is not Format.int4
-        return weights.to(dtype)
+        """The weights of some outputs, ids [n] -> [n, in], not of int4.
+
+        In the weight's own type, or of int8 in any of ``DTYPES``.
+        """
+        assert self._form is Format.int8 or self._form is FLOAT_FORMATS[dtype]
+        outputs = outputs.contiguous()
+        out = torch.empty((len(outputs), self.inputs), dtype=dtype)
+        self._embed(self.native, outputs.data_ptr(), out.data_ptr(), DTYPES[dtype], len(outputs))
+        return out
 
     def _product(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.stride(1) != 1:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from quire.kernels.cpu import instruction_sets
 from quire.kernels.huge_pages import HugePages
-from quire.kernels.packing import Format, pack_codes, pack_floats, unpack_rows
 from quire.kernels.products import DTYPES, PackedWeight, Products
 
 SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # outputs, inputs
@@ -185,23 +184,18 @@ def test_columns_of_x_may_be_strided(products: Products) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (33, 16), (300, 72)], ids=str)
-def test_rows_can_be_read_back(shape: tuple[int, int]) -> None:
-    ids = torch.randint(shape[0], (7,))
+def test_rows_can_be_read_back(products: Products, shape: tuple[int, int]) -> None:
+    """As by an embedding that shares the weight."""
+    ids = torch.randint(shape[0], (14,))[::2]
+    codes, scales = torch.randint(256, shape, dtype=torch.uint8), torch.rand(shape[0])
+    rounded = PackedWeight.from_int8(products, codes, scales, None, False)
+    exact = (codes[ids].float() - 128) * scales[ids, None]
     for dtype in DTYPES:
+        assert torch.equal(rounded.rows(ids, dtype), exact.to(dtype))
         weight = torch.randn(shape).to(dtype)
-        form = Format[str(weight.dtype).removeprefix("torch.")]
-        assert torch.equal(unpack_rows(pack_floats(weight), form, ids, shape[1]), weight[ids])
-    for form, largest in ((Format.int8, 256), (Format.int4, 16)):
-        codes = torch.randint(largest, shape, dtype=torch.uint8)
-        assert torch.equal(unpack_rows(pack_codes(codes, form), form, ids, shape[1]), codes[ids])
-
-
-def test_an_embedding_shares_the_weight() -> None:
-    products, codes = Products(), torch.randint(256, (50, 24), dtype=torch.uint8)
-    scales, ids = torch.rand(50), torch.tensor([49, 0, 7, 7])
-    packed = PackedWeight.from_int8(products, codes, scales, None, False)
-    expected = (codes[ids].float() - 128) * scales[ids, None]
-    assert torch.equal(packed.rows(ids, torch.float32), expected)
+        packed = PackedWeight.from_floats(products, weight, None)
+        assert torch.equal(packed.rows(ids, dtype), weight[ids])
+    assert rounded.rows(ids[:0], torch.float32).shape == (0, shape[1])
 
 
 def test_another_machines_instructions_are_refused() -> None:
