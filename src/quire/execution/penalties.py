@@ -84,6 +84,8 @@ def edit_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the
     logits.
     """
+    if not any(row.request.params.edits_logits for row in rows):
+        return logits
     edits = _gather(rows)
     if not any(edits):
         return logits

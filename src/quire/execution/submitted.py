@@ -101,10 +101,9 @@ class SubmittedStep:
         rows = [row for chunk in self._asking for row in self._sample_rows(chunk)]
         if not rows:
             return
-        counts = torch.tensor([chunk.num_samples for chunk in self._asking])
-        if len(rows) != len(self._asking) or not counts.all():
-            sources = torch.arange(len(self._asking)).repeat_interleave(counts)
-            logits = logits[to_device(sources, logits.device)]
+        if any(chunk.num_samples != 1 for chunk in self._asking):
+            sources = [i for i, chunk in enumerate(self._asking) for _ in range(chunk.num_samples)]
+            logits = logits[to_device(torch.tensor(sources), logits.device)]
         self._draws = draw(logits, rows, self._kernels.argmax)
 
     def _sample_rows(self, chunk: Chunk) -> Iterator[SampleRow]:

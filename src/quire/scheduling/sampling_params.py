@@ -193,6 +193,16 @@ class SamplingParams:
             or self.bad_words
         )
 
+    @cached_property
+    def edits_logits(self) -> bool:
+        """Whether logits may be changed before a token is chosen."""
+        return bool(
+            self.needs_history
+            or self.min_tokens
+            or self.logit_bias
+            or self.allowed_token_ids is not None
+        )
+
 
 MAX_N = 256
 MAX_LOGPROBS = 100
