@@ -11,15 +11,14 @@ on an H100: the time to read its weights and 500 tokens of cache a sequence.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from clock import Clock
 from torch import Tensor
 
 from quire import LLM, SamplingParams, build
@@ -96,56 +95,30 @@ class NoDevice:
         return ModelExecutor(instant, cache, forward, kernels)
 
     def recovery_costs(self) -> RecoveryCosts:
-        raise NotImplementedError
+        return RecoveryCosts(0.0, 0.0)  # nothing is swapped
 
 
-class Parts:
-    """How long each call of some methods took, in milliseconds, less the calls inside it."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, list[float]] = defaultdict(list)
-        self._inner = [0.0]
-
-    def time(self, owner: type, method: str, part: str) -> None:
-        call = getattr(owner, method)
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            self._inner.append(0.0)
-            start = time.perf_counter()
-            try:
-                return call(*arguments, **named)
-            finally:
-                taken = (time.perf_counter() - start) * 1e3
-                own = taken - self._inner.pop()
-                self._inner[-1] += taken
-                self.times[part].append(own)
-
-        setattr(owner, method, timed)
-
-
-def measure(num_seqs: int, params: SamplingParams) -> dict[str, float]:
-    """The median of each part's milliseconds a step."""
+def measure(clock: Clock, num_seqs: int, params: SamplingParams) -> Counter[str]:
+    """Each part's milliseconds a step, means."""
     build._choose_placement = lambda config: NoDevice(num_seqs)
     llm = LLM(max_num_seqs=num_seqs, block_size=BLOCK_SIZE, max_num_batched_tokens=8192)
     for i in range(num_seqs):
         llm.engine.add_request(str(i), [7 + i, 8, 9], params)
     for _ in range(WARM_UP):
         llm.engine.step()
-    PARTS.times.clear()
+    clock.take()
     for _ in range(STEPS):
         llm.engine.step()
-    return {part: statistics.median(times) for part, times in PARTS.times.items()}
-
-
-PARTS = Parts()
+    return Counter({part: seconds / STEPS * 1e3 for part, seconds in clock.take().items()})
 
 
 def main() -> int:
-    PARTS.time(Engine, "step", "text, statistics")
-    PARTS.time(Scheduler, "schedule_ahead", "planning")
-    PARTS.time(Scheduler, "update", "taking in")
-    PARTS.time(ModelExecutor, "submit", "choosing tokens")
-    PARTS.time(DeviceForward, "__call__", "batch")
+    clock = Clock()
+    clock.watch(Engine, "step", "text, statistics")
+    clock.watch(Scheduler, "schedule_ahead", "planning")
+    clock.watch(Scheduler, "update", "taking in")
+    clock.watch(ModelExecutor, "submit", "choosing tokens")
+    clock.watch(DeviceForward, "__call__", "batch")
     greedy = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
     drawn = SamplingParams(seed=1, max_tokens=400, ignore_eos=True)
     names = ["planning", "batch", "choosing tokens", "taking in", "text, statistics"]
@@ -154,7 +127,7 @@ def main() -> int:
     for num_seqs in SIZES:
         limit = (WEIGHTS + num_seqs * CONTEXT * KV_BYTES) / BANDWIDTH * 1e3
         for kind, params in (("greedy", greedy), ("drawn", drawn)):
-            found = measure(num_seqs, params)
+            found = measure(clock, num_seqs, params)
             cells = " | ".join(f"{found[name]:.2f}" for name in names)
             total = sum(found.values())
             print(f"| {num_seqs} | {kind} | {cells} | {total:.2f} | {limit:.1f} |", flush=True)

@@ -12,15 +12,15 @@ compute, mostly while one thread works alone. Flags that are not listed here are
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from clock import Clock
 
 import quire.execution.forward as forward_module
 from quire import LLM
@@ -43,37 +43,6 @@ PARTS = (
     "detokenising",
     "engine",
 )
-
-
-class Clock:
-    """Charges time to the innermost timed call."""
-
-    def __init__(self) -> None:
-        self.parts: Counter[str] = Counter()
-        self._inside = [0.0]  # by open call: the time of the timed calls in it
-
-    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._inside.append(0.0)
-            started = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                seconds = time.perf_counter() - started
-                self.parts[part] += seconds - self._inside.pop()
-                self._inside[-1] += seconds
-
-        return call
-
-    def watch(self, owner: Any, name: str, part: str) -> None:
-        """Time a module's function, or a class's method."""
-        setattr(owner, name, self.timed(part, getattr(owner, name)))
-
-    def take(self) -> Counter[str]:
-        """What was charged since the last time."""
-        parts, self.parts = self.parts, Counter()
-        return parts
 
 
 def linear_classes() -> Iterator[type]:

@@ -2,8 +2,8 @@
 
 A program's tiles of keys and values wait in shared memory: 227 KiB of a processor's on H100 and
 H200, 163 on A100, 99 on L4 and other cards. ``stages`` is the compiler's number of loop rounds
-under way. Blocks are looked up two rounds ahead, so five stages fetch keys and values two rounds
-ahead of the one that is computed; with three, nothing would be fetched while a round is computed.
+that are begun. Looking up blocks takes as many of them as fetching keys and values, so five leave
+one round of these under way while another is computed, and three would leave none.
 """
 
 from __future__ import annotations

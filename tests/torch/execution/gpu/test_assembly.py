@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """A GPU of 100 MiB, on which a step takes as much as ``working`` says."""
     from quire.kernels.gpu.kernels import GPUKernels
 
-    state = SimpleNamespace(working=8 << 20, free=TOTAL, capability=(9, 0))
-    major, minor = state.capability
-    traits = SimpleNamespace(name="a GPU", uuid="GPU-1", major=major, minor=minor)
+    state = SimpleNamespace(working=8 << 20, free=TOTAL)
+    traits = SimpleNamespace(name="a GPU", uuid="GPU-1", major=9, minor=0)
     answers: dict[str, Callable[..., object]] = {
         "get_device_properties": lambda device: traits,
         "mem_get_info": lambda device: (state.free, TOTAL),
@@ -45,25 +45,23 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     return state
 
 
-def limits(**changes: object) -> object:
-    from quire.execution.gpu.assembly import Limits
+@pytest.fixture
+def placement(gpu: SimpleNamespace) -> Any:
+    from quire.execution.gpu.assembly import Limits, OnGPU
 
-    given = {
-        "block_size": 4,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 24,
-        "memory_utilization": 0.5,
-        "enforce_eager": True,
-    }
-    return Limits(**{**given, **changes})  # type: ignore[arg-type]
+    limits = Limits(
+        block_size=4,
+        max_num_seqs=4,
+        max_num_batched_tokens=24,
+        memory_utilization=0.5,
+        enforce_eager=True,
+    )
+    return OnGPU(torch.device("cpu"), limits)
 
 
 def test_an_engine_is_put_together_within_its_share(
-    gpu: SimpleNamespace, model_dir: Callable[[str], Path]
+    gpu: SimpleNamespace, placement: Any, model_dir: Callable[[str], Path]
 ) -> None:
-    from quire.execution.gpu.assembly import OnGPU
-
-    placement = OnGPU(torch.device("cpu"), limits())  # type: ignore[arg-type]
     # The largest step is that of many sequences in one block.
     with placement.turn(), watch_interpreter().meaningless():
         model = load_model(model_dir("llama"), "float32", admit=placement.admit)
@@ -78,11 +76,8 @@ def test_an_engine_is_put_together_within_its_share(
 
 
 def test_what_does_not_fit_is_refused_by_name(
-    gpu: SimpleNamespace, model_dir: Callable[[str], Path]
+    gpu: SimpleNamespace, placement: Any, model_dir: Callable[[str], Path]
 ) -> None:
-    from quire.execution.gpu.assembly import OnGPU
-
-    placement = OnGPU(torch.device("cpu"), limits())  # type: ignore[arg-type]
     with placement.turn(), watch_interpreter().meaningless():
         with pytest.raises(ModelError, match=r"weights are 60\.0 MiB.*50\.0 MiB"):
             placement.admit(60 << 20)

@@ -41,38 +41,31 @@ def _store_rows(base, places, x, inside, D: tl.constexpr, D_PAD: tl.constexpr):
 
 
 @triton.jit
-def _sweep(
-    total,  # [ROWS, DV_PAD] float32: values seen so far, weighted
-    peak,  # [ROWS] float32: their highest score
-    mass,  # [ROWS] float32: their weight
-    query,  # [ROWS, DK_PAD]
-    positions,  # [ROWS] of the queries
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    table,
-    column_stride,
-    dropped,
-    num_sink_blocks,
-    kv_head,
-    unit,
-    inner,
-    softcap,
-    window,
-    first,
-    last,
-    KV_HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    DK_PAD: tl.constexpr,
-    DV_PAD: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SOFTCAP: tl.constexpr,
+def _visible(
+    key_positions, positions, window, inside,
     BEYOND: tl.constexpr,  # keys that the window has left behind, rather than those inside it
+):  # fmt: skip
+    """[ROWS, COLUMNS]: which keys the queries at ``positions`` [ROWS] see."""
+    if BEYOND:
+        seen = key_positions[None, :] <= positions[:, None] - window
+    else:
+        seen = key_positions[None, :] <= positions[:, None]
+        seen &= key_positions[None, :] > positions[:, None] - window
+    return seen & inside[None, :]
+
+
+@triton.jit
+def _sweep(
+    total, peak, mass,  # float32: values seen so far [ROWS, DV_PAD], highest scores and weights
+    query, positions,  # [ROWS, DK_PAD], [ROWS]
+    keys, values, key_scales, value_scales,
+    table, column_stride, dropped, num_sink_blocks, kv_head,
+    unit, inner, softcap, window, first, last,
+    KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    DK_PAD: tl.constexpr, DV_PAD: tl.constexpr, COLUMNS: tl.constexpr, SOFTCAP: tl.constexpr,
+    BEYOND: tl.constexpr,  # as in ``_visible``
     MASKED: tl.constexpr,  # whether a query may not see a key from ``first`` to ``last``
-):
+):  # fmt: skip
     """Go on over keys ``first`` to ``last``."""
     for begin in range(first, last, COLUMNS):
         key_positions = begin + tl.arange(0, COLUMNS)
@@ -94,12 +87,8 @@ def _sweep(
         if SOFTCAP:
             scores = softcap * tanh(scores * inner)
         if MASKED:
-            if BEYOND:
-                seen = key_positions[None, :] <= positions[:, None] - window
-            else:
-                seen = key_positions[None, :] <= positions[:, None]
-                seen &= key_positions[None, :] > positions[:, None] - window
-            scores = tl.where(seen & inside[None, :], scores, -float("inf"))
+            seen = _visible(key_positions, positions, window, inside, BEYOND)
+            scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(peak, tl.max(scores, axis=1))
         # Where nothing was seen yet, any number will do in place of minus infinity.
         level = tl.where(higher == -float("inf"), 0.0, higher)
@@ -117,6 +106,21 @@ def _sweep(
     return total, peak, mass
 
 
+@triton.jit
+def _whole_rounds(
+    first, last, oldest, newest, window, WINDOW: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """From where on and up to where rounds of keys need no mask: queries see all of them.
+
+    Queries are at ``oldest`` to ``newest``, rounds are counted from ``first``.
+    """
+    seen = first
+    if WINDOW:
+        seen += tl.cdiv(tl.maximum(newest - window + 1 - first, 0), COLUMNS) * COLUMNS
+        seen = tl.minimum(seen, last)
+    return seen, seen + tl.maximum(tl.minimum(last, oldest + 1) - seen, 0) // COLUMNS * COLUMNS
+
+
 # Numbers and addresses that change from step to step must not make new programs.
 @triton.jit(
     do_not_specialize=["table_stride", "column_stride", "num_sink_blocks", "window", "num_sinks"],
@@ -125,39 +129,23 @@ def _sweep(
 def attend(
     query,  # [T, H, DK], contiguous
     sink_query,  # the same, or None
-    keys,
-    values,
-    key_scales,
-    value_scales,
+    keys, values, key_scales, value_scales,
     out,  # [T, H, DV]
     parts,  # [items, KV_HEADS, ROWS, DV] float32
     stats,  # [items, KV_HEADS, ROWS, 2] float32: peak, in base two, and mass
-    items,
-    starts,
-    contexts,
-    block_tables,
-    table_stride,
-    column_stride,
-    num_dropped,
-    num_sink_blocks,
+    items, starts, contexts,
+    block_tables, table_stride, column_stride, num_dropped, num_sink_blocks,
     scale,  # positive
-    softcap,
-    window,
-    num_sinks,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    DK_PAD: tl.constexpr,
-    DV_PAD: tl.constexpr,
+    softcap, window, num_sinks,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, DK_PAD: tl.constexpr, DV_PAD: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,  # power of two, at least TILE times the heads that share a key head
     COLUMNS: tl.constexpr,
     SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr,  # whether there is one
     SINKS: tl.constexpr,
-):
+):  # fmt: skip
     """Program (i, h) computes work item i for key head h."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     number = tl.program_id(0)
@@ -197,12 +185,7 @@ def attend(
             KV_HEADS, BLOCK, DK, DV, DK_PAD, DV_PAD, COLUMNS, SOFTCAP, True, True,
         )  # fmt: skip
     near = _load_rows(query, heads, real, DK, DK_PAD, True)
-    # Whole rounds of keys that all queries see need no mask: from ``seen`` on, up to ``unseen``.
-    seen = first
-    if WINDOW:
-        seen += tl.cdiv(tl.maximum(newest - window + 1 - first, 0), COLUMNS) * COLUMNS
-        seen = tl.minimum(seen, last)
-    unseen = seen + tl.maximum(tl.minimum(last, oldest + 1) - seen, 0) // COLUMNS * COLUMNS
+    seen, unseen = _whole_rounds(first, last, oldest, newest, window, WINDOW, COLUMNS)
     for part in tl.static_range(0 if WINDOW else 1, 3):
         total, peak, mass = _sweep(
             total, peak, mass, near, positions, keys, values, key_scales, value_scales,

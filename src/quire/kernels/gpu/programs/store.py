@@ -55,6 +55,14 @@ def _read(
 
 
 @triton.jit
+def _hand_on(out, x, partner, cos, sin, token, places, mask, dims, HALF: tl.constexpr):
+    """x [heads, D], turned, to ``places`` [heads, D] of the queries to attend with."""
+    if HALF > 0:
+        x = _turned(x, partner, cos, sin, token, dims, HALF)
+    tl.store(out + places, x.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def _write(
     pool, scales, x, places, dims, mask, D: tl.constexpr, LIMIT: tl.constexpr, WHOLE: tl.constexpr
 ):
@@ -74,48 +82,24 @@ def _write(
 
 @triton.jit(do_not_specialize_on_alignment=["slots"])
 def store(
-    query,  # [T, H, DK], strides as given, dimensions next to each other
-    key,
-    value,
-    query_out,  # [T, H, DK]
-    sink_query_out,  # the same, or None
-    keys,
-    values,
-    key_scales,
-    value_scales,
+    query, key, value,  # [T, H, DK], strides as given, dimensions next to each other
+    query_out, sink_query_out,  # [T, H, DK]; the latter may be None
+    keys, values, key_scales, value_scales,
     slots,  # [T]; -1: nowhere
-    cos,
-    sin,
-    sink_cos,
-    sink_sin,
-    query_weight,
-    query_bias,
-    query_eps,
-    key_weight,
-    key_bias,
-    key_eps,
-    query_strides_token,
-    query_strides_head,
-    key_strides_token,
-    key_strides_head,
-    value_strides_token,
-    value_strides_head,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    DK_PAD: tl.constexpr,
-    DV_PAD: tl.constexpr,
+    cos, sin, sink_cos, sink_sin,
+    query_weight, query_bias, query_eps, key_weight, key_bias, key_eps,
+    query_strides_token, query_strides_head,
+    key_strides_token, key_strides_head,
+    value_strides_token, value_strides_head,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, DK_PAD: tl.constexpr, DV_PAD: tl.constexpr,
     HALF: tl.constexpr,  # pairs that are turned
-    QUERY_NORM: tl.constexpr,
-    QUERY_CENTRED: tl.constexpr,
-    KEY_NORM: tl.constexpr,
-    KEY_CENTRED: tl.constexpr,
+    QUERY_NORM: tl.constexpr, QUERY_CENTRED: tl.constexpr,
+    KEY_NORM: tl.constexpr, KEY_CENTRED: tl.constexpr,
     LIMIT: tl.constexpr,  # largest number of the pool's type
     WHOLE: tl.constexpr,  # whether the pool holds integers
     STEP: tl.constexpr,  # heads of a program
-):
+):  # fmt: skip
     """Program (t, p) does some heads of token t: of queries, or keys, or values."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -132,13 +116,12 @@ def store(
         )  # fmt: skip
         stored = mask[:, None] & (key_dims < DK)[None, :]
         target = (token * HEADS + head)[:, None] * DK + key_dims[None, :]
-        turned = own
-        if HALF > 0:
-            turned = _turned(own, partner, cos, sin, token, key_dims, HALF)
-        tl.store(query_out + target, turned.to(query_out.dtype.element_ty), mask=stored)
+        _hand_on(query_out, own, partner, cos, sin, token, target, stored, key_dims, HALF)
         if sink_query_out is not None:
-            turned = _turned(own, partner, sink_cos, sink_sin, token, key_dims, HALF)
-            tl.store(sink_query_out + target, turned.to(query_out.dtype.element_ty), mask=stored)
+            _hand_on(
+                sink_query_out, own, partner, sink_cos, sink_sin, token, target, stored, key_dims,
+                HALF,
+            )  # fmt: skip
     else:
         slot = tl.load(slots + token)
         if slot >= 0:
