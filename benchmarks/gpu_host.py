@@ -11,8 +11,8 @@ on an H100: the time to read its weights and 500 tokens of cache a sequence.
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -98,18 +98,18 @@ class NoDevice:
         return RecoveryCosts(0.0, 0.0)  # nothing is swapped
 
 
-def measure(clock: Clock, num_seqs: int, params: SamplingParams) -> Counter[str]:
-    """Each part's milliseconds a step, means."""
+def measure(clock: Clock, num_seqs: int, params: SamplingParams) -> dict[str, float]:
+    """Each part's milliseconds a step, medians, in which a rare pause does not count."""
     build._choose_placement = lambda config: NoDevice(num_seqs)
     llm = LLM(max_num_seqs=num_seqs, block_size=BLOCK_SIZE, max_num_batched_tokens=8192)
     for i in range(num_seqs):
         llm.engine.add_request(str(i), [7 + i, 8, 9], params)
-    for _ in range(WARM_UP):
+    steps = []
+    for _ in range(WARM_UP + STEPS):
         llm.engine.step()
-    clock.take()
-    for _ in range(STEPS):
-        llm.engine.step()
-    return Counter({part: seconds / STEPS * 1e3 for part, seconds in clock.take().items()})
+        steps.append(clock.take())
+    measured = steps[WARM_UP:]
+    return {part: statistics.median(step[part] for step in measured) * 1e3 for part in measured[0]}
 
 
 def main() -> int:
