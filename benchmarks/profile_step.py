@@ -26,7 +26,7 @@ import quire.execution.forward as forward_module
 from quire import LLM
 from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
-from quire.cli import engine_options
+from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
 from quire.execution.submitted import SubmittedStep
 from quire.kernels.decoder import OperationWise

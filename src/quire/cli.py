@@ -10,26 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from quire.commands.flags import (
+    add_engine_flags,
+    add_flag,
+    add_sampling_flags,
+    help_of,
+    options,
+    sampling_options,
+)
+from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
 from quire.scheduling.sampling_params import SamplingParams
 from quire.threads import wait_briefly
 from quire.version import __version__
-
-_SAMPLING_HELP = {
-    "n": "outputs for each prompt",
-    "temperature": "0 is greedy, larger is more random",
-    "top_p": "keep the likeliest tokens that reach this probability together",
-    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
-    "min_p": "drop tokens less likely than this share of the likeliest",
-    "max_tokens": "most tokens to generate",
-    "min_tokens": "no end before this many tokens",
-    "presence_penalty": "against tokens that have been generated, -2 to 2",
-    "frequency_penalty": "the same, for each time, -2 to 2",
-    "repetition_penalty": "against tokens of prompt and output; 1 is none",
-    "stop": "text that ends the output; may be given several times",
-    "ignore_eos": "generate on past the end of sequence",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,28 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- subcommands -------------------------------------------------------------------------------
 
 
-def _serve(arguments: argparse.Namespace) -> int:
-    from quire.build import build_engine
-    from quire.server import create_app, serve
-
-    engine, capacity = build_engine(_config(arguments))
-    print(capacity.describe(), flush=True)
-    names = arguments.served_model_name or [capacity.model_name]
-    app = create_app(engine, model_names=names, api_key=arguments.api_key)
-    try:
-        serve(app, arguments.host, arguments.port)
-    finally:
-        engine.close()
-    return 0
-
-
 def _generate(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
     prompts = arguments.prompt or [sys.stdin.read()]
-    given = _sampling_options(arguments)
+    given = sampling_options(arguments)
     SamplingParams(**given)  # before a model is loaded
-    llm = LLM(**_options(arguments))
+    llm = LLM(**options(arguments))
     params = llm.default_sampling_params(**given)
     print(llm.capacity.describe(), file=sys.stderr)
     for result in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
@@ -96,7 +75,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from quire.calibration import calibrate, describe
 
     path = Path(arguments.out)
-    calibration = calibrate(_config(arguments), lambda text: print(text, file=sys.stderr))
+    config = EngineConfig.create(options(arguments))
+    calibration = calibrate(config, lambda text: print(text, file=sys.stderr))
     calibration.write(path)
     print(describe(calibration, path))
     return 0
@@ -105,9 +85,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 def _chat(arguments: argparse.Namespace) -> int:
     from quire.llm import LLM
 
-    given = _sampling_options(arguments)
+    given = sampling_options(arguments)
     SamplingParams(**given)  # before a model is loaded
-    llm = LLM(**_options(arguments))
+    llm = LLM(**options(arguments))
     params = llm.default_sampling_params(**given)
     print(llm.capacity.describe(), file=sys.stderr)
     print("/clear forgets the conversation; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
@@ -169,14 +149,14 @@ def _system(arguments: argparse.Namespace) -> Any:
     """What a benchmark measures. A flag that would do nothing is refused."""
     from quire.bench.systems import Offline, Online
 
-    options = _options(arguments)
+    chosen = options(arguments)
     if arguments.url is None:
         for name in ("max_concurrency", "api_key"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without a url")
-        return Offline(**options)
+        return Offline(**chosen)
     for field in fields(EngineConfig):
-        if field.name != "model" and options[field.name] != field.default:
+        if field.name != "model" and chosen[field.name] != field.default:
             raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
     return Online(arguments.url, arguments.model, arguments.api_key, arguments.max_concurrency)
 
@@ -207,31 +187,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", _serve, "an OpenAI-compatible HTTP server")
-    serve.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
-    _add_engine_flags(serve)
-    group = serve.add_argument_group("server")
-    group.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
-    group.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s)")
-    group.add_argument(
-        "--served-model-name",
-        nargs="+",
-        metavar="NAME",
-        help="names that requests may use for the model (default: the model's own)",
-    )
-    group.add_argument("--api-key", help="key that clients must send (default: none is needed)")
+    add_serve(_command(commands, "serve", serve, "an OpenAI-compatible HTTP server"))
 
     generate = _command(commands, "generate", _generate, "complete prompts")
     generate.add_argument("prompt", nargs="*", metavar="PROMPT", help="text to complete (or stdin)")
-    generate.add_argument("--model", metavar="MODEL", help=_help("model"))
-    _add_sampling_flags(generate, max_tokens=128)
-    _add_engine_flags(generate)
+    generate.add_argument("--model", metavar="MODEL", help=help_of("model"))
+    add_sampling_flags(generate, max_tokens=128)
+    add_engine_flags(generate)
 
     chat = _command(commands, "chat", _chat, "talk with the model in the terminal")
-    chat.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    chat.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
-    _add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
-    _add_engine_flags(chat)
+    add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
+    add_engine_flags(chat)
 
     bench = commands.add_parser("bench", help="measure how fast a model is served")
     _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))
@@ -241,9 +209,9 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "measure how long steps take on this machine, for simulate and plan"
     calibrate = _command(commands, "calibrate", _calibrate, text)
-    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
+    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
-    _add_engine_flags(calibrate)
+    add_engine_flags(calibrate)
     return parser
 
 
@@ -258,28 +226,28 @@ def _add_benchmarks(benchmarks: Any) -> None:
         help="sharegpt, alpaca, prefix, or a file with a JSON object "
         '{"prompt": [token ids], "max_tokens": N} a line (%(default)s)',
     )
-    _add_flag(group, "num_prompts", "int", 64, "requests")
+    add_flag(group, "num_prompts", "int", 64, "requests")
     _add_benchmark_flags(throughput, group)
 
     latency = _command(benchmarks, "latency", _bench_latency, "one request alone")
     group = latency.add_argument_group("workload")
-    _add_flag(group, "input_len", "int", 128, "tokens in")
-    _add_flag(group, "output_len", "int", 256, "tokens out")
-    _add_flag(group, "num_iters", "int", 3, "times that a request is served")
+    add_flag(group, "input_len", "int", 128, "tokens in")
+    add_flag(group, "output_len", "int", 256, "tokens out")
+    add_flag(group, "num_iters", "int", 3, "times that a request is served")
     _add_benchmark_flags(latency, group)
 
 
 def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
-    _add_flag(workload, "workload_seed", "int", 7, "decides the prompts")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    add_flag(workload, "workload_seed", "int", 7, "decides the prompts")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     group = parser.add_argument_group(
         "server", "With a URL, a running server is measured instead of an engine in this process."
     )
-    _add_flag(group, "url", "str", None, "of a server with OpenAI's API, such as http://host:8000")
-    _add_flag(group, "api_key", "str", None, "key that the server asks for")
-    _add_flag(group, "max_concurrency", "int", None, "most requests at once (default: no limit)")
-    _add_engine_flags(parser)
+    add_flag(group, "url", "str", None, "of a server with OpenAI's API, such as http://host:8000")
+    add_flag(group, "api_key", "str", None, "key that the server asks for")
+    add_flag(group, "max_concurrency", "int", None, "most requests at once (default: no limit)")
+    add_engine_flags(parser)
 
 
 def _planning_commands(commands: Any) -> None:
@@ -303,65 +271,3 @@ def _command(
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
     return command
-
-
-def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
-    for field in fields(EngineConfig):
-        if field.name != "model":
-            _add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
-
-
-def _add_sampling_flags(
-    parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
-) -> None:
-    group = parser.add_argument_group("sampling", "Left out, they are the model's own defaults.")
-    for field in fields(SamplingParams):
-        if field.name not in _SAMPLING_HELP or field.name in leave_out:
-            continue
-        default = max_tokens if field.name == "max_tokens" else None
-        _add_flag(group, field.name, str(field.type), default, _SAMPLING_HELP[field.name])
-
-
-def _add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
-    """One flag for one field of a dataclass, its type read from the annotation."""
-    flag = "--" + name.replace("_", "-")
-    if default is not None:
-        text += " (%(default)s)"
-    if kind.startswith("bool"):
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
-    elif "Sequence[str]" in kind:
-        group.add_argument(flag, action="append", default=[], metavar="TEXT", help=text)
-    else:
-        number = float if kind.startswith("float") else int
-        # Sizes such as 4GiB are read by the config itself.
-        parse = str if kind.startswith("str") or name.endswith("_bytes") else number
-        metavar = {str: "TEXT", float: "X", int: "N"}[parse]
-        group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
-
-
-def engine_options(argv: Sequence[str]) -> dict[str, Any]:
-    """The engine's options from command-line flags, [MODEL] first, as the subcommands take them."""
-    parser = argparse.ArgumentParser(usage="[MODEL] [engine flags]")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=_help("model"))
-    _add_engine_flags(parser)
-    return _options(parser.parse_args(argv))
-
-
-def _help(name: str) -> str:
-    return next(str(f.metadata["help"]) for f in fields(EngineConfig) if f.name == name)
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
-
-
-def _config(arguments: argparse.Namespace) -> EngineConfig:
-    return EngineConfig.create(_options(arguments))
-
-
-def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampling parameters that were given; max_tokens in any case, for None is no limit."""
-    chosen = {name: getattr(arguments, name, None) for name in _SAMPLING_HELP}
-    given = {name: value for name, value in chosen.items() if value is not None and value != []}
-    return {**given, "max_tokens": arguments.max_tokens}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quire.config import EngineConfig, parse_bytes
+from quire.config import EngineConfig, ServerConfig, parse_bytes
 from quire.errors import ConfigError
 
 
@@ -62,3 +62,9 @@ def test_a_cache_of_fp8_needs_a_gpu() -> None:
     with pytest.raises(ConfigError, match=r'kv_cache_dtype "fp8" needs a GPU.*int8'):
         EngineConfig(device="cpu", kv_cache_dtype="fp8")
     EngineConfig(kv_cache_dtype="fp8")
+
+
+@pytest.mark.parametrize(("name", "value"), [("port", 65536), ("port", -1), ("port", "http")])
+def test_a_server_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ServerConfig(**{name: value})

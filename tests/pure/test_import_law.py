@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "model": {"kernels"},
     "execution": {"memory", "scheduling", "kernels", "model"},
     "engine": {"metrics", "workload", "memory", "scheduling"},
-    "server": {"metrics", "scheduling", "engine", "version"},
+    "server": {"config", "metrics", "scheduling", "engine", "version"},
     "build": {
         "config",
         "threads",

@@ -221,8 +221,9 @@ def test_a_client_that_does_not_read_does_not_stall_the_others(server: LiveServe
 
 PROGRAM = """
 from support.live_server import scripted_engine
-from quire.server import create_app, serve
-serve(create_app(scripted_engine()[0], model_names=["demo"]), "127.0.0.1", 0)
+from quire.config import ServerConfig
+from quire.server import create_app, run_server
+run_server(create_app(scripted_engine()[0], ["demo"], ServerConfig()), "127.0.0.1", 0)
 """
 
 

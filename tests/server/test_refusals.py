@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+from quire.config import ServerConfig
 from quire.server import create_app
 from support.live_server import (
     MAX_MODEL_LEN,
@@ -236,7 +237,7 @@ def test_a_body_too_large_is_refused_in_however_small_pieces_it_comes() -> None:
             yield b"x" * 100
 
     async def post() -> httpx.Response:
-        app = create_app(scripted_engine()[0], model_names=[MODEL], max_body_bytes=1000)
+        app = create_app(scripted_engine()[0], [MODEL], ServerConfig(max_body_bytes=1000))
         transport = httpx.ASGITransport(app)  # one message for each piece
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             headers = {"content-type": "application/json"}

@@ -14,6 +14,7 @@ import httpx
 from openai import OpenAI
 
 import quire
+from quire.config import ServerConfig
 from quire.engine import Engine, Intake, Tokenizer, load_tokenizer
 from quire.memory import PagedAllocator
 from quire.scheduling import Scheduler
@@ -149,11 +150,11 @@ def scripted_engine(
 
 @contextmanager
 def live_server(
-    engine_options: Mapping[str, int] | None = None, **app_options: Any
+    engine_options: Mapping[str, int] | None = None, **server_options: Any
 ) -> Iterator[LiveServer]:
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
-    app = create_app(engine, model_names=[MODEL], **app_options)
+    app = create_app(engine, [MODEL], ServerConfig(**server_options))
     server = Server(app, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()

@@ -1,6 +1,6 @@
 """The engine behind OpenAI's HTTP API."""
 
 from quire.server.app import create_app
-from quire.server.serving import Server, serve
+from quire.server.serving import Server, run_server
 
-__all__ = ["Server", "create_app", "serve"]
+__all__ = ["Server", "create_app", "run_server"]

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
@@ -25,21 +26,11 @@ from quire.version import __version__
 
 logger = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 32 * 2**20
 
-
-def create_app(
-    engine: Engine,
-    *,
-    model_names: Sequence[str],
-    api_key: str | None = None,
-    max_body_bytes: int = _MAX_BODY_BYTES,
-) -> FastAPI:
+def create_app(engine: Engine, model_names: Sequence[str], config: ServerConfig) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
-    api_key: if given, everything under /v1 requires it as a bearer token.
-    max_body_bytes: a larger request is refused while it is being read.
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step)
@@ -54,10 +45,11 @@ def create_app(
 
     app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
     app.state.engine = async_engine
-    app.add_middleware(LimitBody, max_bytes=max_body_bytes)  # the last one added is outermost
+    # The last one added is outermost.
+    app.add_middleware(LimitBody, max_bytes=config.max_body_bytes)
     app.add_middleware(CancelOnDisconnect)
-    if api_key is not None:
-        app.add_middleware(RequireApiKey, api_key=api_key)
+    if config.api_key is not None:
+        app.add_middleware(RequireApiKey, api_key=config.api_key)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)

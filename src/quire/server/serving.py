@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
 
-def serve(app: FastAPI, host: str = "0.0.0.0", port: int = 8000) -> None:
+def run_server(app: FastAPI, host: str, port: int) -> None:
     """Serve until interrupted. Logs to stderr, unless logging is configured already."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

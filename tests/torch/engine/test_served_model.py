@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 
 from quire import LLM
 from quire.build import build_engine
-from quire.config import EngineConfig
+from quire.config import EngineConfig, ServerConfig
 from quire.server import Server, create_app
 
 OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "16MiB", "scheduling_policy": "priority"}
@@ -22,7 +22,7 @@ PROMPT = "A list is"
 @pytest.fixture(scope="module")
 def client() -> Iterator[OpenAI]:
     engine, capacity = build_engine(EngineConfig.create(OPTIONS))
-    app = create_app(engine, model_names=[capacity.model_name])
+    app = create_app(engine, [capacity.model_name], ServerConfig())
     server = Server(app, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run)
     thread.start()

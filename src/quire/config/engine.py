@@ -1,137 +1,129 @@
-"""The settings of an engine, in vLLM's names: one frozen value for the API and the CLI alike."""
+"""The settings of an engine."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+from quire.config.settings import check_count, check_number, parse_bytes, setting
 from quire.errors import ConfigError
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """What to serve and in how much memory. ``help`` in a field's metadata says what it does."""
 
-    model: str | None = _setting(
+    model: str | None = setting(
         None,
         "directory of the model, or its Hugging Face name (default: the small demonstration "
         "model inside the package)",
     )
-    revision: str | None = _setting(None, "branch, tag or commit of a Hugging Face model")
-    tokenizer: str | None = _setting(
+    revision: str | None = setting(None, "branch, tag or commit of a Hugging Face model")
+    tokenizer: str | None = setting(
         None, "directory or Hugging Face name of the tokenizer (default: the model's own)"
     )
-    chat_template: str | None = _setting(
+    chat_template: str | None = setting(
         None, "file with a Jinja chat template to use in place of the model's"
     )
-    generation_config: str = _setting(
+    generation_config: str = setting(
         "auto",
         "what sampling parameters are that a request leaves out: auto, as the model's "
         "generation_config.json says; none, as OpenAI's API does",
     )
-    device: str = _setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
-    dtype: str = _setting(
+    device: str = setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
+    dtype: str = setting(
         "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
     )
-    kv_cache_dtype: str = _setting(
+    kv_cache_dtype: str = setting(
         "auto",
         "of the KV cache: auto (the model's dtype), float32, bfloat16, float16, or int8 or, on a "
         "GPU, fp8 (e4m3) with a scale for each key and value",
     )
-    quantization: str | None = _setting(
+    quantization: str | None = setting(
         None,
         "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
         "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
     )
-    max_model_len: int | None = _setting(
+    max_model_len: int | None = setting(
         None,
         "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
         "window, no limit)",
     )
-    window: int | None = _setting(
+    window: int | None = setting(
         None,
         "tokens that each token sees, itself included: a sequence may then go on for ever, in a "
         "fixed number of KV blocks (default: as the model says)",
     )
-    attention_sinks: int = _setting(
+    attention_sinks: int = setting(
         0, "first tokens of a sequence that its tokens see beside the window (StreamingLLM)"
     )
-    block_size: int = _setting(16, "tokens in a KV block")
-    kv_cache_memory_bytes: int | None = _setting(
+    block_size: int = setting(16, "tokens in a KV block")
+    kv_cache_memory_bytes: int | None = setting(
         None,
         "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
         "the free memory, or what max_num_seqs full-length sequences need, if that is less; on a "
         "GPU, what gpu_memory_utilization leaves)",
     )
-    gpu_memory_utilization: float | None = _setting(
+    gpu_memory_utilization: float | None = setting(
         None,
         "share of a GPU's memory that weights, KV pool and computing may take together "
         "(default: 0.9)",
     )
-    enforce_eager: bool = _setting(
+    enforce_eager: bool = setting(
         False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
     )
-    async_scheduling: bool | None = _setting(
+    async_scheduling: bool | None = setting(
         None,
         "plan and launch a step while the GPU computes the one before, wherever that does not "
         "depend on what is being computed; texts are the same (default: on, on a GPU)",
     )
-    max_num_seqs: int = _setting(128, "most sequences that run at once")
-    max_num_batched_tokens: int = _setting(
+    max_num_seqs: int = setting(128, "most sequences that run at once")
+    max_num_batched_tokens: int = setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
-    max_num_sessions: int = _setting(
+    max_num_sessions: int = setting(
         64, "most streaming sessions that are open at once, busy or idle"
     )
-    session_timeout: float | None = _setting(
+    session_timeout: float | None = setting(
         None,
         "seconds after which a session that nobody uses may be closed to make room for another "
         "(default: never)",
     )
-    enable_prefix_caching: bool | None = _setting(
+    enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
-    scheduling_policy: str = _setting(
+    scheduling_policy: str = setting(
         "fcfs", "who goes first: fcfs, or priority (by the requests' priority, then arrival)"
     )
-    kv_allocator: str = _setting(
+    kv_allocator: str = setting(
         "paged",
         "how KV memory is given out: paged; or max, pow2, oracle, the contiguous baselines of the "
         "PagedAttention paper",
     )
-    preemption_mode: str = _setting(
+    preemption_mode: str = setting(
         "auto", "what happens to who must give way: swap, recompute, or auto, the cheaper one"
     )
-    swap_space: float = _setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
-    swap_path: str | None = _setting(
+    swap_space: float = setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
+    swap_path: str | None = setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
     )
-    threads: int | None = _setting(
+    threads: int | None = setting(
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
         "included)",
     )
-    record_trace: str | None = _setting(
+    record_trace: str | None = setting(
         None,
         "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
         "of blocks, no text",
     )
-    seed: int = _setting(0, "decides the seeds of requests that bring none")
+    seed: int = setting(0, "decides the seeds of requests that bring none")
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+            check_count(name, getattr(self, name))
         if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
             raise ConfigError(
                 f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
@@ -143,8 +135,7 @@ class EngineConfig:
                     f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
                 )
         space = self.swap_space
-        if isinstance(space, bool) or not isinstance(space, (int, float)) or not 0 <= space < 2**20:
-            raise ConfigError(f"swap_space must be at least 0 GiB, got {space!r}")
+        check_number("swap_space", space, 0, 2**20, "GiB")
         if self.preemption_mode == "swap" and not space:
             raise ConfigError('preemption_mode "swap" needs a swap_space above 0')
         if self.preemption_mode == "recompute" and space:
@@ -228,12 +219,3 @@ _CHOICES = {
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
 }
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-def parse_bytes(value: int | str) -> int:
-    """A number of bytes: 1048576, "512MiB", "4G" (units of 1024)."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-    if match is None or isinstance(value, (bool, float)):
-        raise ConfigError(f"not a size in bytes: {value!r} (examples: 536870912, 512MiB, 4G)")
-    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,113 @@
+"""Flags made from the fields of settings and sampling parameters, and read back into them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from quire.config import EngineConfig, ServerConfig
+from quire.scheduling.sampling_params import SamplingParams
+
+_SAMPLING_HELP = {
+    "n": "outputs for each prompt",
+    "temperature": "0 is greedy, larger is more random",
+    "top_p": "keep the likeliest tokens that reach this probability together",
+    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
+    "min_p": "drop tokens less likely than this share of the likeliest",
+    "max_tokens": "most tokens to generate",
+    "min_tokens": "no end before this many tokens",
+    "presence_penalty": "against tokens that have been generated, -2 to 2",
+    "frequency_penalty": "the same, for each time, -2 to 2",
+    "repetition_penalty": "against tokens of prompt and output; 1 is none",
+    "stop": "text that ends the output; may be given several times",
+    "ignore_eos": "generate on past the end of sequence",
+}
+
+
+def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
+    """One flag for one field of a dataclass, its type read from the annotation."""
+    flag = "--" + name.replace("_", "-")
+    if default not in (None, ()):
+        text += " (%(default)s)"
+    if kind.startswith("bool"):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
+    elif "Sequence[str]" in kind:
+        group.add_argument(flag, action="append", default=[], metavar="TEXT", help=text)
+    else:
+        number = float if kind.startswith("float") else int
+        # Sizes such as 4GiB are read by the config itself.
+        parse = str if kind.startswith("str") or name.endswith("_bytes") else number
+        metavar = {str: "TEXT", float: "X", int: "N"}[parse]
+        group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
+
+
+# -- of the engine -----------------------------------------------------------------------------
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    for field in fields(EngineConfig):
+        if field.name != "model":
+            add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
+
+
+def help_of(name: str) -> str:
+    return next(str(f.metadata["help"]) for f in fields(EngineConfig) if f.name == name)
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of EngineConfig, as the flags have them."""
+    return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
+
+
+def engine_options(argv: Sequence[str]) -> dict[str, Any]:
+    """The engine's options from command-line flags, [MODEL] first, as the subcommands take them."""
+    parser = argparse.ArgumentParser(usage="[MODEL] [engine flags]")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    add_engine_flags(parser)
+    return options(parser.parse_args(argv))
+
+
+# -- of the server -----------------------------------------------------------------------------
+
+
+def add_server_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    for field in fields(ServerConfig):
+        text = field.metadata["help"]
+        if "Sequence[str]" in str(field.type):  # one flag with several values, or several flags
+            flag = "--" + field.name.replace("_", "-")
+            group.add_argument(
+                flag, nargs="+", action="extend", default=[], metavar="TEXT", help=text
+            )
+        else:
+            add_flag(group, field.name, str(field.type), field.default, text)
+
+
+def server_config(arguments: argparse.Namespace) -> ServerConfig:
+    """The fields of ServerConfig, as the flags have them. ConfigError for one out of range."""
+    names = [field.name for field in fields(ServerConfig)]
+    return ServerConfig(**{name: getattr(arguments, name) for name in names})
+
+
+# -- of sampling -------------------------------------------------------------------------------
+
+
+def add_sampling_flags(
+    parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
+) -> None:
+    group = parser.add_argument_group("sampling", "Left out, they are the model's own defaults.")
+    for field in fields(SamplingParams):
+        if field.name not in _SAMPLING_HELP or field.name in leave_out:
+            continue
+        default = max_tokens if field.name == "max_tokens" else None
+        add_flag(group, field.name, str(field.type), default, _SAMPLING_HELP[field.name])
+
+
+def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sampling parameters that were given; max_tokens in any case, for None is no limit."""
+    chosen = {name: getattr(arguments, name, None) for name in _SAMPLING_HELP}
+    given = {name: value for name, value in chosen.items() if value is not None and value != []}
+    return {**given, "max_tokens": arguments.max_tokens}

@@ -1,0 +1,44 @@
+"""What the settings of engine and server have in common: how they are declared and checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field
+from typing import Any
+
+from quire.errors import ConfigError
+
+
+def setting(default: Any, text: str) -> Any:
+    """A field of a config; flags, ``--help`` and docs are made of its metadata."""
+    return field(default=default, metadata={"help": text})
+
+
+def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> None:
+    """ConfigError unless the value is absent or a whole number in the range."""
+    if value is None:
+        return
+    in_range = isinstance(value, int) and low <= value and (high is None or value <= high)
+    if isinstance(value, bool) or not in_range:
+        limit = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise ConfigError(f"{name} must be an integer {limit}, got {value!r}")
+
+
+def check_number(name: str, value: object, low: float, high: float, unit: str) -> None:
+    """ConfigError unless the value is absent or a number in the range, ``low`` and ``high`` in."""
+    if value is None:
+        return
+    in_range = isinstance(value, (int, float)) and low <= value <= high
+    if isinstance(value, bool) or not in_range:
+        raise ConfigError(f"{name} must be from {low:g} to {high:g} {unit}, got {value!r}")
+
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bytes(value: int | str) -> int:
+    """A number of bytes: 1048576, "512MiB", "4G" (units of 1024)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+    if match is None or isinstance(value, (bool, float)):
+        raise ConfigError(f"not a size in bytes: {value!r} (examples: 536870912, 512MiB, 4G)")
+    return int(float(match[1]) * _UNITS[match[2]])
