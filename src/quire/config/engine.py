@@ -153,10 +153,9 @@ class EngineConfig:
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
 
     def _check_sessions(self) -> None:
-        most, share = self.max_num_sessions, self.max_sessions_per_client
-        check_count("max_sessions_per_client", share, 1, most)
-        if share is None:
-            object.__setattr__(self, "max_sessions_per_client", max(1, most // 2))
+        check_count(
+            "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
+        )
         if self.session_timeout is None:
             raise ConfigError("session_timeout must be a number of seconds; 0 is never")
         check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")

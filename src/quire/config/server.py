@@ -52,5 +52,10 @@ class ServerConfig:
         for name in ("api_key_metrics", "cache_salt_by_key"):
             if getattr(self, name) and not keys:
                 raise ConfigError(f"{name} needs an api_key")
+
+    @property
+    def salts_by_key(self) -> bool:
+        """``cache_salt_by_key``, or what None means."""
         if self.cache_salt_by_key is None:
-            object.__setattr__(self, "cache_salt_by_key", len(keys) > 1)
+            return len(self.api_key) > 1
+        return self.cache_salt_by_key

@@ -34,7 +34,7 @@ class Service:
         return self.engine.engine.intake
 
     def caller(self, http: HTTPConnection) -> Caller:
-        return Caller.of(http.scope, salt_by_key=bool(self.config.cache_salt_by_key))
+        return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
