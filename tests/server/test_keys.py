@@ -105,7 +105,7 @@ def test_a_route_that_is_added_later_needs_one_too() -> None:
     "target",
     ["//v1/models", "/%761/models", "/%2Fv1/models", "/v1%2fmodels", "/V1/models", "/./v1/models",
      "/health/../v1/models", "/health%2f..%2fv1/models", "/health/", "//health", "/health;/v1",
-     "/v1/models?/health", "/v1/models#/health", "http://x/v1/models", "http://health/v1/models", "*",
+     "/v1/models?/health", "/v1/models#/health", "http://x/v1/models", "http://health/v1", "*",
      "/metrics/../v1/models", "/health%00", "/v1/nothing", "/docs", "/openapi.json"],
 )  # fmt: skip
 def test_no_spelling_of_a_path_leads_round_the_guard(target: str, two_keys: LiveServer) -> None:

@@ -54,7 +54,7 @@ class SessionDesk:
             f"session {session_id:.100} is not open{expiry if self.timeout else ''}", "session_id"
         )
 
-    def open_for(self, client: str) -> list[Session]:
+    def all_of(self, client: str | None) -> list[Session]:
         """A client's own, the one that has not been used for longest first."""
         sessions = self._scheduler.sessions.all()
         return [s for s in sessions if s.client == client and self._is_open(s.session_id)]

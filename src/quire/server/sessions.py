@@ -35,7 +35,7 @@ def add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/sessions")
     async def list_sessions(http: Request, user: str | None = None) -> Json:
-        own = service.sessions.open_for(service.caller(http).client(user))
+        own = service.sessions.all_of(service.caller(http).client(user))
         return {"object": "list", "data": [_card(session) for session in own]}
 
     app.include_router(_one_session(service))
