@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import threading
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -17,21 +15,21 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 from typing import TypeVar
 
 from quire.engine.engine import Engine
 from quire.engine.inbox import Inbox
 from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
+from quire.engine.thread import EngineThread
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
-logger = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-_Command = Callable[[], None]
 Deltas = AsyncGenerator[list[Delta], None]
+MakeThread = Callable[
+    [Engine, Callable[[list[Delta]], None], Callable[[Exception | None], None]], EngineThread
+]
 
 
 class AsyncEngine:
@@ -41,21 +39,26 @@ class AsyncEngine:
     several if nobody has asked for so long.
 
     on_step: called in that thread after each step, with what the step gave.
+    make_thread: given the engine, and whom to tell of each step and of the end.
     """
 
-    def __init__(self, engine: Engine, on_step: Callable[[list[Delta]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_step: Callable[[list[Delta]], None],
+        make_thread: MakeThread = EngineThread,
+    ) -> None:
         self.engine = engine
         self._on_step = on_step
-        self._commands: SimpleQueue[_Command | None] = SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
-        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
-        return self._thread.is_alive() and self._failure is None
+        return self._thread.alive and self._failure is None
 
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
@@ -68,8 +71,8 @@ class AsyncEngine:
         """End the thread after its current step; running requests end with an EngineError."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        self._thread.put(None)
+        await self._thread.join()
 
     def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
@@ -136,7 +139,7 @@ class AsyncEngine:
             else:
                 done.set_result(result)
 
-        self._commands.put(command)
+        self._thread.put(command)
         if self._failure is not None:  # set before the dying thread empties its queue
             raise self._failure
         return await asyncio.shield(asyncio.wrap_future(done))
@@ -161,7 +164,7 @@ class AsyncEngine:
             for request_id in request_ids:
                 del self._inboxes[request_id]
             if unfinished:
-                self._commands.put(partial(self._abort, unfinished))
+                self._thread.put(partial(self._abort, unfinished))
 
     # -- in the engine's thread ------------------------------------------------------------
 
@@ -178,32 +181,14 @@ class AsyncEngine:
         for request_id in request_ids:
             self.engine.abort(request_id)
 
-    def _run(self) -> None:
-        failure = EngineError("the engine has been stopped")
-        try:
-            while self._obey():
-                deltas = self.engine.step()
-                self._on_step(deltas)
-                self._call_soon(partial(self._deliver, deltas))
-        except Exception as error:
-            logger.exception("the engine died")
-            failure = EngineError(f"the engine died: {error}")
-        self._failure = failure
-        while not self._commands.empty():  # nobody may wait for an answer that never comes
-            command = self._commands.get()
-            if command is not None:
-                with contextlib.suppress(Exception):  # the engine's state is anybody's guess now
-                    command()
-        self._call_soon(partial(self._fail_all, failure))
+    def _took_step(self, deltas: list[Delta]) -> None:
+        self._on_step(deltas)
+        self._call_soon(partial(self._deliver, deltas))
 
-    def _obey(self) -> bool:
-        """Carry out commands, waiting for one if idle, until there is work. False: stop."""
-        while not (self._commands.empty() and self.engine.has_work):
-            command = self._commands.get()
-            if command is None:
-                return False
-            command()
-        return True
+    def _ended(self, error: Exception | None) -> None:
+        why = "the engine has been stopped" if error is None else f"the engine died: {error}"
+        self._failure = EngineError(why)
+        self._call_soon(partial(self._fail_all, self._failure))
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
-from quire.engine import AsyncEngine, Engine
+from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.errors import EngineUnavailableError, install_error_handlers
@@ -28,13 +28,19 @@ from quire.version import __version__
 logger = logging.getLogger(__name__)
 
 
-def create_app(engine: Engine, model_names: Sequence[str], config: ServerConfig) -> FastAPI:
+def create_app(
+    engine: Engine,
+    model_names: Sequence[str],
+    config: ServerConfig,
+    make_thread: MakeThread = EngineThread,
+) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
+    make_thread: makes the thread in which the engine runs.
     """
     metrics = ServerMetrics(engine, model_names[0])
-    async_engine = AsyncEngine(engine, metrics.observe_step)
+    async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     service = Service(async_engine, tuple(model_names), metrics, config)
 
     @asynccontextmanager
