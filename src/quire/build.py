@@ -144,6 +144,8 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
         max_num_sessions=config.max_num_sessions,
+        max_sessions_per_client=config.max_sessions_per_client
+        or max(1, config.max_num_sessions // 2),
         attention_sinks=config.attention_sinks,
     )
     intake = Intake(

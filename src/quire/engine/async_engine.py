@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -53,6 +54,7 @@ class AsyncEngine:
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
@@ -61,10 +63,14 @@ class AsyncEngine:
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
+        if self.engine.sessions.timeout:
+            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
 
     async def stop(self) -> None:
         """End the thread after its current step; running requests end with an EngineError."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         self._thread.put(None)
         await self._thread.join()
 
@@ -97,8 +103,8 @@ class AsyncEngine:
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
-    async def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        await self.call(partial(self.engine.sessions.open, session_id, cache_salt))
+    async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
+        await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
         desk = self.engine.sessions
@@ -113,6 +119,13 @@ class AsyncEngine:
 
     async def close_session(self, session_id: str) -> None:
         await self.call(partial(self.engine.sessions.close, session_id))
+
+    async def _sweep(self, timeout: float) -> None:
+        """Close sessions that have expired, whether anybody asks for one or not."""
+        with contextlib.suppress(EngineError):  # it has died, or been stopped
+            while True:
+                await asyncio.sleep(min(max(timeout / 10, 1.0), 60.0))
+                await self.call(self.engine.sessions.close_expired)
 
     async def call(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns or raises in the engine's thread, between two steps."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -17,8 +17,9 @@ from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.errors import EngineUnavailableError, install_error_handlers
+from quire.server.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
-from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
+from quire.server.middleware import CancelOnDisconnect, LimitBody
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.service import Service
 from quire.server.sessions import add_sessions
@@ -40,7 +41,7 @@ def create_app(
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
-    service = Service(async_engine, tuple(model_names), metrics)
+    service = Service(async_engine, tuple(model_names), metrics, config)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,8 +55,8 @@ def create_app(
     # The last one added is outermost.
     app.add_middleware(LimitBody, max_bytes=config.max_body_bytes)
     app.add_middleware(CancelOnDisconnect)
-    if config.api_key is not None:
-        app.add_middleware(RequireApiKey, api_key=config.api_key)
+    if config.api_key:
+        app.add_middleware(RequireApiKey, config=config)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
@@ -66,12 +67,12 @@ def create_app(
 
 def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", response_model=None)
-    async def completions(request: CompletionRequest) -> Response:
-        return await create_completion(service, request)
+    async def completions(request: CompletionRequest, http: Request) -> Response:
+        return await create_completion(service, service.caller(http), request)
 
     @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(request: ChatRequest) -> Response:
-        return await create_chat_completion(service, request)
+    async def chat_completions(request: ChatRequest, http: Request) -> Response:
+        return await create_chat_completion(service, service.caller(http), request)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
