@@ -37,7 +37,6 @@ from quire.scheduling import (
     SchedulingPolicy,
 )
 from quire.threads import usable_cores
-from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -204,8 +203,7 @@ def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> 
 def _recorder(config: EngineConfig) -> RequestRecorder | None:
     if config.record_trace is None:
         return None
-    size = config.block_size
-    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
+    return RequestRecorder(Path(config.record_trace), config.block_size, time.monotonic())
 
 
 def _choose_placement(config: EngineConfig) -> Placement:

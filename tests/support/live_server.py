@@ -157,8 +157,10 @@ def live_server(
 ) -> Iterator[LiveServer]:
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
-    app = create_app(engine, [MODEL], ServerConfig(**server_options))
-    server = Server(app, "127.0.0.1", 0)
+    # Unless a test is about the end, it need not wait for what it has left running.
+    given = {"shutdown_timeout": 0, **server_options}
+    config = ServerConfig(host="127.0.0.1", port=0, **given)
+    server = Server(create_app(engine, [MODEL], config), config)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.config.keys import gather_keys
-from quire.config.settings import check_count, parse_bytes, setting
+from quire.config.open_files import most_connections
+from quire.config.settings import check_count, check_number, parse_bytes, setting
 from quire.errors import ConfigError
+
+_DEFAULT_CONNECTIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,28 @@ class ServerConfig:
     max_body_bytes: int = setting(
         32 * 2**20, "size of the largest request; it is refused while it is being read"
     )
+    request_read_timeout: float = setting(
+        30.0, "seconds within which a request must have been received whole"
+    )
+    max_connections: int | None = setting(
+        None, "most connections at once; to make room, those that wait for their client are closed "
+        "(default: 4096, or what the limit of open files leaves)",
+    )  # fmt: skip
+    shutdown_timeout: float = setting(
+        30.0, "seconds that running requests may take to end once the server is to end; 0: none"
+    )
 
     def __post_init__(self) -> None:
         check_count("port", self.port, 0, 65535)
+        check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
+        check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
+        most = most_connections()
+        if most == 0:
+            raise ConfigError("max_connections: the limit of open files (ulimit -n) leaves none")
+        check_count("max_connections", self.max_connections, 1, most)
+        if self.max_connections is None:
+            default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
+            object.__setattr__(self, "max_connections", default)
         object.__setattr__(self, "max_body_bytes", parse_bytes(self.max_body_bytes))
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)

@@ -28,8 +28,9 @@ from quire.scheduling import SamplingParams
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
 MakeThread = Callable[
-    [Engine, Callable[[list[Delta]], None], Callable[[Exception | None], None]], EngineThread
+    [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
+_STOPPED = "the engine has been stopped"
 
 
 class AsyncEngine:
@@ -60,6 +61,11 @@ class AsyncEngine:
     def healthy(self) -> bool:
         return self._thread.alive and self._failure is None
 
+    @property
+    def in_a_step(self) -> bool:
+        """Whether its thread is there still, perhaps in a step that nobody waits for."""
+        return self._thread.alive
+
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
@@ -68,11 +74,20 @@ class AsyncEngine:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its current step; running requests end with an EngineError."""
+        """End the thread after its current step; running requests end with an EngineError.
+
+        Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
+        """
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._failure is not None:
+            return
         self._thread.put(None)
-        await self._thread.join()
+        try:
+            await self._thread.join()
+        finally:
+            self._failure = self._failure or EngineError(_STOPPED)
+            self._fail_all(self._failure)
 
     def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
@@ -136,6 +151,9 @@ class AsyncEngine:
                 result = act()
             except Exception as error:
                 done.set_exception(error)
+            except BaseException as error:
+                done.set_exception(_death(error))
+                raise
             else:
                 done.set_result(result)
 
@@ -185,14 +203,14 @@ class AsyncEngine:
         self._on_step(deltas)
         self._call_soon(partial(self._deliver, deltas))
 
-    def _ended(self, error: Exception | None) -> None:
-        why = "the engine has been stopped" if error is None else f"the engine died: {error}"
-        self._failure = EngineError(why)
+    def _ended(self, error: BaseException | None) -> None:
+        why = EngineError(_STOPPED) if error is None else _death(error)
+        self._failure = self._failure or why
         self._call_soon(partial(self._fail_all, self._failure))
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
     # -- in the event loop -----------------------------------------------------------------
@@ -206,3 +224,7 @@ class AsyncEngine:
     def _fail_all(self, failure: EngineError) -> None:
         for inbox in self._inboxes.values():
             inbox.fail(failure)
+
+
+def _death(error: BaseException) -> EngineError:
+    return EngineError(f"the engine died: {str(error) or repr(error)}")

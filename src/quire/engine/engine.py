@@ -132,6 +132,11 @@ class Engine:
             self._recorder.close()
 
     @property
+    def recording(self) -> bool | None:
+        """Whether requests are being recorded; None if nobody has asked for it."""
+        return None if self._recorder is None else self._recorder.recording
+
+    @property
     def has_work(self) -> bool:
         return self.scheduler.has_work or self._flight is not None
 

@@ -16,6 +16,7 @@ from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
+from quire.server.draining import Drain, RefuseWhileDraining
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
@@ -42,26 +43,31 @@ def create_app(
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     service = Service(async_engine, tuple(model_names), metrics, config)
+    drain = Drain()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async_engine.start()
-        yield
-        await async_engine.stop()
-        _log_waste(engine)
+        try:
+            yield
+        finally:
+            await async_engine.stop()
+            _log_waste(engine)
 
     app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
     app.state.engine = async_engine
+    app.state.drain = drain
     # The last one added is outermost.
     app.add_middleware(LimitBody, max_bytes=config.max_body_bytes)
     app.add_middleware(CancelOnDisconnect)
+    app.add_middleware(RefuseWhileDraining, drain=drain)
     if config.api_key:
         app.add_middleware(RequireApiKey, config=config)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
     _add_models(app, service)
-    _add_operation(app, service)
+    _add_operation(app, service, drain)
     return app
 
 
@@ -97,12 +103,12 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return card(name)
 
 
-def _add_operation(app: FastAPI, service: Service) -> None:
+def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     @app.get("/health")
     async def health() -> Response:
         if not service.engine.healthy:
             raise EngineUnavailableError("the engine is not running")
-        return Response()
+        return drain.refusal() if drain.begun else Response()
 
     @app.get("/version")
     async def quire_version() -> dict[str, str]:

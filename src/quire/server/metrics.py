@@ -110,6 +110,9 @@ class _EngineCollector:
         yield self._gauge(
             "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
         )
+        if self._engine.recording is not None:
+            text = "1 while requests are recorded, 0 once that has failed."
+            yield self._gauge("trace_recording", text, self._engine.recording)
         yield from self._kv_cache()
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
