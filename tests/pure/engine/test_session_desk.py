@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer, session_desk
+from quire.engine import (
+    AsyncEngine,
+    Driver,
+    Engine,
+    Intake,
+    StreamingSession,
+    load_tokenizer,
+    session_desk,
+)
 from quire.errors import (
     RequestError,
     SessionBusyError,
@@ -200,6 +208,17 @@ def test_the_process_s_own_sessions_are_nobody_s_share() -> None:
     for name in ("a", "b", "c"):
         desk.sessions.open(name)
     assert desk.sessions.all_of("") == []
+
+
+def test_in_python_an_expired_session_is_left_in_peace() -> None:
+    desk = Desk()
+    with StreamingSession(Driver(desk.engine), "a", SamplingParams) as session:
+        session.append([5] * 9)
+        desk.now += TIMEOUT
+        with pytest.raises(UnknownSessionError, match="may have expired"):
+            session.generate(ONE_TOKEN)
+    with pytest.raises(UnknownSessionError):
+        session.close()
 
 
 def test_a_turn_has_its_session_s_salt() -> None:
