@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from quire.engine.intake import Intake, PreparedRequest
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams, Scheduler, Session
+from quire.scheduling import Scheduler, Session
 
 
 class SessionDesk:
@@ -64,14 +63,14 @@ class SessionDesk:
         self._last_used[session_id] = self._clock()
 
     def prepare_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int
     ) -> PreparedRequest:
         session, now = self.get(session_id), self._clock()
         prepared = self._intake.prepare_turn(
-            request_id, session.history, session.input_token_ids, params, now
+            request_id, session.history, session.input_token_ids, params, priority, now
         )
         self._last_used[session_id] = now
-        return replace(prepared, request=replace(prepared.request, priority=priority))
+        return prepared
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""

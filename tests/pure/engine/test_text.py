@@ -1,4 +1,4 @@
-"""Incremental text equals the text of the whole, and stop strings cut it where they should."""
+"""Incremental text equals the text of the whole, and chat templates see what they should."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import quire
 from quire.engine import load_tokenizer
-from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.engine.detokenizer import Detokenizer
 from quire.errors import ModelError, RequestError
 
 DEMO = Path(quire.__file__).parent / "demo"
@@ -43,47 +43,6 @@ def test_an_unfinished_character_comes_out_at_the_end() -> None:
     assert [detokenizer.push(i) for i in ids] == [""] * len(ids)
     assert "\ufffd" in detokenizer.flush()
     assert detokenizer.flush() == ""
-
-
-def cut(text: str, stops: list[str]) -> str:
-    """The text up to the first place where a stop string is complete, brute force."""
-    for end in range(len(text) + 1):
-        complete = [stop for stop in stops if text[:end].endswith(stop)]
-        if complete:
-            return text[: end - max(map(len, complete))]
-    return text
-
-
-@given(
-    st.text("ab", max_size=30),
-    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
-    st.data(),
-)
-def test_stop_strings_cut_wherever_the_pieces_break(
-    text: str, stops: list[str], data: st.DataObject
-) -> None:
-    scanner, shown = StopStrings(stops, include_in_output=False), ""
-    rest = text
-    while rest and scanner.matched is None:
-        size = 1 if len(stops) > 1 else data.draw(st.integers(1, len(rest)))
-        shown += scanner.push(rest[:size])
-        assert text.startswith(shown)
-        rest = rest[size:]
-    if scanner.matched is None:
-        shown += scanner.flush()
-    assert shown == cut(text, stops)
-
-
-def test_text_that_cannot_be_a_stop_string_is_not_held_back() -> None:
-    scanner = StopStrings(["END"], include_in_output=False)
-    assert scanner.push("abcE") == "abc"
-    assert scanner.push("x") == "Ex"
-
-
-def test_a_stop_string_can_be_kept() -> None:
-    scanner = StopStrings(["END"], include_in_output=True)
-    assert scanner.push("abEN") + scanner.push("Dcd") == "abEND"
-    assert scanner.matched == "END"
 
 
 def test_chat_template_of_the_demo_model() -> None:
