@@ -96,6 +96,7 @@ class Intake:
         """RequestError, naming the field, where the prompt cannot be served with these params."""
         options = prompt if isinstance(prompt, Mapping) else {}
         priority, cache_salt = options.get("priority", 0), options.get("cache_salt", "")
+        check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if not isinstance(cache_salt, str):
             raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
         given = _given(prompt)
@@ -117,6 +118,7 @@ class Intake:
         arrival: float,
     ) -> PreparedRequest:
         """The next turn of a session, whose prompt is the end of its history."""
+        check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         max_tokens = self._max_tokens(len(history), params.params, "the session", "session_id")
         request = self._request(request_id, prompt, max_tokens, params, priority, arrival)
         return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]), params.stops)
@@ -141,7 +143,6 @@ class Intake:
         priority: int,
         arrival: float,
     ) -> Request:
-        check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         params = prepared.params
         return Request(
             request_id=request_id,

@@ -60,8 +60,10 @@ def check_token_ids(
                 raise RequestError(f"{name} must hold token ids, got {shown(value)}", name)
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) <= highest):
         wrong = next(value for value in token_ids if not 0 <= value <= highest)
+        which = "any" if highest == MAX_INTEGER else "the"
         raise RequestError(
-            f"{name} must hold token ids from 0 to {highest}, got {shown(wrong)}", name
+            f"{name} holds token id {shown(wrong)}, outside {which} vocabulary (0 to {highest})",
+            name,
         )
     return token_ids
 
