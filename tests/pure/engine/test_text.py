@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,44 @@ def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: s
     with pytest.raises(RequestError, match="chat template refuses") as caught:
         tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {})
     assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "variables"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}", {}),
+        ("{{ more }}", {"more": "x" * 101}),
+        ("{% for one in more %}{{ one }}{% endfor %}", {"more": ["xx"] * 51}),
+    ],
+)
+def test_a_template_that_goes_on_and_on_is_ended(
+    tmp_path: Path, template: str, variables: dict[str, Any]
+) -> None:
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    with pytest.raises(RequestError, match="at most 100 characters") as caught:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], variables, 100)
+    assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{ raise_exception(more) }}", "x" * 10**6),
+        ("{{ more + 1 }}", "text"),
+        ("{{ more.a.b }}", 5),
+        ("{{ 1 // more }}", 0),
+        ("{{ 10 ** more / 1.0 }}", 400),
+        ("{{ more }}", 10**5000),
+    ],
+    ids=["raises", "adds", "looks into", "divides", "overflows", "spells"],
+)
+def test_values_that_a_template_cannot_take_are_the_requests_error(
+    tmp_path: Path, template: str, value: Any
+) -> None:
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    with pytest.raises(RequestError, match="chat template refuses") as caught:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {"more": value})
+    assert len(str(caught.value)) < 300, "it echoes what was sent"
 
 
 def test_a_template_that_does_not_compile_is_the_models_error(tmp_path: Path) -> None:
