@@ -3,7 +3,7 @@
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.intake import Intake, Prompt
+from quire.engine.intake import Intake, PreparedParams, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
@@ -23,6 +23,7 @@ __all__ = [
     "Logprob",
     "MakeThread",
     "Message",
+    "PreparedParams",
     "Prompt",
     "RequestOutput",
     "RequestRecorder",

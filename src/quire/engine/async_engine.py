@@ -14,14 +14,17 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from functools import partial
-from typing import TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar
 
+from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.inbox import Inbox
 from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
+from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
+from quire.engine.tokenizer import Message
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
@@ -52,6 +55,7 @@ class AsyncEngine:
         self.engine = engine
         self._on_step = on_step
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
+        self._preparation = PreparationThreads()
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
@@ -78,6 +82,7 @@ class AsyncEngine:
 
         Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
         """
+        self._preparation.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._failure is not None:
@@ -98,13 +103,18 @@ class AsyncEngine:
         request that fails ends with a delta of finish_reason error. Closing the
         iterator, or cancelling the task that awaits it, frees the blocks before the next step.
         """
-        arrival, prepare = self.engine.clock(), self.engine.intake.prepare
+        arrival, intake = self.engine.clock(), self.engine.intake
+        ready = cache(partial(intake.prepare_params, params))
 
-        def prepare_all() -> list[PreparedRequest]:
-            return [prepare(name, prompt, params, arrival) for name, prompt in prompts.items()]
+        def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
+            return intake.prepare(request_id, prompt, ready(), arrival)
 
         async def submit() -> None:
-            prepared = await asyncio.to_thread(prepare_all)
+            sizes = [intake.size(prompt) for prompt in prompts.values()]
+            prepared = [
+                await self._preparation.run(size, partial(prepare, name, prompt))
+                for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
+            ]
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
@@ -113,8 +123,22 @@ class AsyncEngine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
-        add = partial(self.engine.add_turn, request_id, session_id, params, priority)
-        return self._deltas([request_id], lambda: self.call(add))
+
+        async def submit() -> None:
+            prepare = partial(self.engine.intake.prepare_params, params)
+            ready = await self._preparation.run(0, prepare)
+            await self.call(
+                partial(self.engine.submit_turn, request_id, session_id, ready, priority)
+            )
+
+        return self._deltas([request_id], submit)
+
+    async def chat_prompt(
+        self, messages: Sequence[Message], variables: Mapping[str, Any]
+    ) -> list[int]:
+        """Token ids of a conversation: a prompt for ``generate``."""
+        prepare = partial(self.engine.intake.chat_prompt, messages, variables)
+        return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
@@ -123,7 +147,9 @@ class AsyncEngine:
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
         desk = self.engine.sessions
-        token_ids = await asyncio.to_thread(desk.tokens, session_id, given)
+        size = self.engine.intake.size(given, "input")
+        prepare = partial(desk.tokens, session_id, given)
+        token_ids = await self._preparation.run(size, prepare)
         await self.call(partial(desk.append, session_id, token_ids))
 
     async def hard_cut(self, session_id: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.engine.flight import Flight
-from quire.engine.intake import Intake, PreparedRequest, Prompt
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
@@ -84,7 +84,8 @@ class Engine:
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
         arrival = self.clock() if arrival is None else arrival
-        self.submit(self.intake.prepare(request_id, prompt, params, arrival))
+        prepared = self.intake.prepare_params(params)
+        self.submit(self.intake.prepare(request_id, prompt, prepared, arrival))
 
     def submit(self, prepared: PreparedRequest) -> None:
         """Queue a request that the intake has prepared."""
@@ -94,6 +95,12 @@ class Engine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> None:
         """Queue the next turn of a session; aborted, it leaves what it has to the session."""
+        self.submit_turn(request_id, session_id, self.intake.prepare_params(params), priority)
+
+    def submit_turn(
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int = 0
+    ) -> None:
+        """Queue a turn whose params the intake has prepared."""
         prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
         self.sessions.begin_turn(session_id, request_id)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.engine.intake import Intake, PreparedRequest
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
-from quire.scheduling import SamplingParams, Scheduler, Session
+from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
@@ -90,15 +90,14 @@ class SessionDesk:
         self._used(session_id)
 
     def prepare_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int
     ) -> PreparedRequest:
         session = self._present(session_id)
         prepared = self._intake.prepare_turn(
-            request_id, session.history, session.input_token_ids, params, self._clock()
+            request_id, session.history, session.input_token_ids, params, priority, self._clock()
         )
         salt = session.resting.request.cache_salt
-        request = replace(prepared.request, priority=priority, cache_salt=salt)
-        return replace(prepared, request=request)
+        return replace(prepared, request=replace(prepared.request, cache_salt=salt))
 
     def begin_turn(self, session_id: str, request_id: str) -> None:
         """A prepared turn stands in line: the session does not expire before it has ended."""

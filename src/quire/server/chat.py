@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
@@ -31,7 +29,7 @@ async def create_chat_completion(
             "chat_template_kwargs",
         )
     messages = [message.for_template() for message in request.messages]
-    prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
+    prompt = await service.engine.chat_prompt(messages, variables)
     asked = [request.with_options(prompt, caller)]
     return await answer(
         service,
