@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.config.settings import check_count, parse_bytes, setting
+from quire.config.settings import check_count, check_number, parse_bytes, setting
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,22 @@ class ServerConfig:
         "labels metrics (default: the model's own)",
     )  # fmt: skip
     api_key: str | None = setting(None, "key that clients must send (default: none is needed)")
-    max_body_bytes: int = setting(
-        32 * 2**20, "size of the largest request; it is refused while it is being read"
+    max_body_bytes: int | None = setting(
+        None, "size of the largest request; what is larger is refused before it is read (default: "
+        "by max_model_len, from 1MiB to 32MiB)",
+    )  # fmt: skip
+    request_read_timeout: float = setting(
+        30.0, "seconds in which a request must have come whole, counted from its headers"
     )
+    max_unread_bytes: int | None = setting(
+        None, "size of all large requests together that have begun to come and are not parsed "
+        "yet; what is above is refused (default: 8 of max_body_bytes, at least 64MiB)",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_count("port", self.port, 0, 65535)
-        object.__setattr__(self, "max_body_bytes", parse_bytes(self.max_body_bytes))
+        check_number("request_read_timeout", self.request_read_timeout, 0.01, 86400, "seconds")
+        for name in ("max_body_bytes", "max_unread_bytes"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name)))
+                check_count(name, getattr(self, name))

@@ -18,7 +18,13 @@ Message = Mapping[str, Any]
 
 
 class Tokenizer(Protocol):
-    """What the engine asks of a tokenizer."""
+    """What the engine asks of a tokenizer.
+
+    longest_token: characters of the longest token; of its spelling in the vocabulary, which is at
+        least as long as its text.
+    """
+
+    longest_token: int
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -98,6 +104,7 @@ class JsonTokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
+        self.longest_token = max(map(len, backend.get_vocab()))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -115,6 +122,7 @@ class TransformersTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
+        self.longest_token = max(map(len, backend.get_vocab()))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))

@@ -7,8 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt
-from quire.errors import EngineError, RequestError
+from quire.errors import EngineError, RequestError, shown
 from quire.scheduling import SamplingParams, Session
+from quire.server.bodies import Bodies
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
 
@@ -23,6 +24,7 @@ class Service:
     engine: AsyncEngine
     model_names: Sequence[str]
     metrics: ServerMetrics
+    bodies: Bodies
 
     @property
     def intake(self) -> Intake:
@@ -31,7 +33,7 @@ class Service:
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
             known = ", ".join(self.model_names)
-            raise UnknownModelError(f"model {name!r} is not served here; {known} is", "model")
+            raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
 
     def run(
         self,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.server.completions import CompletionWording
+from quire.server.openapi import takes
 from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
@@ -25,8 +26,9 @@ def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
     path = "/v1/sessions/{session_id}"
 
-    @app.post("/v1/sessions")
-    async def open_session(request: OpenRequest) -> Json:
+    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest))
+    async def open_session(http: Request) -> Json:
+        request = await service.bodies.parse(http, OpenRequest)
         service.check_model(request.model)
         session_id = f"session-{uuid.uuid4().hex}"
         await service.engine.open_session(session_id, request.cache_salt or "")
@@ -45,13 +47,15 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         await service.engine.close_session(session_id)
         return {"id": session_id, "object": "session", "deleted": True}
 
-    @app.post(f"{path}/append")
-    async def append(session_id: str, request: AppendRequest) -> Json:
+    @app.post(f"{path}/append", openapi_extra=takes(AppendRequest))
+    async def append(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, AppendRequest)
         await service.engine.append(session_id, request.input)
         return _card(service, session_id)
 
-    @app.post(f"{path}/generate", response_model=None)
-    async def generate(session_id: str, request: TurnRequest) -> Response:
+    @app.post(f"{path}/generate", openapi_extra=takes(TurnRequest))
+    async def generate(session_id: str, http: Request) -> Response:
+        request = await service.bodies.parse(http, TurnRequest)
         return await _generate(service, session_id, request)
 
     @app.post(f"{path}/hard_cut")
@@ -59,8 +63,9 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         await service.engine.hard_cut(session_id)
         return _card(service, session_id)
 
-    @app.post(f"{path}/recompute")
-    async def recompute(session_id: str, request: RecomputeRequest) -> Json:
+    @app.post(f"{path}/recompute", openapi_extra=takes(RecomputeRequest))
+    async def recompute(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, RecomputeRequest)
         await service.engine.recompute(session_id, request.last_n)
         return _card(service, session_id)
 
