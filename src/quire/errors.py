@@ -1,4 +1,4 @@
-"""The exception tree.
+"""The exception tree, and how a value is shown in a message.
 
 QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
@@ -12,6 +12,8 @@ QuireError
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 __all__ = [
     "ConfigError",
     "EngineError",
@@ -21,7 +23,11 @@ __all__ = [
     "SessionBusyError",
     "TooManySessionsError",
     "UnknownSessionError",
+    "shown",
 ]
+
+_MOST_SHOWN = 200  # characters of a value in a message
+_WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 
 
 class QuireError(Exception):
@@ -61,3 +67,40 @@ class SessionBusyError(RequestError):
 
 class EngineError(QuireError, RuntimeError):
     """The engine failed while it worked; the requests it was running end with this."""
+
+
+def shown(value: object) -> str:
+    """``value`` as a message may quote it: like its repr, cut, and cheap however large it is."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _MOST_SHOWN:
+            return text[: _MOST_SHOWN - 3] + "..."
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    # Lazily, so that of a long or deep value only its beginning is looked at.
+    match value:
+        case str():
+            yield repr(value[: _MOST_SHOWN + 1])
+        case int() if value.bit_length() > _WIDEST_INTEGER:
+            yield f"an integer of {value.bit_length()} bits"
+        case None | int() | float():
+            yield repr(value)
+        case list() | tuple():
+            yield "["
+            for number, item in enumerate(value):
+                yield ", " if number else ""
+                yield from _pieces(item)
+            yield "]"
+        case Mapping():
+            yield "{"
+            for number, (key, item) in enumerate(value.items()):
+                yield ", " if number else ""
+                yield from _pieces(key)
+                yield ": "
+                yield from _pieces(item)
+            yield "}"
+        case _:
+            yield f"a value of type {type(value).__name__}"[: _MOST_SHOWN + 1]
