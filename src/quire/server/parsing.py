@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,7 @@ from quire.errors import RequestError
 from quire.server.errors import first_complaint
 
 MOST_CONTAINERS = 2**13  # lists and objects: 2,048 prompts, or as many messages with their parts
+MOST_MEMBERS = 2**14  # fields of all objects
 MOST_VALUES = 2**20  # and all values together: a million token ids
 
 _PIECE = 2**18  # bytes looked at in one go; small enough for the processor's cache
@@ -30,7 +31,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
     """RequestError, or an HTTPException where no field can be named, if it is no such request."""
-    _check_values(body)
+    _check_structure(body)
     try:
         data = from_json(body.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
@@ -49,34 +50,48 @@ def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
         raise first_complaint(error) from None
 
 
-def _check_values(body: bytes | bytearray) -> None:
+def _check_structure(body: bytes | bytearray) -> None:
     """Refuse what would take long to parse, without parsing it."""
-    openings = body.count(b"[") + body.count(b"{")  # too many by those inside of texts
-    if openings <= MOST_CONTAINERS and openings + body.count(b",") <= MOST_VALUES:
+    counts = _Counts(*map(body.count, (b"[", b"{", b":", b",")))
+    if not counts.complaint:  # although they count texts too
         return
-    containers, commas = _count_outside_texts(body)
-    if containers > MOST_CONTAINERS:
-        raise HTTPException(400, f"the body holds more than {MOST_CONTAINERS:,} lists and objects")
-    if containers + commas > MOST_VALUES:
-        raise HTTPException(400, f"the body holds more than {MOST_VALUES:,} values")
+    complaint = _counts_outside_texts(body).complaint
+    if complaint:
+        raise HTTPException(400, complaint)
 
 
-def _count_outside_texts(body: bytes | bytearray) -> tuple[int, int]:
-    """How many ``[`` and ``{``, and how many ``,``, are not part of a text.
+class _Counts(NamedTuple):
+    """How often the characters occur that JSON's structure is made of."""
 
-    By numpy, which lets other threads run meanwhile.
-    """
+    brackets: int
+    braces: int
+    colons: int
+    commas: int
+
+    @property
+    def complaint(self) -> str:
+        containers = self.brackets + self.braces
+        if containers > MOST_CONTAINERS:
+            return f"the body holds more than {MOST_CONTAINERS:,} lists and objects"
+        if self.colons > MOST_MEMBERS:
+            return f"the objects in the body hold more than {MOST_MEMBERS:,} fields"
+        if containers + self.commas > MOST_VALUES:
+            return f"the body holds more than {MOST_VALUES:,} values"
+        return ""
+
+
+def _counts_outside_texts(body: bytes | bytearray) -> _Counts:
+    """By numpy, which lets other threads run meanwhile."""
     bare = np.frombuffer(body.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
-    containers = commas = 0
+    totals = np.zeros(4, int)
     in_text = np.uint8(0)
     for start in range(0, len(bare), _PIECE):
         piece = bare[start : start + _PIECE]
         quotes = np.cumsum(piece == ord('"'), dtype=np.uint8) + in_text
         in_text = quotes[-1] & 1
         outside = quotes & 1 == 0
-        containers += np.count_nonzero((piece | 0x20 == ord("{")) & outside)  # [ is { less a bit
-        commas += np.count_nonzero((piece == ord(",")) & outside)
-    return containers, commas
+        totals += [np.count_nonzero((piece == ord(mark)) & outside) for mark in "[{:,"]
+    return _Counts(*totals.tolist())
 
 
 def _unreadable_field(body: bytes | bytearray) -> str | None:
