@@ -127,6 +127,12 @@ class Intake:
             bad_word_ids=tuple(self._bad_word_ids(params.bad_words)),
         )
 
+    def most_tokens(self, params: SamplingParams) -> int:
+        """Of an output, as far as is known before its prompt is."""
+        if params.max_tokens is None:
+            return self.max_model_len or max(self._default_max_tokens, params.min_tokens)
+        return min(params.max_tokens, self.max_model_len or params.max_tokens)
+
     def chat_prompt(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
     ) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput, Tokenizer
+from quire.server.limits import check_answer
 from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer
@@ -20,6 +21,7 @@ async def create_completion(service: Service, request: CompletionRequest) -> Res
     service.check_model(request.model)
     prompts = request.prompts()
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(len(prompts), params, service.intake)
     wording = CompletionWording(request, prompts, service.intake.tokenizer)
     asked = [request.with_options(prompt) for prompt in prompts]
     return await answer(

@@ -29,7 +29,6 @@ from quire.server.fields import (
 )
 
 _MOST_PROMPTS = 2048
-_MOST_CHOICES = 4096  # of all prompts together
 _MOST_MESSAGES = 4096
 _MOST_PARTS = 1024  # of one message
 _MOST_TEMPLATE_VALUES, _MOST_TEMPLATE_LEVELS = 4096, 16
@@ -149,17 +148,11 @@ class CompletionRequest(GenerationRequest):
         return list(prompts)
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        scored = self.prompt_logprobs
         if self.echo and self.logprobs is not None:  # the prompt's tokens have logprobs too
-            scored = max(self.logprobs, scored or 0)
-        params = self._sampling_params(defaults, prompt_logprobs=scored)
-        if len(self.prompts()) * params.width > _MOST_CHOICES:
-            raise RequestError(
-                f"the number of prompts times n (or best_of, or beam_width) must be at most "
-                f"{_MOST_CHOICES:,}, got {len(self.prompts()):,} times {params.width}",
-                "n",
+            return self._sampling_params(
+                defaults, prompt_logprobs=max(self.logprobs, self.prompt_logprobs or 0)
             )
-        return params
+        return self._sampling_params(defaults)
 
 
 class TextPart(Strict):

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.server.completions import CompletionWording
+from quire.server.limits import check_answer
 from quire.server.openapi import takes
 from quire.server.reply import answer
 from quire.server.service import Service
@@ -75,6 +76,7 @@ async def _generate(service: Service, session_id: str, request: TurnRequest) -> 
     service.check_model(model)
     service.session(session_id)
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(1, params, service.intake)
     return await answer(
         request,
         model,
