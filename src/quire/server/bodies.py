@@ -51,7 +51,8 @@ class Bodies:
 
     def __init__(self, config: ServerConfig, intake: Intake) -> None:
         self._max_bytes = config.max_body_bytes or default_max_body_bytes(intake)
-        self._max_unread = config.max_unread_bytes or max(8 * self._max_bytes, _LEAST_UNREAD)
+        unread = config.max_unread_bytes or max(8 * self._max_bytes, _LEAST_UNREAD)
+        self._max_unread = max(unread, self._max_bytes)  # so that any one alone can be read
         self._timeout = config.request_read_timeout
         self._unread = 0  # bytes of large bodies that have come and are not parsed yet
         self._parser = ThreadPoolExecutor(1, "quire-json")

@@ -21,7 +21,7 @@ from quire.errors import (
 )
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
-_LONGEST = 200  # characters of a field's path
+_LONGEST = 200  # characters of a field's name
 
 
 class UnknownModelError(RequestError):
@@ -96,8 +96,12 @@ def first_complaint(invalid: ValidationError) -> RequestError:
     return RequestError(f"{path}: {error['msg']}", path)
 
 
+def brief(name: str) -> str:
+    """A field's name as a message may hold it: it may be a client's own, of any length."""
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
+
+
 def _path(location: tuple[str | int, ...]) -> str:
-    """("messages", 0, "role") as messages[0].role. Names may be a client's own, of any length."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:_LONGEST]}" for part in location)
-    path = "".join(parts).removeprefix(".")
-    return path if len(path) <= _LONGEST else path[: _LONGEST - 3] + "..."
+    """("messages", 0, "role") as messages[0].role."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{brief(part)}" for part in location)
+    return brief("".join(parts).removeprefix("."))

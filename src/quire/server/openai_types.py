@@ -60,7 +60,9 @@ class GenerationRequest(Strict):
     beam_width: int | None = None
     num_return_sequences: int | None = None
     length_penalty: float | None = None
-    early_stopping: Annotated[bool | str, expecting('true, false or "never"')] | None = None
+    early_stopping: (
+        Annotated[bool | Literal["never"], expecting('true, false or "never"')] | None
+    ) = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

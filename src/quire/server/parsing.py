@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
 from quire.errors import RequestError
-from quire.server.errors import first_complaint
+from quire.server.errors import brief, first_complaint
 
 MOST_CONTAINERS = 2**13  # lists and objects: 2,048 prompts, or as many messages with their parts
 MOST_MEMBERS = 2**14  # fields of all objects
@@ -111,5 +111,5 @@ def _unreadable_field(body: bytes | bytearray) -> str | None:
         try:
             json.dumps({name: value}, ensure_ascii=False).encode()
         except (UnicodeEncodeError, TypeError):
-            return ascii(name)[1:-1]
+            return brief(ascii(name[:200])[1:-1])
     return None
