@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -12,9 +13,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
+from quire.config import ServerConfig
 from quire.server import bodies
-from quire.server.bodies import default_max_body_bytes
+from quire.server.bodies import Bodies, default_max_body_bytes
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
 from support.live_server import (
@@ -22,7 +27,6 @@ from support.live_server import (
     MODEL,
     PATIENCE,
     LiveServer,
-    eventually,
     live_server,
     scripted_engine,
 )
@@ -265,30 +269,73 @@ def test_a_steady_trickle_does_not_prolong_the_time() -> None:
         assert answer.startswith(b"HTTP/1.1 408 ")
 
 
+class Sender:
+    """A request whose body comes as the test says, without a socket."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        headers = [(b"content-type", b"application/json")]
+        self.request = Request({"type": "http", "headers": headers}, self._receive)
+
+    async def _receive(self) -> Message:
+        message = await self._messages.get()
+        self._messages.task_done()
+        return message
+
+    async def send(self, content: bytes, *, more: bool = True) -> None:
+        """Returns when it was taken."""
+        self._messages.put_nowait({"type": "http.request", "body": content, "more_body": more})
+        await self._messages.join()
+
+    async def hang_up(self) -> None:
+        self._messages.put_nowait({"type": "http.disconnect"})
+
+
 def test_unread_bytes_are_bounded_together() -> None:
-    large = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 1}).encode() + b" " * 450_000
-    length = f"Content-Length: {len(large)}"
-    with live_server(max_body_bytes=500_000, max_unread_bytes=500_000) as server:
-        with HalfSent(server, length) as first:
-            first.send(large[:300_000])
-            with HalfSent(server, length) as second:
-                second.send(large[:-1])
-                status, head, error = second.read_to_the_end()
-            assert status == 503 and b"retry-after: 1" in head
-            assert error["type"] == "server_error" and "--max-unread-bytes" in error["message"]
-            assert server.complete(prompt="x").status_code == 200  # small ones are always read
-            first.send(large[300_000:])
-            assert first.socket.recv(100).startswith(b"HTTP/1.1 200 ")
+    whole = json.dumps({"model": MODEL, "prompt": "x"}).encode() + b" " * 400_000
+    config = ServerConfig(max_body_bytes=500_000, max_unread_bytes=500_000)
 
-        def post(content: bytes) -> int:
-            return server.http.post(COMPLETIONS, content=content, headers=JSON).status_code
+    async def scenario() -> None:
+        reader = Bodies(config, scripted_engine()[0].intake)
 
-        for _ in range(5):  # whatever becomes of them, they count no longer
-            with HalfSent(server, length) as gone:
-                gone.send(large[:300_000])
-            eventually(lambda: post(large[1:]) == 400)
-            assert post(large + b" " * 100_000) == 413
-        eventually(lambda: post(large) == 200)
+        def parse(sender: Sender) -> asyncio.Task[CompletionRequest]:
+            return asyncio.create_task(reader.parse(sender.request, CompletionRequest))
+
+        async def refusal(content: bytes, *, more: bool = False) -> HTTPException:
+            sender = Sender()
+            reading = parse(sender)
+            await sender.send(content, more=more)
+            with pytest.raises(HTTPException) as caught:
+                await reading
+            return caught.value
+
+        first, small, gone, left = Sender(), Sender(), Sender(), Sender()
+        reading = parse(first)
+        await first.send(whole[:300_000])
+        refused = await refusal(whole, more=True)
+        assert refused.status_code == 503 and refused.headers == {"Retry-After": "1"}
+        assert "--max-unread-bytes" in refused.detail
+        reading_small = parse(small)  # small ones do not count
+        await small.send(whole[:60_000], more=False)
+        assert (await reading_small).prompt == "x"
+        await first.send(whole[300_000:], more=False)
+        assert (await reading).prompt == "x"
+
+        assert (await refusal(whole + whole)).status_code == 413
+        assert (await refusal(whole[1:])).status_code == 400
+        reading = parse(gone)
+        await gone.send(whole)
+        reading.cancel()
+        await asyncio.wait([reading])
+        reading = parse(left)
+        await left.send(whole)
+        await left.hang_up()
+        with pytest.raises(ClientDisconnect):
+            await reading
+        assert reader._unread == 0  # whatever becomes of them, they count no longer
+        reader.close()
+
+    asyncio.run(scenario())
 
 
 def test_large_bodies_are_parsed_in_one_thread_that_ends_with_the_server(
