@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from quire.engine.flight import Flight
-from quire.engine.intake import Intake, PreparedRequest, Prompt
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
@@ -51,7 +51,7 @@ class Engine:
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        session_timeout: float | None = None,
+        session_timeout: float = 0.0,
         why_no_sessions: str | None = None,
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
@@ -84,7 +84,8 @@ class Engine:
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
         arrival = self.clock() if arrival is None else arrival
-        self.submit(self.intake.prepare(request_id, prompt, params, arrival))
+        prepared = self.intake.prepare_params(params)
+        self.submit(self.intake.prepare(request_id, prompt, prepared, arrival))
 
     def submit(self, prepared: PreparedRequest) -> None:
         """Queue a request that the intake has prepared."""
@@ -94,8 +95,15 @@ class Engine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> None:
         """Queue the next turn of a session; aborted, it leaves what it has to the session."""
+        self.submit_turn(request_id, session_id, self.intake.prepare_params(params), priority)
+
+    def submit_turn(
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int = 0
+    ) -> None:
+        """Queue a turn whose params the intake has prepared."""
         prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
+        self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
         request_id = prepared.request.request_id
@@ -122,13 +130,18 @@ class Engine:
             spoiled = self._flight.broken
         progress = self._requests.pop(request_id, None)
         if progress is not None:
-            self._record(progress)
+            self._note_end(progress)
         return self.scheduler.abort(request_id, spoiled=spoiled)
 
     def close(self) -> None:
         """End the recording, if there is one."""
         if self._recorder is not None:
             self._recorder.close()
+
+    @property
+    def recording(self) -> bool | None:
+        """Whether requests are being recorded; None if nobody has asked for it."""
+        return None if self._recorder is None else self._recorder.recording
 
     @property
     def has_work(self) -> bool:
@@ -185,7 +198,7 @@ class Engine:
                 self.scheduler.finish(progress.seq_id)  # a stop string
             if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
-                self._record(request)
+                self._note_end(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
@@ -203,7 +216,8 @@ class Engine:
             deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
-    def _record(self, progress: RequestProgress) -> None:
+    def _note_end(self, progress: RequestProgress) -> None:
+        self.sessions.end_turn(progress.request.request_id)
         if self._recorder is not None:
             self._recorder.end(progress)
 
@@ -233,7 +247,7 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 del self._requests[chunk.request.request_id]
-                self._record(request)
+                self._note_end(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
                 deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
         return deltas

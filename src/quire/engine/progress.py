@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.engine.detokenizer import Detokenizer
 from quire.engine.intake import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
@@ -13,6 +13,7 @@ from quire.engine.outputs import (
     RequestOutput,
     TokenLogprobTable,
 )
+from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
 from quire.metrics import RequestMetrics
 from quire.scheduling import FinishReason, MemoryStory, Progress, TokenLogprobs
@@ -30,7 +31,7 @@ class BranchProgress:
         self.last_time = request.arrival
         self._params = params
         self._detokenizer = Detokenizer(tokenizer, prepared.context, params.skip_special_tokens)
-        self._stop = StopStrings(tuple(params.stop), params.include_stop_str_in_output)
+        self._stop = StopStrings(prepared.stops, params.include_stop_str_in_output)
 
     def advance(self, token_id: int, reason: FinishReason | None) -> str:
         """Take one more token; the text it adds. Sets the output's finish and stop reasons."""

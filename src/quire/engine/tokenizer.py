@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 from jinja2 import TemplateError
-from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers.models import BPE, Unigram
 
+from quire.engine.longest_token import longest_token
 from quire.errors import ModelError, RequestError
 
 Message = Mapping[str, Any]
 
+_WORDS_KEPT = 2_000
+_MOST_OF_A_REASON = 200  # characters, of a template's own complaint
+
 
 class Tokenizer(Protocol):
-    """What the engine asks of a tokenizer.
+    """What the engine asks of a tokenizer. Any thread may call it."""
 
-    longest_token: characters of the longest token; of its spelling in the vocabulary, which is at
-        least as long as its text.
-    """
-
-    longest_token: int
+    @property
+    def longest_token(self) -> int | None:
+        """Most characters of a text that one token can stand for; None: any number."""
+        ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
+    def count(self, text: str) -> int:
+        """Tokens of a text without special tokens around it."""
+        ...
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        """The messages as one prompt text; RequestError if the template refuses them."""
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        """The messages as one prompt text; RequestError if the template refuses them.
+
+        So it is if the text would have more than ``max_characters``.
+        """
         ...
 
 
@@ -49,8 +65,6 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"{path} is not a tokenizer: {error}") from error
-    backend.no_padding()
-    backend.no_truncation()
     return JsonTokenizer(backend, template)
 
 
@@ -87,55 +101,114 @@ class ChatTemplate:
         tokens = {name: _content(config[name]) for name in names if config.get(name)}
         return cls(source, tokens)
 
-    def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+    def render(
+        self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
+    ) -> str:
         """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
         given = {"messages": messages, "add_generation_prompt": True}
+        pieces, length = [], 0
         try:
-            return self._template.render({**self._special_tokens, **variables, **given})
-        except (TemplateError, SecurityError, TypeError, KeyError, ValueError) as error:
+            for piece in self._template.generate({**self._special_tokens, **variables, **given}):
+                pieces.append(piece)
+                length += len(piece)
+                if length > max_characters:
+                    break  # it need not end
+        except Exception as error:  # whatever its operations on these values raise
+            why = str(error)[:_MOST_OF_A_REASON]
             raise RequestError(
-                f"the model's chat template refuses these messages: {error}", "messages"
+                f"the model's chat template refuses these messages: {why}", "messages"
             ) from error
+        if length > max_characters:
+            raise RequestError(
+                f"messages must come to at most {max_characters} characters in the model's chat "
+                "template, and come to more",
+                "messages",
+            )
+        return "".join(pieces)
 
 
 class JsonTokenizer:
     """A ``tokenizer.json``."""
 
     def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        _bound_cache(backend)
         self._backend = backend
         self._template = template
-        self.longest_token = max(map(len, backend.get_vocab()))
+        self.longest_token = longest_token(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Unlike encode, encode_batch_fast lets other threads run.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
+
+    def count(self, text: str) -> int:
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        return len(encoding)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        return _render(self._template, messages, variables)
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        return _render(self._template, messages, variables, max_characters)
 
 
-class TransformersTokenizer:
-    """Any tokenizer that only transformers can load."""
+class ConvertedTokenizer(JsonTokenizer):
+    """One that transformers has made of other files, and whose texts it tidies."""
+
+    def __init__(self, owner: Any, template: ChatTemplate | None) -> None:
+        super().__init__(owner.backend_tokenizer, template)
+        self._backend.encode_special_tokens = owner.split_special_tokens
+        self._owner = owner
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+
+class PythonTokenizer:
+    """Any other that transformers can load, written in Python."""
+
+    longest_token = None
 
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
-        self.longest_token = max(map(len, backend.get_vocab()))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
 
+    def count(self, text: str) -> int:
+        return len(self.encode(text, add_special_tokens=False))
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        return _render(self._template, messages, variables)
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        return _render(self._template, messages, variables, max_characters)
+
+
+def _bound_cache(backend: tokenizers.Tokenizer) -> None:
+    """Keep fewer words than the library's 10,000: hostile ones take 8 KB each, for ever."""
+    if isinstance(backend.model, (BPE, Unigram)):  # the others keep none
+        backend.model._resize_cache(_WORDS_KEPT)
 
 
 def _render(
-    template: ChatTemplate | None, messages: Sequence[Message], variables: Mapping[str, Any]
+    template: ChatTemplate | None,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    max_characters: float,
 ) -> str:
     if template is None:
         raise RequestError(
@@ -144,14 +217,16 @@ def _render(
         )
     if not messages:
         raise RequestError("messages must hold at least one message", "messages")
-    return template.render(messages, variables)
+    return template.render(messages, variables, max_characters)
 
 
 def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        return TransformersTokenizer(AutoTokenizer.from_pretrained(directory), template)
+        loaded = AutoTokenizer.from_pretrained(directory)
+        kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
+        return kind(loaded, template)
     except Exception as error:  # whatever an unknown tokenizer's code raises
         raise ModelError(f"{directory} holds no tokenizer that can be read: {error}") from error
 

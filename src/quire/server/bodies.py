@@ -22,7 +22,6 @@ _PER_CHARACTER = 6  # bytes of JSON: "\u00e9"
 _PER_TOKEN_ID = 8  # "151935, "
 _BESIDE_PROMPTS = 2**18  # messages' names and roles, logit_bias, stop strings, whatever else
 _SMALLEST, _LARGEST = 2**20, 2**25
-_ENDLESS = 2**22  # where a window lets a text go on for ever
 
 _SMALL = 2**16  # bytes: parsed at once, for a thread costs more; and not counted as unread
 _LEAST_UNREAD = 2**26
@@ -31,15 +30,14 @@ _LEAST_UNREAD = 2**26
 def default_max_body_bytes(intake: Intake) -> int:
     """A body that has room for any prompt that can be served, however its JSON is spelled.
 
-    That is a prompt of max_model_len tokens, all of them the longest one and all of their
-    characters escaped. As most tokens are far shorter, it is room for some 50 ordinary prompts of
-    this length at once, as text or as token ids. Short models get a mebibyte, for many prompts;
-    and what takes long to parse is refused beyond 32.
+    That is the longest text that may be tokenized, all of its characters escaped, or a prompt of
+    max_model_len token ids. As most tokens are far shorter than the longest, and few texts are
+    escaped, it is room for some 50 ordinary prompts of that length at once. Short models get a
+    mebibyte, for as many; and beyond 32, parsing takes too long.
     """
-    if intake.max_model_len is None:
-        return _ENDLESS
-    per_token = max(_PER_TOKEN_ID, _PER_CHARACTER * intake.tokenizer.longest_token)
-    return min(max(intake.max_model_len * per_token + _BESIDE_PROMPTS, _SMALLEST), _LARGEST)
+    text = intake.max_characters * _PER_CHARACTER
+    token_ids = (intake.max_model_len or 0) * _PER_TOKEN_ID
+    return min(max(text + _BESIDE_PROMPTS, token_ids + _BESIDE_PROMPTS, _SMALLEST), _LARGEST)
 
 
 class Bodies:

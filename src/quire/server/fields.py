@@ -24,8 +24,7 @@ from quire.errors import RequestError, shown
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
-Name = Annotated[str, Field(max_length=256)]
-Salt = Annotated[str, Field(max_length=1024)]
+Name = Annotated[str, Field(max_length=256)]  # or a salt
 
 # Fields that Quire does not have, with the values by which a client asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

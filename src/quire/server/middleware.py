@@ -1,40 +1,14 @@
-"""What stands between the network and the routes: the key, the hang-up, the unread body."""
+"""What stands between the network and the routes, besides keys: hang-ups, unread bodies."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 
-from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from quire.server.errors import error_body
 
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
-
-
-class RequireApiKey:
-    """Answers 401 under /v1 unless the request bears the key. Its body is not read before that."""
-
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self._app = app
-        self._api_key = api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allows(scope):
-            return await self._app(scope, receive, send)
-        body = error_body("the API key is missing or wrong", code="invalid_api_key")
-        refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
-        await refusal(scope, receive, send)
-
-    def _allows(self, scope: Scope) -> bool:
-        if not scope["path"].startswith("/v1"):
-            return True
-        header: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = header.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(key, self._api_key)
 
 
 class CancelOnDisconnect:
@@ -98,7 +72,8 @@ class CloseUnread:
             nonlocal closing
             if message["type"] == "http.response.start" and message["status"] >= 400 and unread:
                 closing = True
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
+                others = [header for header in message["headers"] if header[0] != b"connection"]
+                message["headers"] = [*others, (b"connection", b"close")]
             if not closing or message.get("more_body", message["type"] == "http.response.start"):
                 return await send(message)
             await send({**message, "more_body": True})

@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from quire.engine import Message, Prompt
+from quire.engine.intake import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
+from quire.server.clients import Caller
 from quire.server.errors import in_callers_words
 from quire.server.fields import (
     Ids,
     Name,
-    Salt,
     Strict,
     Texts,
     at_most,
@@ -51,8 +52,8 @@ class GenerationRequest(Strict):
     stream_options: StreamOptions | None = None
     include_metrics: bool = False  # Quire's own: what the request cost in memory and time
 
-    cache_salt: Salt | None = None
-    priority: Annotated[int, between(-1000, 1000)] | None = None
+    cache_salt: Name | None = None
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = None
 
     n: int | None = None
     best_of: int | None = None
@@ -96,9 +97,10 @@ class GenerationRequest(Strict):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(self, prompt: str | list[int]) -> Prompt:
+    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
-        options = {"cache_salt": self.cache_salt, "priority": self.priority}
+        salt = caller.cache_salt(self.cache_salt)
+        options = {"cache_salt": salt or None, "priority": self.priority}
         given = {name: value for name, value in options.items() if value is not None}
         if not given:
             return prompt

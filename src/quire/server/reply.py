@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import fields
+from functools import partial
 from typing import Protocol
 
 from fastapi.responses import Response
@@ -17,7 +18,7 @@ from quire.metrics import RequestMetrics
 from quire.scheduling import SamplingParams
 from quire.server.openai_types import GenerationRequest
 from quire.server.rendering import json_response
-from quire.server.service import Progress
+from quire.server.service import Progress, Service
 from quire.server.streaming import Events, EventStream, Json
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
@@ -26,6 +27,9 @@ _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's c
 )
 _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
+_TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
+
+Account = Callable[[Mapping[int, RequestOutput]], Json]
 
 
 class Wording(Protocol):
@@ -51,6 +55,7 @@ class Wording(Protocol):
 
 
 async def answer(
+    service: Service,
     request: GenerationRequest,
     model: str,
     params: SamplingParams,
@@ -64,9 +69,11 @@ async def answer(
     request_id = wording.id_prefix + uuid.uuid4().hex
     head = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(request_id)
+    tell_cached = service.config.enable_prompt_tokens_details
+    account = partial(_account, request, tell_cached=tell_cached)
     if request.stream:
         head["object"] = wording.chunk_object
-        return EventStream(_chunks(head, request, params.num_outputs, progress, wording))
+        return EventStream(_chunks(head, request, params.num_outputs, progress, wording, account))
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
@@ -80,7 +87,7 @@ async def answer(
             for number in sorted(outputs)
             for output in outputs[number].outputs
         ]
-        return {**head, "choices": choices, **_account(request, outputs)}
+        return {**head, "choices": choices, **account(outputs)}
 
     scored = params.logprobs is not None or params.prompt_logprobs is not None
     many = len(outputs) * params.num_outputs > _FEW_CHOICES
@@ -88,7 +95,12 @@ async def answer(
 
 
 async def _chunks(
-    head: Json, request: GenerationRequest, n: int, progress: Progress, wording: Wording
+    head: Json,
+    request: GenerationRequest,
+    n: int,
+    progress: Progress,
+    wording: Wording,
+    account: Account,
 ) -> Events:
     usage = {"usage": None} if request.include_usage else {}
     opened = set()
@@ -113,22 +125,26 @@ async def _chunks(
             if choices:
                 yield [{**head, "choices": [choice], **usage} for choice in choices]
     if request.include_usage:
-        yield [{**head, "choices": [], **_account(request, outputs)}]
+        yield [{**head, "choices": [], **account(outputs)}]
 
 
-def _account(request: GenerationRequest, outputs: Mapping[int, RequestOutput]) -> Json:
+def _account(
+    request: GenerationRequest, outputs: Mapping[int, RequestOutput], *, tell_cached: bool
+) -> Json:
     """What the request has used, its tokens and (if it asks) its memory and time."""
     stories = [outputs[number].metrics for number in sorted(outputs)]
     prompt = sum(story.num_prompt_tokens for story in stories)
     completion = sum(story.num_output_tokens for story in stories)
-    cached = sum(story.cached_tokens for story in stories)
-    usage = {
+    usage: Json = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if tell_cached:
+        cached = sum(story.cached_tokens for story in stories)
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if not request.include_metrics:
         return {"usage": usage}
-    metrics = [{name: getattr(story, name) for name in _TOLD} for story in stories]
+    told = [name for name in _TOLD if tell_cached or name not in _TELL_OF_OTHERS]
+    metrics = [{name: getattr(story, name) for name in told} for story in stories]
     return {"usage": usage, "metrics": metrics}

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
-from quire.server.fields import Ids, Salt, Strict, between, expecting
+from quire.server.fields import Ids, Name, Strict, between, expecting
 from quire.server.openai_types import GenerationRequest
 
 
@@ -17,7 +17,8 @@ class OpenRequest(Strict):
     """The body of POST /v1/sessions."""
 
     model: str
-    cache_salt: Salt | None = None
+    cache_salt: Name | None = None
+    user: Name | None = None  # whose share it counts against, where there are not several keys
 
 
 class AppendRequest(Strict):
