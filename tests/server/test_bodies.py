@@ -165,9 +165,9 @@ def test_a_large_answer_is_made_off_the_event_loop(
 ) -> None:
     import quire.server.reply
 
-    def noting(*arguments: Any) -> Any:
+    def noting(*arguments: Any, **others: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return account(*arguments)
+        return account(*arguments, **others)
 
     threads: list[str] = []
     account = quire.server.reply._account
