@@ -43,9 +43,14 @@ class ServerConfig:
         "tell clients how much of their prompts was found in the prefix cache, and so what others "
         "have sent who share it",
     )
-    max_body_bytes: int = setting(
-        32 * 2**20, "size of the largest request; it is refused while it is being read"
-    )
+    max_body_bytes: int | None = setting(
+        None, "size of the largest request; what is larger is refused before it is read (default: "
+        "by max_model_len, from 1MiB to 32MiB)",
+    )  # fmt: skip
+    max_unread_bytes: int | None = setting(
+        None, "size together of all large requests that have begun to come and are not parsed yet; "
+        "what is above is refused (default: 8 times max_body_bytes, at least 64MiB)",
+    )  # fmt: skip
     request_read_timeout: float = setting(
         30.0, "seconds within which a request must have been received whole"
     )
@@ -68,7 +73,10 @@ class ServerConfig:
         if self.max_connections is None:
             default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
             object.__setattr__(self, "max_connections", default)
-        object.__setattr__(self, "max_body_bytes", parse_bytes(self.max_body_bytes))
+        for name in ("max_body_bytes", "max_unread_bytes"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name)))
+                check_count(name, getattr(self, name))
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)
         for name in ("api_key_metrics", "cache_salt_by_key"):

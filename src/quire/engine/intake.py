@@ -74,6 +74,17 @@ class Intake:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._random = random.Random(seed)
 
+    @property
+    def max_characters(self) -> int:
+        """Of a text that may be looked at, to see whether its tokens fit."""
+        return self._encoder.max_characters
+
+    def most_tokens(self, params: SamplingParams) -> int:
+        """Of an output, as far as is known before its prompt is."""
+        if params.max_tokens is None:
+            return self.max_model_len or max(self._default_max_tokens, params.min_tokens)
+        return min(params.max_tokens, self.max_model_len or params.max_tokens)
+
     def size(self, prompt: Prompt, field: str = "prompt") -> int:
         """Characters or tokens of a prompt; RequestError if they cannot fit. Costs nothing."""
         given = _given(prompt)

@@ -7,6 +7,8 @@ from fastapi.responses import Response
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.errors import RequestError
 from quire.server.clients import Caller
+from quire.server.errors import in_callers_words
+from quire.server.limits import check_answer
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai_types import ChatRequest
 from quire.server.reply import answer
@@ -22,6 +24,8 @@ async def create_chat_completion(
     """Answer a conversation, put into one prompt by the model's chat template."""
     service.check_model(request.model)
     params = request.sampling_params(service.intake.sampling_defaults)
+    with in_callers_words(request.field_names):
+        check_answer(1, params, service.intake)
     variables = request.chat_template_kwargs or {}
     if _TEMPLATE_OWN & variables.keys():
         raise RequestError(

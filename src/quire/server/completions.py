@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput, Tokenizer
 from quire.server.clients import Caller
+from quire.server.limits import check_answer
 from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer
@@ -23,6 +24,7 @@ async def create_completion(
     service.check_model(request.model)
     prompts = request.prompts()
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(len(prompts), params, service.intake)
     wording = CompletionWording(request, prompts, service.intake.tokenizer)
     asked = [request.with_options(prompt, caller) for prompt in prompts]
     return await answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,12 +11,13 @@ from dataclasses import fields
 from functools import partial
 from typing import Protocol
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.scheduling import SamplingParams
 from quire.server.openai_types import GenerationRequest
+from quire.server.rendering import json_response
 from quire.server.service import Progress, Service
 from quire.server.streaming import Events, EventStream, Json
 
@@ -23,6 +25,8 @@ _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's c
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
     *("num_preemptions", "ttft", "tpot", "e2e_latency"),
 )
+_FEW_CHOICES = 16  # of which an answer can be made at once
+_FEW_LOGPROBS = 1024  # of which chunks can
 _TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
 
 Account = Callable[[Mapping[int, RequestOutput]], Json]
@@ -75,12 +79,19 @@ async def answer(
     async with aclosing(progress):
         async for deltas in progress:
             outputs.update({number: delta.final for number, delta in deltas if delta.final})
-    choices = [
-        wording.choice(number * params.num_outputs + output.index, number, output, outputs[number])
-        for number in sorted(outputs)
-        for output in outputs[number].outputs
-    ]
-    return JSONResponse({**head, "choices": choices, **account(outputs)})
+
+    def build() -> Json:
+        n = params.num_outputs
+        choices = [
+            wording.choice(number * n + output.index, number, output, outputs[number])
+            for number in sorted(outputs)
+            for output in outputs[number].outputs
+        ]
+        return {**head, "choices": choices, **account(outputs)}
+
+    scored = params.logprobs is not None or params.prompt_logprobs is not None
+    many = len(outputs) * params.num_outputs > _FEW_CHOICES
+    return await json_response(build, large=scored or many)
 
 
 async def _chunks(
@@ -96,7 +107,8 @@ async def _chunks(
     outputs = {}
     async with aclosing(progress):
         async for deltas in progress:
-            choices = []
+            choices: list[Json] = []
+            logprobs = 0
             for number, delta in deltas:
                 index = number * n + delta.index
                 if index not in opened:
@@ -105,7 +117,13 @@ async def _chunks(
                 choices.append(wording.chunk(index, delta))
                 if delta.final is not None:
                     outputs[number] = delta.final
-            yield [{**head, "choices": [choice], **usage} for choice in choices]
+                logprobs += sum(map(len, delta.logprobs or ()))
+                if logprobs > _FEW_LOGPROBS:
+                    yield [{**head, "choices": [choice], **usage} for choice in choices]
+                    choices, logprobs = [], 0
+                    await asyncio.sleep(0)  # others have their turn
+            if choices:
+                yield [{**head, "choices": [choice], **usage} for choice in choices]
     if request.include_usage:
         yield [{**head, "choices": [], **account(outputs)}]
 

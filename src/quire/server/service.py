@@ -10,8 +10,9 @@ from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
-from quire.errors import EngineError, RequestError
+from quire.errors import EngineError, RequestError, shown
 from quire.scheduling import SamplingParams
+from quire.server.bodies import Bodies
 from quire.server.clients import Caller
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
@@ -28,6 +29,7 @@ class Service:
     model_names: Sequence[str]
     metrics: ServerMetrics
     config: ServerConfig
+    bodies: Bodies
 
     @property
     def intake(self) -> Intake:
@@ -39,7 +41,7 @@ class Service:
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
             known = ", ".join(self.model_names)
-            raise UnknownModelError(f"model {name!r} is not served here; {known} is", "model")
+            raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
 
     def run(
         self,

@@ -9,6 +9,8 @@ from fastapi.responses import Response
 
 from quire.scheduling import Session
 from quire.server.completions import CompletionWording
+from quire.server.limits import check_answer
+from quire.server.openapi import takes
 from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
@@ -24,8 +26,9 @@ class TurnWording(CompletionWording):
 def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
 
-    @app.post("/v1/sessions")
-    async def open_session(request: OpenRequest, http: Request) -> Json:
+    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest))
+    async def open_session(http: Request) -> Json:
+        request = await service.bodies.parse(http, OpenRequest)
         service.check_model(request.model)
         session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
         await service.engine.open_session(
@@ -62,13 +65,15 @@ def _one_session(service: Service) -> APIRouter:
         await service.engine.close_session(session_id)
         return {"id": session_id, "object": "session", "deleted": True}
 
-    @router.post("/append")
-    async def append(session_id: str, request: AppendRequest) -> Json:
+    @router.post("/append", openapi_extra=takes(AppendRequest))
+    async def append(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, AppendRequest)
         await service.engine.append(session_id, request.input)
         return _card(service.sessions.get(session_id))
 
-    @router.post("/generate", response_model=None)
-    async def generate(session_id: str, request: TurnRequest) -> Response:
+    @router.post("/generate", openapi_extra=takes(TurnRequest))
+    async def generate(session_id: str, http: Request) -> Response:
+        request = await service.bodies.parse(http, TurnRequest)
         return await _generate(service, session_id, request)
 
     @router.post("/hard_cut")
@@ -76,8 +81,9 @@ def _one_session(service: Service) -> APIRouter:
         await service.engine.hard_cut(session_id)
         return _card(service.sessions.get(session_id))
 
-    @router.post("/recompute")
-    async def recompute(session_id: str, request: RecomputeRequest) -> Json:
+    @router.post("/recompute", openapi_extra=takes(RecomputeRequest))
+    async def recompute(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, RecomputeRequest)
         await service.engine.recompute(session_id, request.last_n)
         return _card(service.sessions.get(session_id))
 
@@ -88,6 +94,7 @@ async def _generate(service: Service, session_id: str, request: TurnRequest) -> 
     model = request.model or service.model_names[0]
     service.check_model(model)
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(1, params, service.intake)
     return await answer(
         service,
         request,
