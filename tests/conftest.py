@@ -10,6 +10,7 @@ from quire.threads import wait_briefly
 
 wait_briefly()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("QUIRE_API_KEY", None)  # it would guard every server of the tests
 
 
 @pytest.fixture(scope="session")

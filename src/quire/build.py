@@ -37,7 +37,6 @@ from quire.scheduling import (
     SchedulingPolicy,
 )
 from quire.threads import usable_cores
-from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -144,6 +143,8 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
         max_num_sessions=config.max_num_sessions,
+        max_sessions_per_client=config.max_sessions_per_client
+        or max(1, config.max_num_sessions // 2),
         attention_sinks=config.attention_sinks,
     )
     intake = Intake(
@@ -202,8 +203,7 @@ def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> 
 def _recorder(config: EngineConfig) -> RequestRecorder | None:
     if config.record_trace is None:
         return None
-    size = config.block_size
-    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
+    return RequestRecorder(Path(config.record_trace), config.block_size, time.monotonic())
 
 
 def _choose_placement(config: EngineConfig) -> Placement:

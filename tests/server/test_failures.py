@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from quire.scheduling import Step
+from quire.server import serving
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
 
 LONG = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 200}
@@ -151,10 +152,13 @@ def test_a_step_that_fails_in_mid_stream_ends_the_stream_with_the_error(
             list(stream)
 
 
-def test_a_dead_engine_is_unavailable() -> None:
+def test_a_dead_engine_is_unavailable_and_then_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def die(now: float) -> Step:
         raise RuntimeError("the scheduler has lost its mind")
 
+    monkeypatch.setattr(serving, "_DEAD", PATIENCE)
     with live_server() as server:
         server.executor.hold()
         with Post(server, {**LONG, "stream": True}) as stream:
@@ -175,6 +179,9 @@ def test_a_dead_engine_is_unavailable() -> None:
             assert server.complete(prompt="Once", stream=stream_or_not).status_code == 503
             assert server.chat(stream=stream_or_not).status_code == 503
         assert server.http.get("/metrics").status_code == 200
+        server.server._deadline = 0.0
+        eventually(lambda: not server.is_running)
+        assert server.server.exit_status == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -196,16 +203,16 @@ def test_a_shutdown_ends_what_runs(stream: bool, caplog: pytest.LogCaptureFixtur
     assert "% was waste" in caplog.text
 
 
-def test_a_shutdown_does_not_wait_for_a_client_that_does_not_read() -> None:
-    with live_server() as server:
-        assert server.server.config.timeout_graceful_shutdown is not None
-        server.server.config.timeout_graceful_shutdown = 1  # so that the test need not wait
-        with Post(server, FLOOD) as post:
-            post.read_until(b"data: ")
-            eventually(server.is_idle)
-            assert server.server.server_state.tasks, "the flood fits into the sockets' buffers"
-            server.server.should_exit = True
-            eventually(lambda: not server.is_running)
+def test_a_shutdown_does_not_wait_for_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_SLOWEST_CLIENT", 0.5)  # so that the test need not wait
+    with live_server() as server, Post(server, FLOOD) as post:
+        post.read_until(b"data: ")
+        eventually(server.is_idle)
+        assert server.server.server_state.tasks, "the flood fits into the sockets' buffers"
+        server.server.should_exit = True
+        eventually(lambda: not server.is_running)
     gc.collect()  # complains of sockets left open, now and not in some later test
 
 
@@ -223,7 +230,8 @@ PROGRAM = """
 from support.live_server import scripted_engine
 from quire.config import ServerConfig
 from quire.server import create_app, run_server
-run_server(create_app(scripted_engine()[0], ["demo"], ServerConfig()), "127.0.0.1", 0)
+config = ServerConfig(host="127.0.0.1", port=0)
+raise SystemExit(run_server(create_app(scripted_engine()[0], ["demo"], config), config))
 """
 
 

@@ -130,7 +130,10 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 def scripted_engine(
-    num_blocks: int = 128, block_size: int = 4, max_num_seqs: int = 16
+    num_blocks: int = 128,
+    block_size: int = 4,
+    max_num_seqs: int = 16,
+    session_timeout: float = 0.0,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO)
@@ -145,17 +148,19 @@ def scripted_engine(
     intake = Intake(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
-    return Engine(scheduler, executor, intake), executor
+    return Engine(scheduler, executor, intake, session_timeout=session_timeout), executor
 
 
 @contextmanager
 def live_server(
-    engine_options: Mapping[str, int] | None = None, **server_options: Any
+    engine_options: Mapping[str, Any] | None = None, **server_options: Any
 ) -> Iterator[LiveServer]:
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
-    app = create_app(engine, [MODEL], ServerConfig(**server_options))
-    server = Server(app, "127.0.0.1", 0)
+    # Unless a test is about the end, it need not wait for what it has left running.
+    given = {"shutdown_timeout": 0, **server_options}
+    config = ServerConfig(host="127.0.0.1", port=0, **given)
+    server = Server(create_app(engine, [MODEL], config), config)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:

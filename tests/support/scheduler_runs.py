@@ -103,7 +103,7 @@ class SchedulerRun:
         self.scheduler = make_scheduler()
         self.executor = FakeExecutor(blocks, size, host_blocks)
         self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
-        failure_rate = 0.1 if seed % 2 else 0.0
+        failure_rate = 0.2 if seed % 2 else 0.0
         self.executor.fails = lambda: rng.random() < failure_rate
         self.outputs: dict[str, list[list[int]]] = {}
         self.requests: dict[str, Request] = {}

@@ -84,12 +84,13 @@ class EngineConfig:
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
     max_num_sessions: int = setting(
-        64, "most streaming sessions that are open at once, busy or idle"
+        128, "most streaming sessions that are open at once, busy or idle"
     )
-    session_timeout: float | None = setting(
-        None,
-        "seconds after which a session that nobody uses may be closed to make room for another "
-        "(default: never)",
+    max_sessions_per_client: int | None = setting(
+        None, "most of them that one client of a server may have (default: half of them)"
+    )
+    session_timeout: float = setting(
+        1800.0, "seconds after which a session that nobody uses is closed; 0: never"
     )
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
@@ -142,11 +143,7 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
-        timeout = self.session_timeout
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
-        ):
-            raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
+        self._check_sessions()
         self._check_window()
         self._check_device()
         size = self.kv_cache_memory_bytes
@@ -154,6 +151,14 @@ class EngineConfig:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_sessions(self) -> None:
+        check_count(
+            "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
+        )
+        if self.session_timeout is None:
+            raise ConfigError("session_timeout must be a number of seconds; 0 is never")
+        check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
 
     def _check_window(self) -> None:
         sinks, window = self.attention_sinks, self.window

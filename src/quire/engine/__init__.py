@@ -6,6 +6,7 @@ from quire.engine.engine import Engine
 from quire.engine.intake import Intake, PreparedParams, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
 from quire.engine.recorder import RequestRecorder
+from quire.engine.session_desk import SessionDesk
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
@@ -26,6 +27,7 @@ __all__ = [
     "Prompt",
     "RequestOutput",
     "RequestRecorder",
+    "SessionDesk",
     "StreamingSession",
     "Tokenizer",
     "load_tokenizer",

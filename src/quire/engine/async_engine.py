@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -30,8 +31,9 @@ from quire.scheduling import SamplingParams
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
 MakeThread = Callable[
-    [Engine, Callable[[list[Delta]], None], Callable[[Exception | None], None]], EngineThread
+    [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
+_STOPPED = "the engine has been stopped"
 
 
 class AsyncEngine:
@@ -57,21 +59,40 @@ class AsyncEngine:
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
         return self._thread.alive and self._failure is None
 
+    @property
+    def in_a_step(self) -> bool:
+        """Whether its thread is there still, perhaps in a step that nobody waits for."""
+        return self._thread.alive
+
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
+        if self.engine.sessions.timeout:
+            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its current step; running requests end with an EngineError."""
+        """End the thread after its current step; running requests end with an EngineError.
+
+        Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
+        """
         self._preparation.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._failure is not None:
+            return
         self._thread.put(None)
-        await self._thread.join()
+        try:
+            await self._thread.join()
+        finally:
+            self._failure = self._failure or EngineError(_STOPPED)
+            self._fail_all(self._failure)
 
     def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
@@ -121,8 +142,8 @@ class AsyncEngine:
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
-    async def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        await self.call(partial(self.engine.sessions.open, session_id, cache_salt))
+    async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
+        await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
         desk = self.engine.sessions
@@ -140,6 +161,13 @@ class AsyncEngine:
     async def close_session(self, session_id: str) -> None:
         await self.call(partial(self.engine.sessions.close, session_id))
 
+    async def _sweep(self, timeout: float) -> None:
+        """Close sessions that have expired, whether anybody asks for one or not."""
+        with contextlib.suppress(EngineError):  # it has died, or been stopped
+            while True:
+                await asyncio.sleep(min(max(timeout / 10, 1.0), 60.0))
+                await self.call(self.engine.sessions.close_expired)
+
     async def call(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns or raises in the engine's thread, between two steps."""
         done: Future[_T] = Future()
@@ -149,6 +177,9 @@ class AsyncEngine:
                 result = act()
             except Exception as error:
                 done.set_exception(error)
+            except BaseException as error:
+                done.set_exception(_death(error))
+                raise
             else:
                 done.set_result(result)
 
@@ -198,14 +229,14 @@ class AsyncEngine:
         self._on_step(deltas)
         self._call_soon(partial(self._deliver, deltas))
 
-    def _ended(self, error: Exception | None) -> None:
-        why = "the engine has been stopped" if error is None else f"the engine died: {error}"
-        self._failure = EngineError(why)
+    def _ended(self, error: BaseException | None) -> None:
+        why = EngineError(_STOPPED) if error is None else _death(error)
+        self._failure = self._failure or why
         self._call_soon(partial(self._fail_all, self._failure))
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
     # -- in the event loop -----------------------------------------------------------------
@@ -219,3 +250,7 @@ class AsyncEngine:
     def _fail_all(self, failure: EngineError) -> None:
         for inbox in self._inboxes.values():
             inbox.fail(failure)
+
+
+def _death(error: BaseException) -> EngineError:
+    return EngineError(f"the engine died: {str(error) or repr(error)}")

@@ -51,7 +51,7 @@ class Engine:
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        session_timeout: float | None = None,
+        session_timeout: float = 0.0,
         why_no_sessions: str | None = None,
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
@@ -103,6 +103,7 @@ class Engine:
         """Queue a turn whose params the intake has prepared."""
         prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
+        self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
         request_id = prepared.request.request_id
@@ -129,13 +130,18 @@ class Engine:
             spoiled = self._flight.broken
         progress = self._requests.pop(request_id, None)
         if progress is not None:
-            self._record(progress)
+            self._note_end(progress)
         return self.scheduler.abort(request_id, spoiled=spoiled)
 
     def close(self) -> None:
         """End the recording, if there is one."""
         if self._recorder is not None:
             self._recorder.close()
+
+    @property
+    def recording(self) -> bool | None:
+        """Whether requests are being recorded; None if nobody has asked for it."""
+        return None if self._recorder is None else self._recorder.recording
 
     @property
     def has_work(self) -> bool:
@@ -192,7 +198,7 @@ class Engine:
                 self.scheduler.finish(progress.seq_id)  # a stop string
             if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
-                self._record(request)
+                self._note_end(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
@@ -210,7 +216,8 @@ class Engine:
             deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
-    def _record(self, progress: RequestProgress) -> None:
+    def _note_end(self, progress: RequestProgress) -> None:
+        self.sessions.end_turn(progress.request.request_id)
         if self._recorder is not None:
             self._recorder.end(progress)
 
@@ -240,7 +247,7 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 del self._requests[chunk.request.request_id]
-                self._record(request)
+                self._note_end(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
                 deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
         return deltas

@@ -16,6 +16,7 @@ from quire.engine.outputs import Delta
 logger = logging.getLogger(__name__)
 
 Command = Callable[[], None]
+_TICK = 0.01
 
 
 class Turn(Enum):
@@ -35,7 +36,7 @@ class EngineThread:
         self,
         engine: Engine,
         took_step: Callable[[list[Delta]], None],
-        ended: Callable[[Exception | None], None],
+        ended: Callable[[BaseException | None], None],
     ) -> None:
         self._engine = engine
         self._took_step = took_step
@@ -55,7 +56,8 @@ class EngineThread:
         self._commands.put(command)
 
     async def join(self) -> None:
-        await asyncio.to_thread(self._thread.join)
+        while self._thread.is_alive():  # a thread that waited could not be told to stop waiting
+            await asyncio.sleep(_TICK)
 
     def turn(self, *, wait: bool) -> Turn:
         """Carry out what commands there are, then take a step, if there is work.
@@ -73,21 +75,23 @@ class EngineThread:
         self._took_step(self._engine.step())
         return Turn.STEPPED
 
-    def wind_up(self, failure: Exception | None) -> None:
+    def wind_up(self, failure: BaseException | None) -> None:
         """Say that it is over. Nobody may wait for an answer that never comes."""
         self._ended(failure)
         while not self._commands.empty():
             command = self._commands.get()
             if command is not None:
-                with contextlib.suppress(Exception):  # the engine's state is anybody's guess now
+                with contextlib.suppress(
+                    BaseException
+                ):  # the engine's state is anybody's guess now
                     command()
 
     def _run(self) -> None:
-        failure = None
+        failure: BaseException | None = None
         try:
             while self.turn(wait=True) is not Turn.ENDED:
                 pass
-        except Exception as error:
+        except BaseException as error:  # a library's SystemExit too: nobody may wait in vain
             logger.exception("the engine died")
             failure = error
         self.wind_up(failure)

@@ -50,7 +50,8 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         preemption: Preemption | None = None,
-        max_num_sessions: int = 64,
+        max_num_sessions: int = 128,
+        max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
         journal: Callable[[inputs.Event], None] | None = None,
     ) -> None:
@@ -63,7 +64,9 @@ class Scheduler:
         self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
-        self.sessions = Sessions(allocator, self._live, max_num_sessions, attention_sinks)
+        self.sessions = Sessions(
+            allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
+        )
         self._admission = Admission(
             allocator, self._live, self._preemption, self.stats, enable_prefix_caching
         )
@@ -134,10 +137,15 @@ class Scheduler:
 
     # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
-    def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        """A sequence that lives from turn to turn; RequestError if too many are open."""
-        self.sessions.open(session_id, cache_salt)
-        self._note(inputs.SessionOpened(session_id, cache_salt))
+    def open_session(
+        self, session_id: str, cache_salt: str = "", client: str | None = None
+    ) -> None:
+        """A sequence that lives from turn to turn; RequestError if too many are open.
+
+        client: whose share it counts against; None: nobody's.
+        """
+        self.sessions.open(session_id, cache_salt, client)
+        self._note(inputs.SessionOpened(session_id, cache_salt, client))
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
         """Input for the next turn, which will compute it."""

@@ -6,6 +6,7 @@ from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.errors import RequestError
+from quire.server.clients import Caller
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai_types import ChatRequest
 from quire.server.reply import answer
@@ -15,7 +16,9 @@ from quire.server.streaming import Json
 _TEMPLATE_OWN = {"messages", "add_generation_prompt"}
 
 
-async def create_chat_completion(service: Service, request: ChatRequest) -> Response:
+async def create_chat_completion(
+    service: Service, caller: Caller, request: ChatRequest
+) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
     service.check_model(request.model)
     params = request.sampling_params(service.intake.sampling_defaults)
@@ -27,8 +30,9 @@ async def create_chat_completion(service: Service, request: ChatRequest) -> Resp
         )
     messages = [message.for_template() for message in request.messages]
     prompt = await service.engine.chat_prompt(messages, variables)
-    asked = [request.with_options(prompt)]
+    asked = [request.with_options(prompt, caller)]
     return await answer(
+        service,
         request,
         request.model,
         params,

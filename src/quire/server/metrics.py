@@ -107,7 +107,12 @@ class _EngineCollector:
         scheduler, stats = self._engine.scheduler, self._engine.scheduler.stats
         yield self._gauge("num_requests_running", "Requests running.", len(scheduler.running))
         yield self._gauge("num_requests_waiting", "Requests waiting.", len(scheduler.waiting))
-        yield self._gauge("num_sessions", "Streaming sessions open.", len(scheduler.sessions))
+        yield self._gauge(
+            "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
+        )
+        if self._engine.recording is not None:
+            text = "1 while requests are recorded, 0 once that has failed."
+            yield self._gauge("trace_recording", text, self._engine.recording)
         yield from self._kv_cache()
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries

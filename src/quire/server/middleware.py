@@ -1,37 +1,11 @@
-"""What stands between the network and the routes: the key, the size limit, the hang-up."""
+"""What stands between the network and the routes, besides keys: the size limit, the hang-up."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from quire.server.errors import error_body
-
-
-class RequireApiKey:
-    """Answers 401 under /v1 unless the request bears the key. Its body is not read before that."""
-
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self._app = app
-        self._api_key = api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allows(scope):
-            return await self._app(scope, receive, send)
-        body = error_body("the API key is missing or wrong", code="invalid_api_key")
-        refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
-        await refusal(scope, receive, send)
-
-    def _allows(self, scope: Scope) -> bool:
-        if not scope["path"].startswith("/v1"):
-            return True
-        header: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = header.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(key, self._api_key)
 
 
 class CancelOnDisconnect:

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from quire.engine import Message, Prompt
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
+from quire.server.clients import Caller
 from quire.server.errors import in_callers_words
 
 # Fields that Quire does not have, with the values by which a client asks for nothing.
@@ -135,9 +136,10 @@ class GenerationRequest(Strict):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(self, prompt: str | list[int]) -> Prompt:
+    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
-        options = {"cache_salt": self.cache_salt, "priority": self.priority}
+        salt = caller.cache_salt(self.cache_salt)
+        options = {"cache_salt": salt or None, "priority": self.priority}
         given = {name: value for name, value in options.items() if value is not None}
         if not given:
             return prompt

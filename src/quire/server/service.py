@@ -6,9 +6,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt
+from starlette.requests import HTTPConnection
+
+from quire.config import ServerConfig
+from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
 from quire.errors import EngineError, RequestError
-from quire.scheduling import SamplingParams, Session
+from quire.scheduling import SamplingParams
+from quire.server.clients import Caller
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
 
@@ -23,10 +27,14 @@ class Service:
     engine: AsyncEngine
     model_names: Sequence[str]
     metrics: ServerMetrics
+    config: ServerConfig
 
     @property
     def intake(self) -> Intake:
         return self.engine.engine.intake
+
+    def caller(self, http: HTTPConnection) -> Caller:
+        return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
@@ -83,9 +91,10 @@ class Service:
         finally:
             self.metrics.observe_aborted(len(unfinished))
 
-    def session(self, session_id: str) -> Session:
-        """An open session, to be read; UnknownSessionError if there is none."""
-        return self.engine.engine.sessions.get(session_id)
+    @property
+    def sessions(self) -> SessionDesk:
+        """To be read; what changes them goes through ``engine``."""
+        return self.engine.engine.sessions
 
     def _as_unavailable(self, error: EngineError) -> EngineError:
         """The error of a dead engine is another matter than one of a failed step."""

@@ -17,6 +17,7 @@ class OpenRequest(Strict):
 
     model: str
     cache_salt: str | None = None
+    user: str | None = None  # whose share it counts against, where there are not several keys
 
 
 class AppendRequest(Strict):
