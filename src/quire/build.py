@@ -145,6 +145,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
         max_num_sessions=config.max_num_sessions,
         attention_sinks=config.attention_sinks,
+        max_queue_time=config.max_queue_time,
     )
     intake = Intake(
         tokenizer,
@@ -164,6 +165,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
         run_ahead=placement.asynchronous and config.async_scheduling is not False,
+        max_num_waiting=config.max_num_waiting,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity

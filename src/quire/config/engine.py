@@ -94,8 +94,20 @@ class EngineConfig:
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    max_num_waiting: int = setting(
+        2048,
+        "most requests that a server lets wait to be let in, each prompt counting as one; more are "
+        "told to come again later (429)",
+    )
+    max_queue_time: float | None = setting(
+        None,
+        "seconds after which a request that has not been let in ends with an error (503) "
+        "(default: never)",
+    )
     scheduling_policy: str = setting(
-        "fcfs", "who goes first: fcfs, or priority (by the requests' priority, then arrival)"
+        "fcfs",
+        "who goes first: fcfs; priority (by the requests' priority, then arrival); or fair (the "
+        "client that has been served the fewest tokens)",
     )
     kv_allocator: str = setting(
         "paged",
@@ -142,11 +154,14 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
-        timeout = self.session_timeout
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
-        ):
-            raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
+        for name in ("session_timeout", "max_queue_time"):
+            seconds = getattr(self, name)
+            if seconds is not None and (
+                isinstance(seconds, bool)
+                or not isinstance(seconds, (int, float))
+                or not seconds > 0
+            ):
+                raise ConfigError(f"{name} must be above 0 seconds, got {seconds!r}")
         self._check_window()
         self._check_device()
         size = self.kv_cache_memory_bytes
@@ -207,6 +222,7 @@ _COUNTS = (
     "max_num_batched_tokens",
     "max_model_len",
     "max_num_sessions",
+    "max_num_waiting",
     "threads",
     "window",
 )
@@ -214,7 +230,7 @@ _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
-    "scheduling_policy": ("fcfs", "priority"),
+    "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),

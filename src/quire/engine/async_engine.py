@@ -71,9 +71,10 @@ class AsyncEngine:
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused; then none runs. A
-        request that fails ends with a delta of finish_reason error. Closing the
-        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
+        Raises RequestError before the first delta if one of them is refused, or QueueFullError,
+        before anything is done, if not all of them may wait; then none runs. A request that fails
+        ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
+        awaits it, frees the blocks before the next step.
         """
         arrival, prepare = self.engine.clock(), self.engine.intake.prepare
 
@@ -87,10 +88,15 @@ class AsyncEngine:
         return self._deltas(prompts, submit)
 
     def generate_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int = 0,
+        client: str = "",
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
-        add = partial(self.engine.add_turn, request_id, session_id, params, priority)
+        add = partial(self.engine.add_turn, request_id, session_id, params, priority, client)
         return self._deltas([request_id], lambda: self.call(add))
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
@@ -135,10 +141,13 @@ class AsyncEngine:
         for request_id in request_ids:
             if request_id in self._inboxes:
                 raise RequestError(f"request {request_id} is already running", "request_id")
+        reserved = contextlib.ExitStack()
+        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         inbox, unfinished = Inbox(), set(request_ids)
         self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await submit()
+            with reserved:
+                await submit()
             while unfinished:
                 deltas = await inbox.take()
                 for delta in deltas:

@@ -16,12 +16,14 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
-and "priority", an integer: under the priority policy, the lower, the sooner.
+"priority", an integer: under the priority and fair policies, the lower, the sooner; and "client",
+a text: under the fair policy, clients share.
 """
 
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority"}
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority", "client"}
+_LONGEST_CLIENT = 256  # characters
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,15 @@ class Intake:
             raise RequestError(f"priority must be an integer, got {priority!r}", "priority")
         if not isinstance(cache_salt, str):
             raise RequestError(f"cache_salt must be a text, got {cache_salt!r}", "cache_salt")
+        client = options.get("client", "")
+        check_client(client)
         text, token_ids = self._tokens(prompt)
         self._check_ids("prompt", token_ids)
         if not token_ids:
             raise RequestError("prompt must not be empty", "prompt")
         max_tokens = self._max_tokens(len(token_ids), params)
         request = self._request(request_id, token_ids, max_tokens, params, arrival)
-        request = replace(request, priority=priority, cache_salt=cache_salt)
+        request = replace(request, priority=priority, cache_salt=cache_salt, client=client)
         return PreparedRequest(request, text, token_ids)
 
     def prepare_turn(
@@ -141,7 +145,7 @@ class Intake:
             if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
                 raise RequestError(
                     'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-                    f'hold "cache_salt" and "priority"; got the keys {sorted(prompt)}',
+                    f'hold "cache_salt", "priority" and "client"; got the keys {sorted(prompt)}',
                     "prompt",
                 )
             prompt = cast(Prompt, prompt[known[0]])
@@ -204,3 +208,13 @@ class Intake:
             for word in words
             for text in (word, " " + word.lstrip())
         }
+
+
+def check_client(client: object) -> None:
+    """RequestError unless it can name who is served."""
+    if not isinstance(client, str):
+        raise RequestError(f"client must be a text, got a {type(client).__name__}", "client")
+    if len(client) > _LONGEST_CLIENT:
+        raise RequestError(
+            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.engine.intake import Intake, PreparedRequest
+from quire.engine.intake import Intake, PreparedRequest, check_client
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams, Scheduler, Session
 
@@ -64,14 +64,21 @@ class SessionDesk:
         self._last_used[session_id] = self._clock()
 
     def prepare_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int,
+        client: str,
     ) -> PreparedRequest:
+        check_client(client)
         session, now = self.get(session_id), self._clock()
         prepared = self._intake.prepare_turn(
             request_id, session.history, session.input_token_ids, params, now
         )
         self._last_used[session_id] = now
-        return replace(prepared, request=replace(prepared.request, priority=priority))
+        request = replace(prepared.request, priority=priority, client=client)
+        return replace(prepared, request=request)
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""

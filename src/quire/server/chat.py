@@ -28,7 +28,8 @@ async def create_chat_completion(service: Service, request: ChatRequest) -> Resp
             "chat_template_kwargs",
         )
     messages = [message.for_template() for message in request.messages]
-    prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
+    with service.reserve():
+        prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
     asked = [request.with_options(prompt)]
     return await answer(
         request,

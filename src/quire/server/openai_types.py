@@ -75,7 +75,7 @@ class GenerationRequest(Strict):
     """
 
     model: str
-    user: str | None = None  # metadata by OpenAI's definition
+    user: str | None = None  # an end-user, by OpenAI's definition
     stream: bool = False
     stream_options: StreamOptions | None = None
     include_metrics: bool = False  # Quire's own: what the request cost in memory and time
@@ -135,9 +135,18 @@ class GenerationRequest(Strict):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
+    @property
+    def client(self) -> str:
+        """Who is served: under the fair policy, clients share."""
+        return self.user or ""
+
     def with_options(self, prompt: str | list[int]) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
-        options = {"cache_salt": self.cache_salt, "priority": self.priority}
+        options = {
+            "cache_salt": self.cache_salt,
+            "priority": self.priority,
+            "client": self.client or None,
+        }
         given = {name: value for name, value in options.items() if value is not None}
         if not given:
             return prompt
@@ -150,7 +159,7 @@ class GenerationRequest(Strict):
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {}
+        return {"client": "user"}
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
@@ -239,7 +248,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def field_names(self) -> Mapping[str, str]:
-        names = {"prompt": "messages", "logprobs": "top_logprobs"}
+        names = {"prompt": "messages", "logprobs": "top_logprobs", "client": "user"}
         if self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
         return names

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt
-from quire.errors import EngineError, RequestError
+from quire.errors import EngineError, QueueFullError, RequestError
 from quire.scheduling import SamplingParams, Session
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
@@ -33,6 +33,10 @@ class Service:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {name!r} is not served here; {known} is", "model")
 
+    def reserve(self) -> AbstractContextManager[None]:
+        """Room for one request while it is made ready; QueueFullError if there is none."""
+        return self.engine.engine.waiting_room.reserve(1)
+
     def run(
         self,
         request_id: str,
@@ -49,11 +53,16 @@ class Service:
         return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
 
     def run_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int,
+        client: str,
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
-        turn = self.engine.generate_turn(request_id, session_id, params, priority)
-        return self._together(turn, [request_id], {})
+        turn = self.engine.generate_turn(request_id, session_id, params, priority, client)
+        return self._together(turn, [request_id], {"client": "user"})
 
     async def _together(
         self, deltas: Deltas, request_ids: Sequence[str], field_names: Mapping[str, str]
@@ -68,14 +77,14 @@ class Service:
                         for delta in step:
                             if delta.final is not None:
                                 unfinished.discard(delta.request_id)
-                            if delta.finish_reason == "error":
-                                raise EngineError(str(delta.stop_reason))
+                            if delta.failure is not None:
+                                raise delta.failure
                             silent.discard(delta.request_id)
                             held.append((numbers[delta.request_id], delta))
                         if not silent:
                             yield held
                             held = []
-        except RequestError:
+        except (RequestError, QueueFullError):
             unfinished.clear()  # refused, so that none has run
             raise
         except EngineError as error:

@@ -76,7 +76,7 @@ async def _generate(service: Service, session_id: str, request: TurnRequest) -> 
         params,
         TurnWording(request, [], service.intake.tokenizer),
         lambda request_id: service.run_turn(
-            f"{request_id}-0", session_id, params, request.priority or 0
+            f"{request_id}-0", session_id, params, request.priority or 0, request.client
         ),
     )
 
