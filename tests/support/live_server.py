@@ -134,6 +134,8 @@ def scripted_engine(
     block_size: int = 4,
     max_num_seqs: int = 16,
     session_timeout: float = 0.0,
+    max_num_waiting: int | None = None,
+    **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO)
@@ -144,11 +146,19 @@ def scripted_engine(
         PagedAllocator(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
+        **scheduling,
     )
     intake = Intake(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
-    return Engine(scheduler, executor, intake, session_timeout=session_timeout), executor
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        session_timeout=session_timeout,
+        max_num_waiting=max_num_waiting,
+    )
+    return engine, executor
 
 
 @contextmanager

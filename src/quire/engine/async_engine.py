@@ -99,9 +99,10 @@ class AsyncEngine:
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused; then none runs. A
-        request that fails ends with a delta of finish_reason error. Closing the
-        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
+        Raises RequestError before the first delta if one of them is refused, or QueueFullError,
+        before anything is done, if not all of them may wait; then none runs. A request that fails
+        ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
+        awaits it, frees the blocks before the next step.
         """
         arrival, intake = self.engine.clock(), self.engine.intake
         ready = cache(partial(intake.prepare_params, params))
@@ -194,10 +195,13 @@ class AsyncEngine:
         for request_id in request_ids:
             if request_id in self._inboxes:
                 raise RequestError(f"request {request_id} is already running", "request_id")
+        reserved = contextlib.ExitStack()
+        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         inbox, unfinished = Inbox(), set(request_ids)
         self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await submit()
+            with reserved:
+                await submit()
             while unfinished:
                 deltas = await inbox.take()
                 for delta in deltas:
