@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -113,6 +114,35 @@ class LiveServer:
         values = [line.split()[-1] for line in lines if _same_labels(line, name, text)]
         assert len(values) == 1, f"{name}{{{text}}} occurs {len(values)} times"
         return float(values[0])
+
+
+class Post:
+    """A completion request on a socket of its own, its answer perhaps never read."""
+
+    def __init__(self, server: LiveServer, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.socket = socket.socket()
+        self.socket.settimeout(PATIENCE)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        self.socket.connect(("127.0.0.1", server.server.port))
+        self.socket.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
+        )
+
+    def __enter__(self) -> Post:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.socket.close()
+
+    def read_until(self, text: bytes) -> bytes:
+        received = bytearray()
+        while received.find(text, -(2**17)) < 0:
+            chunk = self.socket.recv(2**16)
+            assert chunk, f"the connection ended: {received[-1000:]!r}"
+            received += chunk
+        return bytes(received)
 
 
 def _same_labels(line: str, name: str, text: str) -> bool:
