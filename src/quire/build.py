@@ -18,6 +18,7 @@ from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
 from quire.execution.memory_budget import pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
+from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.memory import (
     ContiguousAllocator,
@@ -370,8 +371,8 @@ def _read_template(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(file))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"chat_template cannot be read: {error}") from error
 
 

@@ -38,7 +38,6 @@ class SwapFile:
         self._layers = layers
         self.num_blocks = num_blocks
         self.block_bytes = sum(tile.nbytes for tile in self._tiles(0))
-        self._checksums = [0] * num_blocks  # of what was to be written last
         size = num_blocks * self.block_bytes
         place = Path(directory or tempfile.gettempdir())
         try:
@@ -50,6 +49,7 @@ class SwapFile:
             raise ConfigError(
                 f"swap_path: {place} cannot hold swap space of {size:,} bytes: {error.strerror}"
             ) from error
+        self._checksums = [0] * num_blocks  # of what was to be written last
 
     def write(self, block: int, device_block: int) -> None:
         """Copy a device block out. OSError if the disk fails."""
