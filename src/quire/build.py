@@ -16,7 +16,7 @@ from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
-from quire.execution.memory_budget import pool_blocks
+from quire.execution.memory_budget import memory_or_refusal, pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
 from quire.files import read_text
 from quire.kernels.dispatch import release_threads
@@ -120,6 +120,7 @@ class Capacity:
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
+@memory_or_refusal()
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.

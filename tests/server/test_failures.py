@@ -222,8 +222,9 @@ def test_a_client_that_does_not_read_does_not_stall_the_others(server: LiveServe
 PROGRAM = """
 from support.live_server import scripted_engine
 from quire.config import ServerConfig
-from quire.server import create_app, run_server
-run_server(create_app(scripted_engine()[0], ["demo"], ServerConfig()), "127.0.0.1", 0)
+from quire.server import bound, create_app, run_server
+with bound("127.0.0.1", 0) as sockets:
+    run_server(create_app(scripted_engine()[0], ["demo"], ServerConfig()), sockets)
 """
 
 

@@ -16,17 +16,19 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Load the model and serve it until interrupted."""
-    # What the flags say is checked before a model is loaded.
+    # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
 
-    from quire.build import build_engine
-    from quire.server import create_app, run_server
+    from quire.server import bound, create_app, run_server
 
-    engine, capacity = build_engine(engine_config)
-    print(capacity.describe(), flush=True)
-    names = config.served_model_name or [capacity.model_name]
-    try:
-        run_server(create_app(engine, names, config), config.host, config.port)
-    finally:
-        engine.close()
+    with bound(config.host, config.port) as sockets:
+        from quire.build import build_engine
+
+        engine, capacity = build_engine(engine_config)
+        print(capacity.describe(), flush=True)
+        names = config.served_model_name or [capacity.model_name]
+        try:
+            run_server(create_app(engine, names, config), sockets)
+        finally:
+            engine.close()
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ from quire.errors import ConfigError
 FREE_MEMORY_SHARE = 0.5
 """The default pool takes at most this share of the memory that is free once weights are loaded."""
 
+_TORCH_HAS_NONE = "can't allocate memory"
 _NO_LIMIT = 2**62
 
 
@@ -19,6 +22,20 @@ def free_memory(system: Path = SYSTEM, process: Path = PROCESS) -> int:
     """Bytes that this process can still take: of the machine, or of its cgroups if that is less."""
     free = int(psutil.virtual_memory().available)
     return max(0, min([free, *map(_left, directories("memory", system, process))]))
+
+
+@contextmanager
+def memory_or_refusal() -> Iterator[None]:
+    """ConfigError where memory that was thought to be free cannot be had."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and _TORCH_HAS_NONE not in str(error):
+            raise
+        raise ConfigError(
+            f"there is not enough memory for the model and its KV pool ({free_memory():,} bytes "
+            f"are free): choose a smaller model or a smaller kv_cache_memory_bytes"
+        ) from error
 
 
 def _left(directory: Path) -> int:

@@ -9,6 +9,10 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from quire.server.listening import listen
+
+logger = logging.getLogger(__name__)
+
 _SLOWEST_CLIENT = 5  # seconds to take the last bytes at shutdown
 
 
@@ -38,6 +42,13 @@ class Server(uvicorn.Server):
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets is not None and self.started:  # uvicorn tells only of those that it makes
+            host, port = sockets[0].getsockname()[:2]
+            place = f"[{host}]" if ":" in host else host
+            logger.info("Quire running on http://%s:%d (Press CTRL+C to quit)", place, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._app.state.engine.stop()
         await super().shutdown(sockets)
@@ -45,10 +56,12 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
 
-def run_server(app: FastAPI, host: str, port: int) -> None:
-    """Serve until interrupted. Logs to stderr, unless logging is configured already."""
+def run_server(app: FastAPI, sockets: list[socket.socket]) -> None:
+    """Serve on bound sockets until interrupted. Logs to stderr, unless logging is configured."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    listen(sockets)
+    host, port = sockets[0].getsockname()[:2]
     with contextlib.suppress(KeyboardInterrupt):  # which uvicorn raises again once it has ended
-        Server(app, host, port).run()
+        Server(app, host, port).run(sockets)
