@@ -20,12 +20,14 @@ from fastapi import FastAPI
 
 from quire.config import ServerConfig, make_room
 from quire.server.connections import Connection, Connections
+from quire.server.listening import listen
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
 _SLOWEST_CLIENT = 5.0  # seconds to take the last bytes
 _DEAD = 1.0  # seconds that /health tells of a dead engine before the process ends
-_TICK = 0.05
+_HASTE = 0.5  # seconds for either, after a second signal
+_TICK = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -109,24 +111,31 @@ class Server(uvicorn.Server):
         idle = self._drain.begun and not self._drain.running
         return idle or self.force_exit or time.monotonic() >= self._deadline
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets is not None and self.started:  # uvicorn tells only of those that it makes
+            host, port = sockets[0].getsockname()[:2]
+            place = f"[{host}]" if ":" in host else host
+            logger.info("Quire running on http://%s:%d (Press CTRL+C to quit)", place, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = asyncio.ensure_future(self._engine.stop())
         await self._wait(stopping.done, _SLOWEST_STEP)
         stopping.cancel()
         await self._wait(self._delivered, _SLOWEST_CLIENT)
         for connection in list(self.server_state.connections):  # idle, or of those who do not read
-            connection.transport.abort()
+            cast(Connection, connection).cut()
         await super().shutdown(sockets)
         if self.force_exit:  # uvicorn leaves this out then
             await self.lifespan.shutdown()
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Until the condition holds, the time is over, or somebody has become impatient."""
+        """Until the condition holds or the time is over, which a second signal shortens."""
         deadline = time.monotonic() + seconds
-        while True:
+        while not condition() and (now := time.monotonic()) < deadline:
+            if self.force_exit:
+                deadline = min(deadline, now + _HASTE)
             await asyncio.sleep(_TICK)
-            if condition() or self.force_exit or time.monotonic() >= deadline:
-                return
 
     def _delivered(self) -> bool:
         """Whether clients have been sent all that they are to get."""
@@ -135,8 +144,8 @@ class Server(uvicorn.Server):
         return not (unsent or self._drain.running)
 
 
-def run_server(app: FastAPI, config: ServerConfig) -> int:
-    """Serve until a signal ends it, or the engine's death; the exit status.
+def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
+    """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
     Logs to stderr, unless logging is configured already.
     """
@@ -144,5 +153,6 @@ def run_server(app: FastAPI, config: ServerConfig) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = Server(app, config)
-    server.run()
+    listen(sockets)
+    server.run(sockets)
     return server.exit_status
