@@ -146,6 +146,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         max_sessions_per_client=config.max_sessions_per_client
         or max(1, config.max_num_sessions // 2),
         attention_sinks=config.attention_sinks,
+        max_queue_time=config.max_queue_time,
     )
     intake = Intake(
         tokenizer,
@@ -165,6 +166,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
         run_ahead=placement.asynchronous and config.async_scheduling is not False,
+        max_num_waiting=config.max_num_waiting,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity

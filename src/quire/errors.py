@@ -7,6 +7,9 @@ QuireError
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
+├── OverloadedError    more is asked for than can be served now; ``retry_after`` says when to ask
+│   ├── QueueFullError        as many requests wait as may
+│   └── QueueTimeoutError     a request has waited for longer than it may
 └── EngineError    the engine failed while it worked; running requests end with this
 """
 
@@ -18,6 +21,9 @@ __all__ = [
     "ConfigError",
     "EngineError",
     "ModelError",
+    "OverloadedError",
+    "QueueFullError",
+    "QueueTimeoutError",
     "QuireError",
     "RequestError",
     "SessionBusyError",
@@ -63,6 +69,25 @@ class TooManySessionsError(RequestError):
 
 class SessionBusyError(RequestError):
     """A request needs a session whose turn has not ended."""
+
+
+class OverloadedError(QuireError, RuntimeError):
+    """More is asked for than can be served now; nothing is wrong with the request.
+
+    ``retry_after``: seconds after which it may be worth asking again.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFullError(OverloadedError):
+    """As many requests wait as may; this one has not been queued."""
+
+
+class QueueTimeoutError(OverloadedError):
+    """A request has waited for longer than it may without having been let in."""
 
 
 class EngineError(QuireError, RuntimeError):

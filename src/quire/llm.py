@@ -12,7 +12,7 @@ from tqdm import tqdm
 from quire.build import build_engine
 from quire.config import EngineConfig
 from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
-from quire.errors import ConfigError, EngineError
+from quire.errors import ConfigError
 from quire.scheduling import SamplingParams
 
 
@@ -103,8 +103,8 @@ class LLM:
             while len(outputs) < total:
                 for delta in self._driver.step():
                     tokens += len(delta.token_ids)
-                    if delta.finish_reason == "error":
-                        raise EngineError(str(delta.stop_reason))
+                    if delta.failure is not None:
+                        raise delta.failure
                     if delta.final is not None:
                         outputs[delta.request_id] = delta.final
                         rate = tokens / max(bar.format_dict["elapsed"], 1e-9)

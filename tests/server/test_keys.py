@@ -26,7 +26,7 @@ from quire.errors import RequestError
 from quire.server import create_app
 from quire.server.clients import Caller
 from quire.server.keys import ApiKeys
-from quire.workload import TraceWriter, read_recording
+from quire.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 
 ANNA, BERT = "anna-s-secret", "bert-s-secret"
@@ -266,8 +266,8 @@ def test_one_cache_for_all_where_that_is_wanted(options: dict[str, Any]) -> None
 
 def test_a_recording_keeps_keys_apart_too(tmp_path: Path) -> None:
     with live_server(api_key=[ANNA, BERT]) as server:
-        writer = TraceWriter(tmp_path / "trace", 4)
-        server.engine._recorder = RequestRecorder(writer, 4, server.engine.clock())
+        recorder = RequestRecorder(tmp_path / "trace", 4, server.engine.clock())
+        server.engine._recorder = recorder
         for key in (ANNA, BERT, ANNA):
             cached(server, key, PROMPT)
         for key in (ANNA, BERT, ANNA):
@@ -278,7 +278,7 @@ def test_a_recording_keeps_keys_apart_too(tmp_path: Path) -> None:
             server.http.post(f"{path}/generate", json={"max_tokens": 2}, headers=headers)
             server.http.delete(path, headers=headers)
         eventually(lambda: not server.engine.has_work)
-        writer.close()
+        recorder.close()
     firsts = [request.content[0] for request in read_recording(tmp_path / "trace")]
     for a, b, c in (firsts[:3], firsts[3:]):
         assert a == c != b

@@ -95,8 +95,20 @@ class EngineConfig:
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    max_num_waiting: int = setting(
+        2048,
+        "most requests that a server lets wait to be let in, each prompt counting as one; more are "
+        "told to come again later (429)",
+    )
+    max_queue_time: float | None = setting(
+        None,
+        "seconds after which a request that has not been let in ends with an error (503) "
+        "(default: never)",
+    )
     scheduling_policy: str = setting(
-        "fcfs", "who goes first: fcfs, or priority (by the requests' priority, then arrival)"
+        "fcfs",
+        "who goes first: fcfs; priority (by the requests' priority, then arrival); or fair (the "
+        "client that has been served the fewest tokens)",
     )
     kv_allocator: str = setting(
         "paged",
@@ -144,6 +156,7 @@ class EngineConfig:
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
         self._check_sessions()
+        check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()
         self._check_device()
         size = self.kv_cache_memory_bytes
@@ -212,6 +225,7 @@ _COUNTS = (
     "max_num_batched_tokens",
     "max_model_len",
     "max_num_sessions",
+    "max_num_waiting",
     "threads",
     "window",
 )
@@ -219,7 +233,7 @@ _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
-    "scheduling_policy": ("fcfs", "priority"),
+    "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),

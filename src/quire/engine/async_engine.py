@@ -13,7 +13,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -56,6 +55,7 @@ class AsyncEngine:
         self._on_step = on_step
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
         self._preparation = PreparationThreads()
+        self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
@@ -99,9 +99,10 @@ class AsyncEngine:
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused; then none runs. A
-        request that fails ends with a delta of finish_reason error. Closing the
-        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
+        Raises RequestError before the first delta if one of them is refused, or QueueFullError,
+        before anything is done, if not all of them may wait; then none runs. A request that fails
+        ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
+        awaits it, frees the blocks before the next step.
         """
         arrival, intake = self.engine.clock(), self.engine.intake
         ready = cache(partial(intake.prepare_params, params))
@@ -170,23 +171,24 @@ class AsyncEngine:
 
     async def call(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns or raises in the engine's thread, between two steps."""
-        done: Future[_T] = Future()
+        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
         def command() -> None:
             try:
                 result = act()
             except Exception as error:
-                done.set_exception(error)
-            except BaseException as error:
-                done.set_exception(_death(error))
-                raise
+                self._call_soon(partial(_settle, answer, error))
             else:
-                done.set_result(result)
+                self._call_soon(partial(_settle, answer, None, result))
 
         self._thread.put(command)
         if self._failure is not None:  # set before the dying thread empties its queue
             raise self._failure
-        return await asyncio.shield(asyncio.wrap_future(done))
+        self._calls.add(answer)
+        try:
+            return await answer
+        finally:
+            self._calls.discard(answer)
 
     async def _deltas(
         self, request_ids: Collection[str], submit: Callable[[], Awaitable[None]]
@@ -194,10 +196,13 @@ class AsyncEngine:
         for request_id in request_ids:
             if request_id in self._inboxes:
                 raise RequestError(f"request {request_id} is already running", "request_id")
+        reserved = contextlib.ExitStack()
+        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         inbox, unfinished = Inbox(), set(request_ids)
         self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await submit()
+            with reserved:
+                await submit()
             while unfinished:
                 deltas = await inbox.take()
                 for delta in deltas:
@@ -250,6 +255,17 @@ class AsyncEngine:
     def _fail_all(self, failure: EngineError) -> None:
         for inbox in self._inboxes.values():
             inbox.fail(failure)
+        for answer in self._calls:
+            _settle(answer, failure)
+
+
+def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = None) -> None:
+    if answer.done():  # nobody waits for it any more
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
 
 
 def _death(error: BaseException) -> EngineError:

@@ -16,7 +16,8 @@ from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
-from quire.errors import ConfigError, RequestError
+from quire.engine.waiting_room import WaitingRoom
+from quire.errors import ConfigError, EngineError, QueueTimeoutError, RequestError
 from quire.scheduling import (
     Decision,
     Executor,
@@ -41,6 +42,8 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. The executor must be a ``PipelinedExecutor``; ConfigError if it is not.
+    max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
+        like.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Engine:
         why_no_sessions: str | None = None,
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
+        max_num_waiting: int | None = None,
     ) -> None:
         if run_ahead and not isinstance(executor, PipelinedExecutor):
             raise ConfigError(
@@ -66,6 +70,7 @@ class Engine:
         self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
+        self.waiting_room = WaitingRoom(scheduler.line, max_num_waiting)
         self.executor = executor
         self._pipeline = executor if isinstance(executor, PipelinedExecutor) and run_ahead else None
         self._flight: Flight | None = None  # begun by the last call of step()
@@ -74,6 +79,7 @@ class Engine:
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
         self,
@@ -161,7 +167,8 @@ class Engine:
             started = self.clock()
             flight = self._begin(self.scheduler.schedule(started), started)
         self._flight = self._begin_next(flight)
-        return self._land(flight)
+        expired, self._expired = self._expired, []
+        return expired + self._land(flight)
 
     def _begin_next(self, flight: Flight) -> Flight | None:
         if self._pipeline is None or flight.broken:
@@ -172,6 +179,7 @@ class Engine:
 
     def _begin(self, step: Step, started: float) -> Flight:
         self._note(step)
+        self.waiting_room.observe(started)
         usage = self.scheduler.allocator.usage()
         if self._pipeline is None:
             return Flight.to_compute(self.executor, step, usage, started)
@@ -230,6 +238,16 @@ class Engine:
             self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)
+            elif decision.what is Verdict.EXPIRE:
+                self._expire(decision)
+
+    def _expire(self, decision: Decision) -> None:
+        """A request has waited too long, and the scheduler has ended it."""
+        request = self._requests.pop(decision.request_id)
+        self._note_end(request)
+        retry_after = self.waiting_room.seconds_until(self.scheduler.line.num_new)
+        error = QueueTimeoutError(f"the request {decision.why}", retry_after)
+        self._expired.append(request.fail(error, self.clock()))
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> None:
         if not result.prompt_logprobs:
@@ -249,5 +267,6 @@ class Engine:
                 del self._requests[chunk.request.request_id]
                 self._note_end(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
-                deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
+                error = EngineError(failures[chunk.seq_id])
+                deltas.append(request.fail(error, self.clock()))
         return deltas

@@ -18,14 +18,16 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
-and "priority", an integer: under the priority policy, the lower, the sooner.
+"priority", an integer: under the priority and fair policies, the lower, the sooner; and "client",
+a text: under the fair policy, clients share.
 """
 
 MAX_PRIORITY = 1_000  # up or down
 MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority"}
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority", "client"}
+_LONGEST_CLIENT = 256  # characters
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,14 @@ class Intake:
         check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if not isinstance(cache_salt, str):
             raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
+        client = options.get("client", "")
+        _check_client(client)
         given = _given(prompt)
         token_ids = self._token_ids("prompt", given)
         max_tokens = self._max_tokens(len(token_ids), params.params)
         self._check_prompt_logprobs(len(token_ids), params.params)
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
-        request = replace(request, cache_salt=cache_salt)
+        request = replace(request, cache_salt=cache_salt, client=client)
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
 
@@ -240,7 +244,16 @@ def _given(prompt: Prompt) -> str | Sequence[int]:
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
             'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            f'hold "cache_salt" and "priority"; got the keys {shown(list(prompt))}',
+            f'hold "cache_salt", "priority" and "client"; got the keys {shown(list(prompt))}',
             "prompt",
         )
     return cast("str | Sequence[int]", prompt[known[0]])
+
+
+def _check_client(client: object) -> None:
+    if not isinstance(client, str):
+        raise RequestError(f"client must be a text, got {shown(client)}", "client")
+    if len(client) > _LONGEST_CLIENT:
+        raise RequestError(
+            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
+        )

@@ -15,6 +15,7 @@ from quire.engine.outputs import (
 )
 from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
+from quire.errors import QuireError
 from quire.metrics import RequestMetrics
 from quire.scheduling import FinishReason, MemoryStory, Progress, TokenLogprobs
 
@@ -118,7 +119,7 @@ class RequestProgress:
     def done(self) -> bool:
         return all(branch.output.finish_reason is not None for branch in self.branches)
 
-    def fail(self, why: str, now: float) -> Delta:
+    def fail(self, error: QuireError, now: float) -> Delta:
         """End all outputs that have not ended yet, because of an error."""
         for branch in self.branches:
             if branch.output.finish_reason is None:
@@ -132,8 +133,9 @@ class RequestProgress:
             seconds=0.0,
             first=False,
             finish_reason=FinishReason.ERROR.value,
-            stop_reason=why,
+            stop_reason=str(error),
             final=self.final(now),
+            failure=error,
         )
 
     def final(self, now: float) -> RequestOutput:

@@ -96,8 +96,9 @@ class SessionDesk:
         prepared = self._intake.prepare_turn(
             request_id, session.history, session.input_token_ids, params, priority, self._clock()
         )
-        salt = session.resting.request.cache_salt
-        return replace(prepared, request=replace(prepared.request, cache_salt=salt))
+        salt, client = session.resting.request.cache_salt, session.client or ""
+        request = replace(prepared.request, cache_salt=salt, client=client)
+        return replace(prepared, request=request)
 
     def begin_turn(self, session_id: str, request_id: str) -> None:
         """A prepared turn stands in line: the session does not expire before it has ended."""

@@ -48,7 +48,7 @@ def check_token_ids(
     name: str, values: object, *, most: int = MAX_INTEGER, highest: int = MAX_INTEGER
 ) -> tuple[int, ...]:
     """``values`` if they are at most ``most`` token ids from 0 to ``highest``."""
-    if isinstance(values, str) or not isinstance(values, Sequence):
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise RequestError(f"{name} must be a list of token ids, got {shown(values)}", name)
     if len(values) > most:
         raise RequestError(f"{name} must hold at most {most} token ids, got {len(values)}", name)

@@ -33,7 +33,8 @@ async def create_chat_completion(
             "chat_template_kwargs",
         )
     messages = [message.for_template() for message in request.messages]
-    prompt = await service.engine.chat_prompt(messages, variables)
+    with service.reserve():
+        prompt = await service.engine.chat_prompt(messages, variables)
     asked = [request.with_options(prompt, caller)]
     return await answer(
         service,

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 from pydantic_core import to_json
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from quire.server.errors import error_body
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
+_MOST_PIPELINED = 32  # requests sent before the first of them is answered
 _PER_HEADER = 32  # bytes that a header takes beside its text
 
 logger = logging.getLogger(__name__)
@@ -46,7 +51,7 @@ class Connections:
                 return False
             longest = next(iter(self._waiting))
             self.remove(longest)
-            longest.transport.abort()
+            longest.cut()
         self._open.add(connection)
         self.waits(connection)
         return True
@@ -71,6 +76,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, others: Connections, **options: Any) -> None:
         super().__init__(**options)
         self._others = others
+        self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request that is being received
         self._unseen_bytes = 0  # received since the parser has last had something to tell
@@ -88,23 +94,28 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.remove(self)
         self._cancel_timer()
+        self._disconnect()
         super().connection_lost(exc)
 
-    @property
-    def _answers(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def cut(self) -> None:
+        """End it at once, whatever has not been sent."""
+        self._disconnect()
+        self.transport.abort()
+
+    def _disconnect(self) -> None:
+        """Tell all requests; uvicorn would tell the last one only."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._others.head_timeout, self._abort)
+            self._head_timer = self.loop.call_later(self._others.head_timeout, self.cut)
 
     def _cancel_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-    def _abort(self) -> None:
-        self.transport.abort()
 
     # -- what is received ------------------------------------------------------------------
 
@@ -113,7 +124,7 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._unseen_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
             self._refuse_head()
-        if not self._answers:
+        if not self._cycles:
             self._await_head()  # of the next request, or the rest of one that is answered
 
     def on_message_begin(self) -> None:
@@ -131,7 +142,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unseen_bytes = 0
         self._cancel_timer()
+        if len(self._cycles) >= _MOST_PIPELINED:
+            raise ValueError("too many requests at once")  # the parser stops, see below
         super().on_headers_complete()
+        self._cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._unseen_bytes = 0
@@ -139,23 +153,24 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unseen_bytes = 0
-        if self._answers:
+        if self._cycles:
             self._others.works(self)
         super().on_message_complete()
 
+    # -- what is sent ----------------------------------------------------------------------
+
     def on_response_complete(self) -> None:
-        if not self.pipeline:
+        self._cycles.popleft()
+        if not self._cycles:
             self._others.waits(self)
         super().on_response_complete()
-
-    # -- what is sent ----------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         self._others.waits(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        if self._answers:
+        if self._cycles:
             self._others.works(self)
         super().resume_writing()
 
@@ -165,13 +180,14 @@ class Connection(HttpToolsProtocol):
         self._unseen_bytes = 0
         self._head_bytes += size
         if self._head_bytes > MOST_HEAD_BYTES:
-            raise ValueError("the head is too large")  # the parser stops, see send_400_response
+            raise ValueError("the head is too large")
 
     def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls when the parser has stopped."""
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
         else:
-            super().send_400_response(msg)
+            self._refuse(400, error_body("this is no HTTP request"))
 
     def _refuse_head(self) -> None:
         text = f"the line and headers of a request may have {MOST_HEAD_BYTES:,} bytes together"
@@ -179,6 +195,10 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int, body: dict[str, Any]) -> None:
         """Answer without the app, and end."""
+        if len(self._cycles) > 1 or any(cycle.response_started for cycle in self._cycles):
+            return self.cut()  # it would be taken for a part of another answer
+        self._disconnect()
+        self._others.waits(self)
         content = to_json(body)
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head % len(content) + content)

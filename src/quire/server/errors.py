@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,9 @@ from starlette.exceptions import HTTPException
 
 from quire.errors import (
     EngineError,
+    OverloadedError,
+    QueueFullError,
+    QueueTimeoutError,
     QuireError,
     RequestError,
     SessionBusyError,
@@ -49,6 +53,10 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
             return 409, error_body(str(error), param=error.field, code="session_busy")
         case TooManySessionsError():
             return 429, error_body(str(error), param=error.field, code="too_many_sessions")
+        case QueueFullError():
+            return 429, error_body(str(error), "rate_limit_error", code="queue_full")
+        case QueueTimeoutError():
+            return 503, error_body(str(error), _SERVER, code="queue_timeout")
         case RequestError():
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():
@@ -77,11 +85,19 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
         status, body = explain(error)
-        headers = error.headers if isinstance(error, HTTPException) else None
-        return JSONResponse(body, status, headers)
+        return JSONResponse(body, status, _headers(error))
 
     for kind in (QuireError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)
+
+
+def _headers(error: Exception) -> Mapping[str, str] | None:
+    match error:
+        case OverloadedError():
+            return {"retry-after": str(math.ceil(error.retry_after))}
+        case HTTPException():
+            return error.headers
+    return None
 
 
 def first_complaint(invalid: ValidationError) -> RequestError:

@@ -47,7 +47,7 @@ class GenerationRequest(Strict):
     """
 
     model: str
-    user: Name | None = None  # metadata by OpenAI's definition
+    user: Name | None = None  # an end-user, by OpenAI's definition
     stream: bool = False
     stream_options: StreamOptions | None = None
     include_metrics: bool = False  # Quire's own: what the request cost in memory and time
@@ -100,7 +100,11 @@ class GenerationRequest(Strict):
     def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
         salt = caller.cache_salt(self.cache_salt)
-        options = {"cache_salt": salt or None, "priority": self.priority}
+        options = {
+            "cache_salt": salt or None,
+            "priority": self.priority,
+            "client": caller.client(self.user) or None,
+        }
         given = {name: value for name, value in options.items() if value is not None}
         if not given:
             return prompt
@@ -113,7 +117,7 @@ class GenerationRequest(Strict):
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {}
+        return {"client": "user"}
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
@@ -208,7 +212,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def field_names(self) -> Mapping[str, str]:
-        names = {"prompt": "messages", "logprobs": "top_logprobs"}
+        names = {"prompt": "messages", "logprobs": "top_logprobs", "client": "user"}
         if self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
         return names

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
-from quire.errors import EngineError, RequestError, shown
+from quire.errors import EngineError, QueueFullError, RequestError, shown
 from quire.scheduling import SamplingParams
 from quire.server.bodies import Bodies
 from quire.server.clients import Caller
@@ -42,6 +42,10 @@ class Service:
         if name not in self.model_names:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+
+    def reserve(self) -> AbstractContextManager[None]:
+        """Room for one request while it is made ready; QueueFullError if there is none."""
+        return self.engine.engine.waiting_room.reserve(1)
 
     def run(
         self,
@@ -78,14 +82,14 @@ class Service:
                         for delta in step:
                             if delta.final is not None:
                                 unfinished.discard(delta.request_id)
-                            if delta.finish_reason == "error":
-                                raise EngineError(str(delta.stop_reason))
+                            if delta.failure is not None:
+                                raise delta.failure
                             silent.discard(delta.request_id)
                             held.append((numbers[delta.request_id], delta))
                         if not silent:
                             yield held
                             held = []
-        except RequestError:
+        except (RequestError, QueueFullError):
             unfinished.clear()  # refused, so that none has run
             raise
         except EngineError as error:

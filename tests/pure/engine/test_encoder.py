@@ -19,6 +19,7 @@ from quire.engine import encoder as encoder_module
 from quire.engine.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
 from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
+from quire.scheduling import SamplingParams
 from support.small_tokenizers import BOUNDED, UNBOUNDED, unigram, word_piece
 
 DEMO = Path(quire.__file__).parent / "demo"
@@ -147,6 +148,26 @@ def test_a_long_text_is_counted_no_further_than_needed() -> None:
 def test_a_text_that_one_token_stands_for_fits(backend: Backend) -> None:
     encoder = Encoder(watched(backend), 8)
     assert 1 <= len(encoder.encode("prompt", "x" * 3 * PIECE)) < 8
+
+
+@pytest.mark.parametrize("priority", [-1000, 1000])
+def test_priorities_within_bounds_are_served(priority: int) -> None:
+    here = intake(watched(), 100)
+    ready = here.prepare_params(SamplingParams())
+    prepared = here.prepare("r", {"prompt": "a", "priority": priority}, ready, 0.0)
+    turn = here.prepare_turn("t", [5], (5,), ready, priority, 0.0)
+    assert prepared.request.priority == turn.request.priority == priority
+    with pytest.raises(RequestError, match="priority must be from -1000 to 1000"):
+        here.prepare_turn("t", [5], (5,), ready, priority + priority // 1000, 0.0)
+
+
+def test_logprobs_of_a_long_prompt_are_bounded() -> None:
+    here, prompt = intake(watched(), 131_072), [5] * 100_000
+    here.prepare("r", prompt, here.prepare_params(SamplingParams(prompt_logprobs=20)), 0.0)
+    ready = here.prepare_params(SamplingParams(prompt_logprobs=21))
+    assert "prompt_logprobs must be from 0 to 20" in str(
+        refusal(here.prepare, "r", prompt, ready, 0.0)
+    )
 
 
 MADE = {name: make() for name, make in {**BOUNDED, **UNBOUNDED}.items()}
