@@ -16,8 +16,9 @@ from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
-from quire.execution.memory_budget import pool_blocks
+from quire.execution.memory_budget import memory_or_refusal, pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
+from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.memory import (
     ContiguousAllocator,
@@ -118,6 +119,7 @@ class Capacity:
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
+@memory_or_refusal()
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
@@ -372,8 +374,8 @@ def _read_template(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(file))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"chat_template cannot be read: {error}") from error
 
 

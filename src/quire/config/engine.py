@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -137,6 +138,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
+        check_count("threads", self.threads, 1, most_threads())
         if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
             raise ConfigError(
                 f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
@@ -219,6 +221,11 @@ class EngineConfig:
         return cls(**options)
 
 
+def most_threads() -> int:
+    """More than this many threads would only wait for each other; far more crash OpenMP."""
+    return min(1024, 4 * (os.cpu_count() or 1))
+
+
 _COUNTS = (
     "block_size",
     "max_num_seqs",
@@ -226,7 +233,6 @@ _COUNTS = (
     "max_model_len",
     "max_num_sessions",
     "max_num_waiting",
-    "threads",
     "window",
 )
 _QUANTIZATIONS = ("int8", "int4", "w8a8")

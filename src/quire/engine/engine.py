@@ -195,6 +195,7 @@ class Engine:
             return self._give_up(flight)
         now = self.clock()
         self.stats.observe_step(step, flight.usage, now - max(flight.started, self._landed))
+        self.stats.num_failed_swaps += len(result.failed_moves)
         self._landed = now
         self._take_prompt_logprobs(step, result)
         deltas = self._fail(step, result.failures)

@@ -80,12 +80,16 @@ class RequestProgress:
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
     def take_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
-        """Those of the prompt tokens from ``start`` on; a recomputed prompt brings them again."""
-        known = len(self._prompt_logprobs)
+        """Those of the prompt tokens from ``start`` on.
+
+        A prompt that is computed again brings them again, and the last ones hold: the first may
+        have been computed from a block that did not come back from the host.
+        """
         token_ids = self.request.prompt_token_ids
-        for position, entry in enumerate(logprobs, start):
-            if position >= known:
-                self._prompt_logprobs.append(self._table(token_ids[position], entry))
+        self._prompt_logprobs[start : start + len(logprobs)] = [
+            self._table(token_ids[position], entry)
+            for position, entry in enumerate(logprobs, start)
+        ]
 
     def advance(self, progress: Progress, now: float) -> Delta:
         branch = self.branches[progress.branch]

@@ -15,11 +15,13 @@ from tokenizers.models import BPE, Unigram
 
 from quire.engine.longest_token import longest_token
 from quire.errors import ModelError, RequestError
+from quire.files import check_plain, one_line, read_object, read_text
 
 Message = Mapping[str, Any]
 
 _WORDS_KEPT = 2_000
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
+_MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
 
 class Tokenizer(Protocol):
@@ -56,15 +58,17 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
 
     ``tokenizer.json`` is read directly; a directory without one goes through transformers.
     """
-    config = _read_json(directory / "tokenizer_config.json")
+    settings = directory / "tokenizer_config.json"
+    config = read_object(settings) if settings.exists() else {}
     template = ChatTemplate.load(directory, config, chat_template)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
+    check_plain(path, _MOST_BYTES)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
+        raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
     return JsonTokenizer(backend, template)
 
 
@@ -79,8 +83,8 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         try:
             self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ModelError(f"the chat template does not compile: {error}") from error
+        except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
+            raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
 
     @classmethod
@@ -90,16 +94,18 @@ class ChatTemplate:
         source: Any = override
         file = directory / "chat_template.jinja"
         if source is None and file.exists():
-            source = file.read_text(encoding="utf-8")
+            source = _read_template(file)
         if source is None:
             source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            named = (entry for entry in source if isinstance(entry, dict))
+            source = {entry.get("name"): entry.get("template") for entry in named}.get("default")
         if source is None:
             return None
+        if not isinstance(source, str):
+            raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        tokens = {name: _content(config[name]) for name in names if config.get(name)}
-        return cls(source, tokens)
+        return cls(source, {name: _content(config[name]) for name in names if config.get(name)})
 
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
@@ -224,27 +230,25 @@ def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> T
     from transformers import AutoTokenizer
 
     try:
-        loaded = AutoTokenizer.from_pretrained(directory)
-        kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
-        return kind(loaded, template)
+        loaded = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        raise ModelError(f"{directory} holds no tokenizer that can be read: {error}") from error
+        reason = one_line(error)
+        raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+    kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
+    return kind(loaded, template)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
+def _read_template(file: Path) -> str:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} must hold a JSON object")
-    return content
+        return read_text(file)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {one_line(error)}") from error
 
 
 def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+    return str(token.get("content", "") if isinstance(token, dict) else token)
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

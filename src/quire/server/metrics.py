@@ -141,6 +141,11 @@ class _EngineCollector:
         yield self._counter(
             "num_preemptions", "Requests that had to give way.", stats.num_preemptions
         )
+        yield self._counter(
+            "swap_blocks_failed",
+            "Blocks that could not be swapped, or came back different; they were computed again.",
+            self._engine.stats.num_failed_swaps,
+        )
 
     def _kv_cache(self) -> Iterator[Metric]:
         usage = self._engine.scheduler.allocator.usage()
