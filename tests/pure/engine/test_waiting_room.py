@@ -135,7 +135,7 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
             await collect(engine, "d", "e")
         assert caught.value.retry_after >= 1
         assert set(engine._inboxes) == {"running", "b", "c"}
-        assert engine._commands.qsize() <= 1
+        assert engine._thread._commands.qsize() <= 1
         del engine.engine.intake.prepare  # type: ignore[method-assign]
         one = asyncio.create_task(collect(engine, "f"))
         executor.go.set()
