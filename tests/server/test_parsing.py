@@ -109,7 +109,7 @@ def test_a_priority_is_within_bounds() -> None:
         assert parse(body.encode(), CompletionRequest).priority == priority
     for priority in (-1001, 1001, 2**2000):
         body = json.dumps({"model": "m", "prompt": "x", "priority": priority})
-        with pytest.raises(RequestError, match="priority: must be from -1000 to 1000"):
+        with pytest.raises(RequestError, match="priority: must be from -1,000 to 1,000"):
             parse(body.encode(), CompletionRequest)
 
 

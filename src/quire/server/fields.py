@@ -79,7 +79,7 @@ def between(low: int, high: int) -> AfterValidator:
 
     def validate(value: int) -> int:
         if not low <= value <= high:
-            raise PydanticCustomError("range", f"must be from {low} to {high}")
+            raise PydanticCustomError("range", f"must be from {low:,} to {high:,}")
         return value
 
     return AfterValidator(validate)
