@@ -148,6 +148,8 @@ def _serve(directory: Path) -> bool:
             llm.chat([{"role": "user", "content": "hi"}], params, use_tqdm=False)
     except QuireError as error:
         message = str(error)
+        if "step" in message:
+            raise ModelError(f"a step failed: {message}") from error
         if not message or "\n" in message or len(message) > 800:
             raise ModelError(f"not one line: {message}") from error
         return False

@@ -55,7 +55,8 @@ class Intake:
         self.max_model_len = max_model_len  # None: there is no longest sequence
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
-        self._eos_token_ids = frozenset(eos_token_ids)
+        # What is not in the vocabulary cannot end a text.
+        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
 
     def prepare(
@@ -97,10 +98,10 @@ class Intake:
             token_ids = tuple(self.tokenizer.encode(given, add_special_tokens=first))
         elif isinstance(given, Sequence):
             token_ids = tuple(cast("Sequence[int]", given))
-            self._check_ids("input", token_ids)
         else:
             kind = type(given).__name__
             raise RequestError(f"input must be a text or a list of token ids, got {kind}", "input")
+        self._check_ids("input", token_ids)  # a tokenizer may know tokens that the model does not
         if not token_ids:
             raise RequestError("input must not be empty", "input")
         return token_ids
@@ -199,8 +200,10 @@ class Intake:
 
     def _bad_word_ids(self, words: Iterable[str]) -> set[tuple[int, ...]]:
         # A word may stand at the beginning of a text or after a space.
-        return {
+        found = {
             tuple(self.tokenizer.encode(text, add_special_tokens=False))
             for word in words
             for text in (word, " " + word.lstrip())
         }
+        # The tokenizer may know tokens that the model does not, and so never writes.
+        return {ids for ids in found if all(one < self.vocab_size for one in ids)}

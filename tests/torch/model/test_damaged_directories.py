@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import quire
-from quire import LLM
+from quire import LLM, SamplingParams
 from quire.cli import main
-from quire.errors import ConfigError, ModelError
+from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution import placement
 from quire.execution.memory_budget import memory_or_refusal
 from quire.model import load_model
@@ -213,3 +213,30 @@ def test_memory_that_cannot_be_had_is_one_line() -> None:
             take()
     with pytest.raises(RuntimeError, match="another matter"), memory_or_refusal():
         raise RuntimeError("another matter")
+
+
+@pytest.mark.parametrize("eos", [10**9, -1, 10**30, [2**40, 1]])
+def test_an_end_outside_the_vocabulary_fails_no_step(eos: Any, demo: Path) -> None:
+    llm = LLM(change(demo, eos_token_id=eos), kv_cache_memory_bytes="1MiB")
+    params = SamplingParams(max_tokens=4, min_tokens=3, temperature=0.0)
+    (output,) = llm.generate(["the"], params, use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 4
+
+
+def test_tokens_that_only_the_tokenizer_knows_fail_no_step(demo: Path) -> None:
+    tokenizer = json.loads((demo / "tokenizer.json").read_text())
+    size = json.loads((demo / "config.json").read_text())["vocab_size"]
+    kind = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    added = {"id": size, "content": "<|new|>", "special": True, **kind}
+    tokenizer["added_tokens"].append(added)
+    (demo / "tokenizer.json").write_text(json.dumps(tokenizer))
+    llm = LLM(demo, kv_cache_memory_bytes="1MiB")
+    params = SamplingParams(max_tokens=4, bad_words=["<|new|>"], ignore_eos=True)
+    assert len(llm.generate(["the"], params, use_tqdm=False)[0].outputs[0].token_ids) == 4
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        llm.generate(["the<|new|>"], params, use_tqdm=False)
+    with (
+        llm.open_session() as session,
+        pytest.raises(RequestError, match="outside the vocabulary"),
+    ):
+        session.append("the<|new|>")
