@@ -16,8 +16,9 @@ from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
-from quire.execution.memory_budget import pool_blocks
+from quire.execution.memory_budget import memory_or_refusal, pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
+from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.memory import (
     ContiguousAllocator,
@@ -37,7 +38,6 @@ from quire.scheduling import (
     SchedulingPolicy,
 )
 from quire.threads import usable_cores
-from quire.workload import TraceWriter
 
 DEMO_MODEL = Path(__file__).parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -119,6 +119,7 @@ class Capacity:
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
+@memory_or_refusal()
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
@@ -144,7 +145,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
         max_num_sessions=config.max_num_sessions,
+        max_sessions_per_client=config.max_sessions_per_client
+        or max(1, config.max_num_sessions // 2),
         attention_sinks=config.attention_sinks,
+        max_queue_time=config.max_queue_time,
     )
     intake = Intake(
         tokenizer,
@@ -164,6 +168,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
         run_ahead=placement.asynchronous and config.async_scheduling is not False,
+        max_num_waiting=config.max_num_waiting,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity
@@ -202,8 +207,7 @@ def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> 
 def _recorder(config: EngineConfig) -> RequestRecorder | None:
     if config.record_trace is None:
         return None
-    size = config.block_size
-    return RequestRecorder(TraceWriter(Path(config.record_trace), size), size, time.monotonic())
+    return RequestRecorder(Path(config.record_trace), config.block_size, time.monotonic())
 
 
 def _choose_placement(config: EngineConfig) -> Placement:
@@ -370,8 +374,8 @@ def _read_template(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(file))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"chat_template cannot be read: {error}") from error
 
 

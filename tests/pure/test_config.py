@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import pytest
 
-from quire.config import EngineConfig, ServerConfig, parse_bytes
+from quire.config import EngineConfig, ServerConfig, make_room, parse_bytes
 from quire.errors import ConfigError
 
 
@@ -64,7 +65,35 @@ def test_a_cache_of_fp8_needs_a_gpu() -> None:
     EngineConfig(kv_cache_dtype="fp8")
 
 
-@pytest.mark.parametrize(("name", "value"), [("port", 65536), ("port", -1), ("port", "http")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", 65536), ("port", -1), ("port", "http"), ("max_connections", 0),
+     ("shutdown_timeout", -1), ("shutdown_timeout", float("nan")), ("request_read_timeout", 0)],
+)  # fmt: skip
 def test_a_server_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name):
         ServerConfig(**{name: value})
+
+
+def test_connections_are_bounded_by_the_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for hard, default in ((2**20, 4096), (resource.RLIM_INFINITY, 4096), (1024, 896), (129, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, hard=hard: (64, hard))
+        assert ServerConfig().max_connections == default
+    with pytest.raises(ConfigError, match="max_connections must be an integer from 1 to 1, got 2"):
+        ServerConfig(max_connections=2)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 128))
+    with pytest.raises(ConfigError, match="ulimit -n"):
+        ServerConfig()
+
+
+def test_the_process_is_given_the_files_that_connections_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: given.append(limits))
+    for soft, hard in ((256, 2**20), (256, 500), (256, resource.RLIM_INFINITY), (9999, 2**20)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, both=(soft, hard): both)
+        make_room(1000, 50)
+    assert given == [(1178, 2**20), (500, 500), (1178, resource.RLIM_INFINITY)]

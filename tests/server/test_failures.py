@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -19,41 +12,13 @@ import openai
 import pytest
 
 from quire.scheduling import Step
-from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
+from quire.server import serving
+from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
 
 LONG = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 200}
 FLOOD: dict[str, Any] = {  # some 8 MB
     "model": MODEL, "prompt": [[5]] * 16, "max_tokens": 250, "logprobs": 100, "stream": True,
 }  # fmt: skip
-
-
-class Post:
-    """A completion request on a socket of its own, its answer perhaps never read."""
-
-    def __init__(self, server: LiveServer, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.socket = socket.socket()
-        self.socket.settimeout(PATIENCE)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-        self.socket.connect(("127.0.0.1", server.server.port))
-        self.socket.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
-        )
-
-    def __enter__(self) -> Post:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.socket.close()
-
-    def read_until(self, text: bytes) -> bytes:
-        received = bytearray()
-        while received.find(text, -(2**17)) < 0:
-            chunk = self.socket.recv(2**16)
-            assert chunk, f"the connection ended: {received[-1000:]!r}"
-            received += chunk
-        return bytes(received)
 
 
 @pytest.mark.parametrize("extra", [{}, {"n": 2}, {"prompt": [[5, 6], [7], [8, 9]]}])
@@ -151,10 +116,13 @@ def test_a_step_that_fails_in_mid_stream_ends_the_stream_with_the_error(
             list(stream)
 
 
-def test_a_dead_engine_is_unavailable() -> None:
+def test_a_dead_engine_is_unavailable_and_then_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def die(now: float) -> Step:
         raise RuntimeError("the scheduler has lost its mind")
 
+    monkeypatch.setattr(serving, "_DEAD", PATIENCE)
     with live_server() as server:
         server.executor.hold()
         with Post(server, {**LONG, "stream": True}) as stream:
@@ -175,6 +143,9 @@ def test_a_dead_engine_is_unavailable() -> None:
             assert server.complete(prompt="Once", stream=stream_or_not).status_code == 503
             assert server.chat(stream=stream_or_not).status_code == 503
         assert server.http.get("/metrics").status_code == 200
+        server.server._deadline = 0.0
+        eventually(lambda: not server.is_running)
+        assert server.server.exit_status == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -196,16 +167,16 @@ def test_a_shutdown_ends_what_runs(stream: bool, caplog: pytest.LogCaptureFixtur
     assert "% was waste" in caplog.text
 
 
-def test_a_shutdown_does_not_wait_for_a_client_that_does_not_read() -> None:
-    with live_server() as server:
-        assert server.server.config.timeout_graceful_shutdown is not None
-        server.server.config.timeout_graceful_shutdown = 1  # so that the test need not wait
-        with Post(server, FLOOD) as post:
-            post.read_until(b"data: ")
-            eventually(server.is_idle)
-            assert server.server.server_state.tasks, "the flood fits into the sockets' buffers"
-            server.server.should_exit = True
-            eventually(lambda: not server.is_running)
+def test_a_shutdown_does_not_wait_for_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_SLOWEST_CLIENT", 0.5)  # so that the test need not wait
+    with live_server() as server, Post(server, FLOOD) as post:
+        post.read_until(b"data: ")
+        eventually(server.is_idle)
+        assert server.server.server_state.tasks, "the flood fits into the sockets' buffers"
+        server.server.should_exit = True
+        eventually(lambda: not server.is_running)
     gc.collect()  # complains of sockets left open, now and not in some later test
 
 
@@ -217,29 +188,3 @@ def test_a_client_that_does_not_read_does_not_stall_the_others(server: LiveServe
         assert server.server.server_state.tasks, "the flood fits into the sockets' buffers"
         received += slow.read_until(b"[DONE]")
     assert received.count(b'"finish_reason":"length"') == len(FLOOD["prompt"])
-
-
-PROGRAM = """
-from support.live_server import scripted_engine
-from quire.config import ServerConfig
-from quire.server import create_app, run_server
-run_server(create_app(scripted_engine()[0], ["demo"], ServerConfig()), "127.0.0.1", 0)
-"""
-
-
-def test_serve_announces_its_port_and_ends_cleanly_on_ctrl_c() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    with process:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "running on" in line)
-        url = re.search(r"http://127.0.0.1:[1-9]\d+", line)
-        assert url is not None
-        body = {**LONG, "max_tokens": 3}
-        assert httpx.post(f"{url[0]}/v1/completions", json=body).status_code == 200
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-        assert process.wait(PATIENCE) == 0
-    assert "KV memory" in rest and "Traceback" not in rest

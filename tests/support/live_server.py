@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -115,6 +116,35 @@ class LiveServer:
         return float(values[0])
 
 
+class Post:
+    """A completion request on a socket of its own, its answer perhaps never read."""
+
+    def __init__(self, server: LiveServer, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.socket = socket.socket()
+        self.socket.settimeout(PATIENCE)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        self.socket.connect(("127.0.0.1", server.server.port))
+        self.socket.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(content), content)
+        )
+
+    def __enter__(self) -> Post:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.socket.close()
+
+    def read_until(self, text: bytes) -> bytes:
+        received = bytearray()
+        while received.find(text, -(2**17)) < 0:
+            chunk = self.socket.recv(2**16)
+            assert chunk, f"the connection ended: {received[-1000:]!r}"
+            received += chunk
+        return bytes(received)
+
+
 def _same_labels(line: str, name: str, text: str) -> bool:
     if not line.startswith(f"{name}{{"):
         return False
@@ -130,7 +160,12 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 def scripted_engine(
-    num_blocks: int = 128, block_size: int = 4, max_num_seqs: int = 16
+    num_blocks: int = 128,
+    block_size: int = 4,
+    max_num_seqs: int = 16,
+    session_timeout: float = 0.0,
+    max_num_waiting: int | None = None,
+    **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO)
@@ -141,21 +176,31 @@ def scripted_engine(
         PagedAllocator(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
+        **scheduling,
     )
     intake = Intake(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
-    return Engine(scheduler, executor, intake), executor
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        session_timeout=session_timeout,
+        max_num_waiting=max_num_waiting,
+    )
+    return engine, executor
 
 
 @contextmanager
 def live_server(
-    engine_options: Mapping[str, int] | None = None, **server_options: Any
+    engine_options: Mapping[str, Any] | None = None, **server_options: Any
 ) -> Iterator[LiveServer]:
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
-    app = create_app(engine, [MODEL], ServerConfig(**server_options))
-    server = Server(app, "127.0.0.1", 0)
+    # Unless a test is about the end, it need not wait for what it has left running.
+    given = {"shutdown_timeout": 0, **server_options}
+    config = ServerConfig(host="127.0.0.1", port=0, **given)
+    server = Server(create_app(engine, [MODEL], config), config)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
+import signal
+import sys
+from types import FrameType
 
 from quire.commands.flags import add_engine_flags, add_server_flags, help_of, options, server_config
 from quire.config import EngineConfig
@@ -15,18 +20,32 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Load the model and serve it until interrupted."""
-    # What the flags say is checked before a model is loaded.
+    """Load the model and serve it until a signal ends it; the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # until the server has taken them over
+        signal.signal(number, _leave)
+    # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
 
-    from quire.build import build_engine
-    from quire.server import create_app, run_server
+    from quire.server import bound, create_app, run_server
 
-    engine, capacity = build_engine(engine_config)
-    print(capacity.describe(), flush=True)
-    names = config.served_model_name or [capacity.model_name]
-    try:
-        run_server(create_app(engine, names, config), config.host, config.port)
-    finally:
-        engine.close()
-    return 0
+    with bound(config.host, config.port) as sockets:
+        from quire.build import build_engine
+
+        engine, capacity = build_engine(engine_config)
+        print(capacity.describe(), flush=True)
+        names = config.served_model_name or [capacity.model_name]
+        app = create_app(engine, names, config)
+        try:
+            status = run_server(app, config, sockets)
+        finally:
+            engine.close()
+    if app.state.engine.in_a_step:  # Python would take itself apart under it, and crash
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing is served yet that could be finished; this also ends process 1 of a container."""
+    raise SystemExit(128 + number)

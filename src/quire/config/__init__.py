@@ -1,7 +1,8 @@
 """Every setting, in vLLM's names: frozen values, of which the CLI's flags are made."""
 
 from quire.config.engine import EngineConfig
+from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 
-__all__ = ["EngineConfig", "ServerConfig", "parse_bytes"]
+__all__ = ["EngineConfig", "ServerConfig", "make_room", "parse_bytes"]

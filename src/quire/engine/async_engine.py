@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import threading
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -15,23 +13,26 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
-from functools import partial
-from queue import SimpleQueue
-from typing import TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar
 
+from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.inbox import Inbox
 from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
+from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine.thread import EngineThread
+from quire.engine.tokenizer import Message
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
-logger = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-_Command = Callable[[], None]
 Deltas = AsyncGenerator[list[Delta], None]
+MakeThread = Callable[
+    [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
+]
+_STOPPED = "the engine has been stopped"
 
 
 class AsyncEngine:
@@ -41,47 +42,80 @@ class AsyncEngine:
     several if nobody has asked for so long.
 
     on_step: called in that thread after each step, with what the step gave.
+    make_thread: given the engine, and whom to tell of each step and of the end.
     """
 
-    def __init__(self, engine: Engine, on_step: Callable[[list[Delta]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_step: Callable[[list[Delta]], None],
+        make_thread: MakeThread = EngineThread,
+    ) -> None:
         self.engine = engine
         self._on_step = on_step
-        self._commands: SimpleQueue[_Command | None] = SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
-        self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
+        self._preparation = PreparationThreads()
+        self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
+        self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
-        return self._thread.is_alive() and self._failure is None
+        return self._thread.alive and self._failure is None
+
+    @property
+    def in_a_step(self) -> bool:
+        """Whether its thread is there still, perhaps in a step that nobody waits for."""
+        return self._thread.alive
 
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
+        if self.engine.sessions.timeout:
+            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after its current step; running requests end with an EngineError."""
-        self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        """End the thread after its current step; running requests end with an EngineError.
+
+        Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
+        """
+        self._preparation.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._failure is not None:
+            return
+        self._thread.put(None)
+        try:
+            await self._thread.join()
+        finally:
+            self._failure = self._failure or EngineError(_STOPPED)
+            self._fail_all(self._failure)
 
     def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused; then none runs. A
-        request that fails ends with a delta of finish_reason error. Closing the
-        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
+        Raises RequestError before the first delta if one of them is refused, or QueueFullError,
+        before anything is done, if not all of them may wait; then none runs. A request that fails
+        ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
+        awaits it, frees the blocks before the next step.
         """
-        arrival, prepare = self.engine.clock(), self.engine.intake.prepare
+        arrival, intake = self.engine.clock(), self.engine.intake
+        ready = cache(partial(intake.prepare_params, params))
 
-        def prepare_all() -> list[PreparedRequest]:
-            return [prepare(name, prompt, params, arrival) for name, prompt in prompts.items()]
+        def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
+            return intake.prepare(request_id, prompt, ready(), arrival)
 
         async def submit() -> None:
-            prepared = await asyncio.to_thread(prepare_all)
+            sizes = [intake.size(prompt) for prompt in prompts.values()]
+            prepared = [
+                await self._preparation.run(size, partial(prepare, name, prompt))
+                for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
+            ]
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
@@ -90,17 +124,33 @@ class AsyncEngine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
-        add = partial(self.engine.add_turn, request_id, session_id, params, priority)
-        return self._deltas([request_id], lambda: self.call(add))
+
+        async def submit() -> None:
+            prepare = partial(self.engine.intake.prepare_params, params)
+            ready = await self._preparation.run(0, prepare)
+            await self.call(
+                partial(self.engine.submit_turn, request_id, session_id, ready, priority)
+            )
+
+        return self._deltas([request_id], submit)
+
+    async def chat_prompt(
+        self, messages: Sequence[Message], variables: Mapping[str, Any]
+    ) -> list[int]:
+        """Token ids of a conversation: a prompt for ``generate``."""
+        prepare = partial(self.engine.intake.chat_prompt, messages, variables)
+        return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
-    async def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        await self.call(partial(self.engine.sessions.open, session_id, cache_salt))
+    async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
+        await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
         desk = self.engine.sessions
-        token_ids = await asyncio.to_thread(desk.tokens, session_id, given)
+        size = self.engine.intake.size(given, "input")
+        prepare = partial(desk.tokens, session_id, given)
+        token_ids = await self._preparation.run(size, prepare)
         await self.call(partial(desk.append, session_id, token_ids))
 
     async def hard_cut(self, session_id: str) -> None:
@@ -112,22 +162,33 @@ class AsyncEngine:
     async def close_session(self, session_id: str) -> None:
         await self.call(partial(self.engine.sessions.close, session_id))
 
+    async def _sweep(self, timeout: float) -> None:
+        """Close sessions that have expired, whether anybody asks for one or not."""
+        with contextlib.suppress(EngineError):  # it has died, or been stopped
+            while True:
+                await asyncio.sleep(min(max(timeout / 10, 1.0), 60.0))
+                await self.call(self.engine.sessions.close_expired)
+
     async def call(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns or raises in the engine's thread, between two steps."""
-        done: Future[_T] = Future()
+        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
 
         def command() -> None:
             try:
                 result = act()
             except Exception as error:
-                done.set_exception(error)
+                self._call_soon(partial(_settle, answer, error))
             else:
-                done.set_result(result)
+                self._call_soon(partial(_settle, answer, None, result))
 
-        self._commands.put(command)
+        self._thread.put(command)
         if self._failure is not None:  # set before the dying thread empties its queue
             raise self._failure
-        return await asyncio.shield(asyncio.wrap_future(done))
+        self._calls.add(answer)
+        try:
+            return await answer
+        finally:
+            self._calls.discard(answer)
 
     async def _deltas(
         self, request_ids: Collection[str], submit: Callable[[], Awaitable[None]]
@@ -135,10 +196,13 @@ class AsyncEngine:
         for request_id in request_ids:
             if request_id in self._inboxes:
                 raise RequestError(f"request {request_id} is already running", "request_id")
+        reserved = contextlib.ExitStack()
+        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         inbox, unfinished = Inbox(), set(request_ids)
         self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await submit()
+            with reserved:
+                await submit()
             while unfinished:
                 deltas = await inbox.take()
                 for delta in deltas:
@@ -149,7 +213,7 @@ class AsyncEngine:
             for request_id in request_ids:
                 del self._inboxes[request_id]
             if unfinished:
-                self._commands.put(partial(self._abort, unfinished))
+                self._thread.put(partial(self._abort, unfinished))
 
     # -- in the engine's thread ------------------------------------------------------------
 
@@ -166,36 +230,18 @@ class AsyncEngine:
         for request_id in request_ids:
             self.engine.abort(request_id)
 
-    def _run(self) -> None:
-        failure = EngineError("the engine has been stopped")
-        try:
-            while self._obey():
-                deltas = self.engine.step()
-                self._on_step(deltas)
-                self._call_soon(partial(self._deliver, deltas))
-        except Exception as error:
-            logger.exception("the engine died")
-            failure = EngineError(f"the engine died: {error}")
-        self._failure = failure
-        while not self._commands.empty():  # nobody may wait for an answer that never comes
-            command = self._commands.get()
-            if command is not None:
-                with contextlib.suppress(Exception):  # the engine's state is anybody's guess now
-                    command()
-        self._call_soon(partial(self._fail_all, failure))
+    def _took_step(self, deltas: list[Delta]) -> None:
+        self._on_step(deltas)
+        self._call_soon(partial(self._deliver, deltas))
 
-    def _obey(self) -> bool:
-        """Carry out commands, waiting for one if idle, until there is work. False: stop."""
-        while not (self._commands.empty() and self.engine.has_work):
-            command = self._commands.get()
-            if command is None:
-                return False
-            command()
-        return True
+    def _ended(self, error: BaseException | None) -> None:
+        why = EngineError(_STOPPED) if error is None else _death(error)
+        self._failure = self._failure or why
+        self._call_soon(partial(self._fail_all, self._failure))
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
     # -- in the event loop -----------------------------------------------------------------
@@ -209,3 +255,18 @@ class AsyncEngine:
     def _fail_all(self, failure: EngineError) -> None:
         for inbox in self._inboxes.values():
             inbox.fail(failure)
+        for answer in self._calls:
+            _settle(answer, failure)
+
+
+def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = None) -> None:
+    if answer.done():  # nobody waits for it any more
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)
+
+
+def _death(error: BaseException) -> EngineError:
+    return EngineError(f"the engine died: {str(error) or repr(error)}")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
 from quire.engine.progress import RequestProgress
 from quire.memory import hash_blocks
 from quire.scheduling import Request
 from quire.workload import TraceRequest, TraceWriter
+
+logger = logging.getLogger(__name__)
 
 
 class RequestRecorder:
@@ -13,26 +21,58 @@ class RequestRecorder:
 
     A request that was aborted counts as one that had no more to say; one that gave no token is
     left out.
+
+    A diary harms nobody: whatever fails in it ends the recording, once and for all, and nothing
+    is raised. What has been written stays.
     """
 
-    def __init__(self, writer: TraceWriter, block_size: int, started: float) -> None:
-        """``started``: the time, on the engine's clock, that the trace counts from."""
-        self._writer = writer
+    def __init__(self, path: Path, block_size: int, started: float) -> None:
+        """ConfigError if the file cannot be opened.
+
+        started: the time, on the engine's clock, that the trace counts from.
+        """
+        self._path = path
         self._block_size = block_size
         self._started = started
         self._tickets: dict[str, int] = {}
+        # A server that ends in a hurry closes the trace while its engine's thread is in a step.
+        self._lock = threading.Lock()
+        self._writer: TraceWriter | None = None  # None: the recording has ended
+        try:
+            self._writer = TraceWriter(path, block_size)
+        except OSError as error:
+            self._give_up(error)
+
+    @property
+    def recording(self) -> bool:
+        """Whether requests are still written down."""
+        return self._writer is not None
 
     def begin(self, request: Request) -> None:
-        arrival = max(0.0, request.arrival - self._started)
-        self._tickets[request.request_id] = self._writer.begin(arrival)
+        with self._harmless():
+            if self._writer is not None:
+                arrival = max(0.0, request.arrival - self._started)
+                self._tickets[request.request_id] = self._writer.begin(arrival)
 
     def end(self, progress: RequestProgress) -> None:
+        with self._harmless():
+            ticket = self._tickets.pop(progress.request.request_id, None)
+            if self._writer is not None and ticket is not None:
+                self._write(self._writer, ticket, progress)
+
+    def close(self) -> None:
+        """Write what is still held back. Nothing can be recorded any more."""
+        with self._harmless():
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _write(self, writer: TraceWriter, ticket: int, progress: RequestProgress) -> None:
         request, params = progress.request, progress.request.params
         outputs = [branch.output.token_ids for branch in progress.branches]
-        ticket = self._tickets.pop(request.request_id)
         longest = max(map(len, outputs))
         if not longest:
-            self._writer.end(ticket, None)
+            writer.end(ticket, None)
             return
         tokens = [*request.prompt_token_ids, *(outputs[0] if len(outputs) == 1 else ())]
         # The salt keeps the blocks of different tenants apart, as it does in the cache.
@@ -45,8 +85,20 @@ class RequestRecorder:
             beam_search=params.use_beam_search,
             max_tokens=request.max_tokens,
         )
-        self._writer.end(ticket, trace, hash_blocks(root, tokens, self._block_size))
+        writer.end(ticket, trace, hash_blocks(root, tokens, self._block_size))
 
-    def close(self) -> None:
-        """Write what is still held back. Nothing can be recorded any more."""
-        self._writer.close()
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        text = "record_trace: the recording to %s has ended, serving goes on: %s"
+        logger.error(text, self._path, error, exc_info=not isinstance(error, OSError))
+        self._tickets.clear()
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None

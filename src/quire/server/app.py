@@ -8,18 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
-from quire.engine import AsyncEngine, Engine
+from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.server.bodies import Bodies
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
+from quire.server.draining import Drain, RefuseWhileDraining
 from quire.server.errors import EngineUnavailableError, install_error_handlers
+from quire.server.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
-from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
+from quire.server.middleware import CancelOnDisconnect, CloseUnread
 from quire.server.openai_types import ChatRequest, CompletionRequest
+from quire.server.openapi import describe_bodies, takes
 from quire.server.service import Service
 from quire.server.sessions import add_sessions
 from quire.version import __version__
@@ -27,45 +31,61 @@ from quire.version import __version__
 logger = logging.getLogger(__name__)
 
 
-def create_app(engine: Engine, model_names: Sequence[str], config: ServerConfig) -> FastAPI:
+def create_app(
+    engine: Engine,
+    model_names: Sequence[str],
+    config: ServerConfig,
+    make_thread: MakeThread = EngineThread,
+) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
+    make_thread: makes the thread in which the engine runs.
     """
     metrics = ServerMetrics(engine, model_names[0])
-    async_engine = AsyncEngine(engine, metrics.observe_step)
-    service = Service(async_engine, tuple(model_names), metrics)
+    async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
+    bodies = Bodies(config, engine.intake)
+    service = Service(async_engine, tuple(model_names), metrics, config, bodies)
+    drain = Drain()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async_engine.start()
-        yield
-        await async_engine.stop()
-        _log_waste(engine)
+        try:
+            yield
+        finally:
+            await async_engine.stop()
+            bodies.close()
+            _log_waste(engine)
 
     app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
     app.state.engine = async_engine
+    app.state.drain = drain
     # The last one added is outermost.
-    app.add_middleware(LimitBody, max_bytes=config.max_body_bytes)
+    app.add_middleware(RefuseWhileDraining, drain=drain)
+    if config.api_key:
+        app.add_middleware(RequireApiKey, config=config)
+    app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
-    if config.api_key is not None:
-        app.add_middleware(RequireApiKey, api_key=config.api_key)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
     _add_models(app, service)
-    _add_operation(app, service)
+    _add_operation(app, service, drain)
+    describe_bodies(app)
     return app
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", response_model=None)
-    async def completions(request: CompletionRequest) -> Response:
-        return await create_completion(service, request)
+    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+    async def completions(http: Request) -> Response:
+        request = await service.bodies.parse(http, CompletionRequest)
+        return await create_completion(service, service.caller(http), request)
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(request: ChatRequest) -> Response:
-        return await create_chat_completion(service, request)
+    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+    async def chat_completions(http: Request) -> Response:
+        request = await service.bodies.parse(http, ChatRequest)
+        return await create_chat_completion(service, service.caller(http), request)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
@@ -90,12 +110,12 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return card(name)
 
 
-def _add_operation(app: FastAPI, service: Service) -> None:
+def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     @app.get("/health")
     async def health() -> Response:
         if not service.engine.healthy:
             raise EngineUnavailableError("the engine is not running")
-        return Response()
+        return drain.refusal() if drain.begun else Response()
 
     @app.get("/version")
     async def quire_version() -> dict[str, str]:

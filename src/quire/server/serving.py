@@ -1,36 +1,71 @@
-"""Running the app under uvicorn."""
+"""Running the app under uvicorn, from its first connection to the end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import math
+import signal
 import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
-_SLOWEST_CLIENT = 5  # seconds to take the last bytes at shutdown
+from quire.config import ServerConfig, make_room
+from quire.server.connections import Connection, Connections
+from quire.server.listening import listen
+
+_BACKLOG = 2048  # connections that the system holds until they are accepted
+_SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
+_SLOWEST_CLIENT = 5.0  # seconds to take the last bytes
+_DEAD = 1.0  # seconds that /health tells of a dead engine before the process ends
+_HASTE = 0.5  # seconds for either, after a second signal
+_TICK = 0.02
+
+logger = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """uvicorn for one Quire app. At shutdown the engine stops first.
+    """uvicorn for one Quire app.
 
-    uvicorn would wait for every running answer to end; so it is told to the clients at once that
-    no more is coming.
+    Asked to end, it drains: it answers what it has begun to answer, refuses all else, and listens
+    until that is done, so that health and metrics can be asked for. What has not ended after
+    ``shutdown_timeout`` is told so. If the engine dies, the server ends by itself.
+
+    exit_status: 0, or 1 if the engine has died.
     """
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+    def __init__(self, app: FastAPI, config: ServerConfig) -> None:
+        assert config.max_connections is not None
+        connections = Connections(config.max_connections, config.request_read_timeout)
+        # uvicorn calls it as it calls the class.
+        protocol = cast(type[asyncio.Protocol], partial(Connection, connections))
         super().__init__(
             uvicorn.Config(
                 app,
-                host=host,
-                port=port,
+                host=config.host,
+                port=config.port,
                 lifespan="on",
                 log_config=None,
-                timeout_graceful_shutdown=_SLOWEST_CLIENT,
+                http=protocol,
+                ws="none",
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=math.ceil(_SLOWEST_CLIENT),
             )
         )
-        self._app = app
+        make_room(config.max_connections, _BACKLOG)
+        self.exit_status = 0
+        self._engine = app.state.engine
+        self._drain = app.state.drain
+        self._shutdown_timeout = config.shutdown_timeout
+        self._deadline = math.inf  # to serve on
 
     @property
     def port(self) -> int:
@@ -38,17 +73,86 @@ class Server(uvicorn.Server):
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
 
+    # -- signals ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """From now on signals are the server's, after its end too, until the process has ended.
+
+        None of them may cut short what is being closed then. One that ends the server is not
+        raised again, as uvicorn does: the process has done as it was asked.
+        """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self.handle_exit)
+            signal.signal(signal.SIGTERM, self.handle_exit)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+                signal.signal(signal.SIGHUP, self.handle_exit)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks for the end, a second one for no delay."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    # -- the end ---------------------------------------------------------------------------
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to go on to ``shutdown``; asked ten times a second."""
+        asked = await super().on_tick(counter)
+        if not self._engine.healthy and not self.exit_status:
+            logger.critical("the engine is dead; the server ends with status 1")
+            self.exit_status = 1
+            self._deadline = time.monotonic() + _DEAD
+        elif asked and not self._drain.begun:
+            self._drain.begun = True
+            self._deadline = time.monotonic() + self._shutdown_timeout
+            text = "%d requests have %g seconds to end; a second signal ends them at once"
+            logger.info(text, self._drain.running, self._shutdown_timeout)
+        idle = self._drain.begun and not self._drain.running
+        return idle or self.force_exit or time.monotonic() >= self._deadline
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets is not None and self.started:  # uvicorn tells only of those that it makes
+            host, port = sockets[0].getsockname()[:2]
+            place = f"[{host}]" if ":" in host else host
+            logger.info("Quire running on http://%s:%d (Press CTRL+C to quit)", place, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._app.state.engine.stop()
+        stopping = asyncio.ensure_future(self._engine.stop())
+        await self._wait(stopping.done, _SLOWEST_STEP)
+        stopping.cancel()
+        await self._wait(self._delivered, _SLOWEST_CLIENT)
+        for connection in list(self.server_state.connections):  # idle, or of those who do not read
+            cast(Connection, connection).cut()
         await super().shutdown(sockets)
-        for connection in self.server_state.connections:  # of clients that still have not read
-            connection.transport.abort()
+        if self.force_exit:  # uvicorn leaves this out then
+            await self.lifespan.shutdown()
+
+    async def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Until the condition holds or the time is over, which a second signal shortens."""
+        deadline = time.monotonic() + seconds
+        while not condition() and (now := time.monotonic()) < deadline:
+            if self.force_exit:
+                deadline = min(deadline, now + _HASTE)
+            await asyncio.sleep(_TICK)
+
+    def _delivered(self) -> bool:
+        """Whether clients have been sent all that they are to get."""
+        connections = self.server_state.connections
+        unsent = any(each.transport.get_write_buffer_size() for each in connections)
+        return not (unsent or self._drain.running)
 
 
-def run_server(app: FastAPI, host: str, port: int) -> None:
-    """Serve until interrupted. Logs to stderr, unless logging is configured already."""
+def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
+    """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
+
+    Logs to stderr, unless logging is configured already.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    with contextlib.suppress(KeyboardInterrupt):  # which uvicorn raises again once it has ended
-        Server(app, host, port).run()
+    server = Server(app, config)
+    listen(sockets)
+    server.run(sockets)
+    return server.exit_status

@@ -36,6 +36,21 @@ def test_what_is_under_way_when_the_recording_ends_holds_nobody_back(tmp_path: P
     assert len(list(read_recording(tmp_path / "trace"))) == 1
 
 
+def test_a_request_that_runs_for_ever_does_not_hold_back_all_others(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace", 4, most_held=10_000)
+    endless = [writer.begin(0.0), writer.begin(0.5)]
+    for number in range(1000):
+        writer.end(writer.begin(1.0 + number), request(number + 1, 2))
+        assert sum(map(len, writer._lines.values())) < 10_000 and len(writer._order) < 200
+    late = writer.begin(2000.0)
+    for ticket in endless:
+        writer.end(ticket, request(5, 2))  # too late
+    writer.end(late, request(7, 2))
+    writer.close()
+    read = list(read_recording(tmp_path / "trace"))
+    assert [row.prompt_tokens for row in read] == [*range(1, 1001), 7]
+
+
 def test_names_of_blocks_differ_from_one_recording_to_the_next(tmp_path: Path) -> None:
     names = set()
     for number in range(2):

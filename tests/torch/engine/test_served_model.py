@@ -22,8 +22,8 @@ PROMPT = "A list is"
 @pytest.fixture(scope="module")
 def client() -> Iterator[OpenAI]:
     engine, capacity = build_engine(EngineConfig.create(OPTIONS))
-    app = create_app(engine, [capacity.model_name], ServerConfig())
-    server = Server(app, "127.0.0.1", 0)
+    config = ServerConfig(host="127.0.0.1", port=0)
+    server = Server(create_app(engine, [capacity.model_name], config), config)
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + 30

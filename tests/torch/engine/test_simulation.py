@@ -14,7 +14,7 @@ from quire.engine import Engine, RequestRecorder
 from quire.scheduling import Executor, RecoveryCosts, SamplingParams, Step, StepResult
 from quire.simulation import RequestRecord, Simulator, Work, work_of
 from quire.simulation.sampling import SimulatedModel
-from quire.workload import Trace, TraceWriter
+from quire.workload import Trace
 
 Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
@@ -90,7 +90,7 @@ def test_the_same_steps_block_for_block(
     built, capacity = build_engine(config)
     executor = TimedExecutor(built.executor)
     path = tmp_path / "trace.jsonl"
-    recorder = RequestRecorder(TraceWriter(path, config.block_size), config.block_size, 0.0)
+    recorder = RequestRecorder(path, config.block_size, 0.0)
     engine = Engine(
         built.scheduler, executor, built.intake, clock=lambda: executor.now, recorder=recorder
     )

@@ -1,0 +1,44 @@
+"""The end of a server: what it has begun to answer is finished, nothing new is begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.server.errors import error_body
+
+_RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
+
+
+@dataclass
+class Drain:
+    """Whether the end has begun, and how many requests are still to be answered."""
+
+    begun: bool = False
+    running: int = 0
+
+    def refusal(self) -> JSONResponse:
+        """What health checks and new requests are told."""
+        body = error_body("the server is shutting down", "server_error", code="shutting_down")
+        return JSONResponse(body, 503, {"retry-after": _RETRY_AFTER, "connection": "close"})
+
+
+class RefuseWhileDraining:
+    """Counts requests for work, and refuses them once the end has begun. Reading is no work."""
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        if self._drain.begun:
+            return await self._drain.refusal()(scope, receive, send)
+        self._drain.running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.running -= 1

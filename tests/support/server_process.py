@@ -1,0 +1,94 @@
+"""A server in a process of its own, for signals, exit statuses and limits of files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from types import TracebackType
+
+import httpx
+
+from support.live_server import MODEL, PATIENCE
+
+SCRIPTED = """
+import sys, time
+from pathlib import Path
+from support.live_server import scripted_engine
+from quire.config import ServerConfig
+from quire.engine import RequestRecorder
+from quire.server import bound, create_app, run_server
+engine, executor = scripted_engine()
+engine._recorder = RequestRecorder(Path(sys.argv[1]), 4, time.monotonic())
+{setup}
+config = ServerConfig(host="127.0.0.1", port=0)
+try:
+    with bound(config.host, config.port) as sockets:
+        status = run_server(create_app(engine, ["demo"], config), config, sockets)
+finally:
+    engine.close()
+raise SystemExit(status)
+"""
+"""A program that serves a scripted engine, recorded to its first argument, after ``setup``."""
+
+
+class ServerProcess:
+    """``python`` with these arguments, which is to end within PATIENCE seconds or be killed."""
+
+    def __init__(self, *arguments: str, patience: float = PATIENCE) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._patience = patience
+        self.log = ""
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self._started = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    @property
+    def url(self) -> str:
+        """Once it listens."""
+        assert self._started.wait(self._patience), self.log
+        url = re.search(r"http://127.0.0.1:[1-9]\d+", self.log)
+        assert url is not None, self.log
+        return url[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def complete(self, **body: object) -> httpx.Response:
+        body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 3, **body}
+        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=self._patience)
+
+    def ended(self) -> int:
+        """Its exit status."""
+        status = self.process.wait(self._patience)
+        self._reader.join()
+        assert "Traceback" not in self.log, self.log
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.log += line
+                if "running on" in line:
+                    self._started.set()
+        self._started.set()

@@ -1,0 +1,68 @@
+"""``quire serve`` as a process: full disks and signals."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from quire.workload import read_recording
+from support.server_process import ServerProcess
+
+SERVE = (
+    "-m", "quire", "serve", "--host", "127.0.0.1", "--port", "0",
+    "--kv-cache-memory-bytes", "4MiB", "--served-model-name", "demo",
+)  # fmt: skip
+
+
+def serve(*flags: str) -> ServerProcess:
+    return ServerProcess(*SERVE, *flags, patience=60)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
+    with serve("--record-trace", "/dev/full") as server:
+        for _ in range(3):
+            assert server.complete().status_code == 200
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert 'quire:trace_recording{model_name="demo"} 0.0' in metrics
+        server.process.terminate()
+        assert server.ended() == 0
+    assert server.log.count("/dev/full has ended, serving goes on: [Errno 28] No space left") == 1
+
+
+def test_a_signal_loses_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with serve("--record-trace", str(path), "--swap-space", "0.01") as server:
+        assert server.complete().status_code == 200
+        body = {"model": "demo", "prompt": "Once", "max_tokens": 300, "stream": True}
+        body |= {"ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            metrics = httpx.get(f"{server.url}/metrics").text
+            assert 'quire:trace_recording{model_name="demo"} 1.0' in metrics
+            server.process.terminate()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert server.ended() == 0
+    assert [row.output_tokens for row in read_recording(path)] == [3, 300]
+    assert "KV memory" in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_is_loaded_ends_quietly(number: int) -> None:
+    with serve() as server:
+        while not catches_sigterm(server.process.pid):
+            assert server.process.poll() is None
+            time.sleep(0.005)
+        server.process.send_signal(number)
+        assert server.ended() == 128 + number
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Whether that process has a handler of its own, which it installs after the other ones."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt:")).split()[1]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
