@@ -28,7 +28,7 @@ from quire.memory import (
     Reservation,
     Window,
 )
-from quire.model import Model, Streaming, load_model, resolve_model, sampling_defaults
+from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
 from quire.scheduling import (
     Preemption,
     PreemptionMode,
@@ -125,14 +125,15 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
+    read_config(directory)  # first: without it, what a tokenizer lacks would not be the point
+    tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
+    tokenizer = load_tokenizer(tokenizer_directory, _read_template(config.chat_template))
+    defaults = _sampling_defaults(config, directory)
     placement = _choose_placement(config)
     with placement.turn():
         model = _load_model(config, directory, placement)
         capacity = _plan_capacity(config, model, placement)
         executor = placement.executor(model, capacity.lanes, _kv_dtype(config, model))
-    template = _read_template(config.chat_template)
-    tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
-    tokenizer = load_tokenizer(tokenizer_directory, template)
     allocator = _allocator(config, capacity)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
@@ -157,7 +158,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         default_max_tokens=model.max_positions,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
-        sampling_defaults=_sampling_defaults(config, directory),
+        sampling_defaults=defaults,
     )
     engine = Engine(
         scheduler,

@@ -225,6 +225,9 @@ def test_a_client_in_the_midst_of_sending_sees_why_it_is_refused(shared: LiveSer
     for content in (b"x" * 10_000_000, iter([b"x" * 100_000] * 100)):
         answer = httpx.post(shared.url + COMPLETIONS, content=content, headers=JSON)
         assert answer.status_code == 413 and answer.headers["connection"] == "close"
+    with HalfSent(shared, "Content-Length: 10000000") as post:
+        post.send(b"x" * 10_000_000)  # is not cut short
+        assert post.read_to_the_end()[0] == 413
 
 
 def test_a_connection_is_kept_after_a_refusal_that_left_nothing_unread(shared: LiveServer) -> None:
@@ -296,7 +299,7 @@ class Sender:
 
 def test_unread_bytes_are_bounded_together() -> None:
     whole = json.dumps({"model": MODEL, "prompt": "x"}).encode() + b" " * 400_000
-    config = ServerConfig(max_body_bytes=500_000, max_unread_bytes=500_000)
+    config = ServerConfig(max_body_bytes=420_000, max_unread_bytes=420_000)
 
     async def scenario() -> None:
         reader = Bodies(config, scripted_engine()[0].intake)
@@ -314,14 +317,14 @@ def test_unread_bytes_are_bounded_together() -> None:
 
         first, small, gone, left = Sender(), Sender(), Sender(), Sender()
         reading = parse(first)
-        await first.send(whole[:300_000])
+        await first.send(whole[:390_000])
         refused = await refusal(whole, more=True)
         assert refused.status_code == 503 and refused.headers == {"Retry-After": "1"}
         assert "--max-unread-bytes" in refused.detail
         reading_small = parse(small)  # small ones do not count
         await small.send(whole[:60_000], more=False)
         assert (await reading_small).prompt == "x"
-        await first.send(whole[300_000:], more=False)
+        await first.send(whole[390_000:], more=False)
         assert (await reading).prompt == "x"
 
         assert (await refusal(whole + whole)).status_code == 413

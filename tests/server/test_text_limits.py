@@ -56,6 +56,7 @@ def test_a_completion(shared: LiveServer, body: dict[str, Any], param: str, said
         ({"messages": [{"role": "user", "content": "x" * 300}] * 100}, "messages"),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "messages"),
         ({"chat_template_kwargs": {"x": LONG}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"x": [[1]] * 5000}}, "chat_template_kwargs"),
         ({"priority": 2**2000}, "priority"),
         ({"logprobs": True, "top_logprobs": 100, "n": 16, "best_of": 32}, "top_logprobs"),
     ],

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import httpx
 
-from support.live_server import MODEL, PATIENCE
+from support.live_server import MODEL
 
 SCRIPTED = """
 import sys, time
@@ -35,9 +35,9 @@ raise SystemExit(status)
 
 
 class ServerProcess:
-    """``python`` with these arguments, which is to end within PATIENCE seconds or be killed."""
+    """``python`` with these arguments, killed if it takes longer than ``patience``."""
 
-    def __init__(self, *arguments: str, patience: float = PATIENCE) -> None:
+    def __init__(self, *arguments: str, patience: float = 60.0) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._patience = patience
         self.log = ""

@@ -28,10 +28,11 @@ def failure_of(script: Script) -> BaseException | None:
 def tell(seed: int) -> int:
     """One life, event by event; the exit status."""
     script = make_script(seed, HOURS)
-    if failure_of(script) is not None:
+    if (failure := failure_of(script)) is not None:
         number = len(script.events)
+        print(f"seed {seed} fails: {failure!r}", flush=True)
         script = shrink(script, lambda fewer: failure_of(fewer) is not None)
-        print(f"seed {seed} fails with {len(script.events)} of its {number} events")
+        print(f"it does so with {len(script.events)} of its {number} events:")
     life = Life(script)
     try:
         life.run()

@@ -16,14 +16,12 @@ class StandstillError(AssertionError):
 class _Nothing(selectors.SelectSelector):
     """No sockets: to wait is to let time pass."""
 
-    def __init__(self, advance: Callable[[float], None]) -> None:
+    def __init__(self, advance: Callable[[float | None], None]) -> None:
         super().__init__()
         self._advance = advance
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise StandstillError("nothing is going to happen any more, and somebody waits")
-        self._advance(max(0.0, timeout))
+        self._advance(timeout)
         return []
 
 
@@ -35,14 +33,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, thread_seconds: Callable[[], float]) -> None:
         self._now = 0.0
+        self._failure: BaseException | None = None
         self._thread_seconds = thread_seconds
         super().__init__(_Nothing(self._pass))
 
     def time(self) -> float:
         return self._now
 
-    def _pass(self, seconds: float) -> None:
-        self._now += seconds
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What fails where nobody can catch it ends the life."""
+        self._failure = self._failure or context.get("exception") or AssertionError(context)
+
+    def _pass(self, seconds: float | None) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if seconds is None:
+            raise StandstillError("nothing is going to happen any more, and somebody waits")
+        self._now += max(0.0, seconds)
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         return self.call_soon(callback, *args, **kw)

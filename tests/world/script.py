@@ -176,6 +176,7 @@ def _nonsense(rng: random.Random, at: float) -> Nonsense:
         b'{"model": "demo", "prompt": "x", "temperature": 1e999}',
         b'{"model": "demo", "prompt": "' + b"x" * 9000 + b'"}',
         b'{"model": "demo", "prompt": [' + b"1," * 5000 + b"1]}",
+        b'{"model": "demo", "prompt": [' + b"1," * 60_000 + b"1]}",
         b"[" * 5000, rng.randbytes(rng.randint(1, 300)), b'{"a": ' * 300,
     ]  # fmt: skip
     paths = ["/v1/completions"] * 4 + ["/v1/chat/completions", "/v1/sessions", "/v1/nothing"]

@@ -110,10 +110,11 @@ class VirtualServer:
         deadline = loop.time() + min(patience, self._shutdown_timeout)
         while drain.running and loop.time() < deadline:
             await asyncio.sleep(0.1)
-        if not drain.running:
-            self.check_idle()
+        drained = not drain.running
         await self._lifespan.__aexit__(None, None, None)
         self.engine.close()
+        if drained:
+            self.check_idle()
 
     async def call(self, exchange: Exchange) -> Answer:
         self.answers.add(exchange)
@@ -123,8 +124,9 @@ class VirtualServer:
             self.answers.discard(exchange)
 
     def _after_turn(self) -> None:
-        if not self.app.state.engine.healthy:
+        if not self.app.state.service.engine.healthy:
             if not self.ends:
+                assert self._weather.scheduler_dies, "the engine died without a reason"
                 self.ends = True
                 self._died()
         else:
@@ -135,6 +137,8 @@ class VirtualServer:
     def check(self) -> None:
         """What is true at any moment."""
         check_allocator(self.allocator)
+        asked = self.app.state.service.engine._inboxes.keys()
+        assert self.engine._requests.keys() <= asked, "nobody waits for this request any more"
         assert (
             len(self.engine.scheduler.sessions) <= self.engine.scheduler.sessions.max_num_sessions
         )
@@ -144,9 +148,13 @@ class VirtualServer:
         self.check()
         usage, scheduler = self.allocator.usage(), self.engine.scheduler
         assert not self.engine.has_work, "a request is left"
-        assert not (self.engine._requests or self.app.state.engine._inboxes), "so is its story"
+        assert not (self.engine._requests or self.app.state.service.engine._inboxes), (
+            "so is its story"
+        )
         assert not (scheduler.running or scheduler.waiting)
         assert not self.app.state.drain.running
+        assert not self.engine.waiting_room._coming
+        assert not self.app.state.service.bodies._unread
         held = self.allocator.blocks_held(
             [seq_id for group in scheduler.sessions.resting() for seq_id in group.tables()]
         )[0]

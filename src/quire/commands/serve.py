@@ -39,7 +39,7 @@ def serve(arguments: argparse.Namespace) -> int:
             status = run_server(app, config, sockets)
         finally:
             engine.close()
-    if app.state.engine.in_a_step:  # Python would take itself apart under it, and crash
+    if app.state.service.engine.in_a_step:  # Python would take itself apart under it, and crash
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)

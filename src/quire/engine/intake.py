@@ -73,7 +73,8 @@ class Intake:
         self.max_model_len = max_model_len  # None: there is no longest sequence
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
-        self._eos_token_ids = frozenset(eos_token_ids)
+        # What is not in the vocabulary cannot end a text.
+        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
 
     @property
@@ -233,7 +234,10 @@ class Intake:
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:
             for text in (word, " " + word.lstrip()):  # it may begin a text or follow a space
-                yield tuple(self._encoder.encode("bad_words", text, add_special_tokens=False))
+                ids = tuple(self._encoder.encode("bad_words", text, add_special_tokens=False))
+                # The tokenizer may know tokens that the model does not, and so never writes.
+                if max(ids, default=0) < self.vocab_size:
+                    yield ids
 
 
 def _given(prompt: Prompt) -> str | Sequence[int]:

@@ -62,7 +62,7 @@ class WaitingRoom:
         """Look at the line. To be called after every step has been planned."""
         (then, waiting, left), line = self._seen, self._line
         if waiting:
-            elapsed = now - then
+            elapsed = max(0.0, now - then)  # the clock may have been set back
             fading = math.exp(-elapsed / _FADING)
             self._seconds = self._seconds * fading + elapsed
             self._left = self._left * fading + line.num_left - left

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from quire.errors import ConfigError, ModelError
+from quire.files import check_plain
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import llama, opt
@@ -37,12 +38,15 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
 
     Raises:
         ModelError: it is neither a directory nor a repository that can be downloaded or that an
-            earlier download left in the cache.
+            earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
     if path.is_dir():
         if revision is not None:
             raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
+        for pattern in _FILES:
+            for file in path.glob(pattern):
+                check_plain(file)
         return path
     name = str(name_or_dir)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:

@@ -24,8 +24,9 @@ from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
 _CPU = torch.device("cpu")
+_WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
 _LONGEST = 2**31 - 1  # tokens of a sequence
-_LARGEST_DIVISOR = 1e30  # published ones have at most some hundreds
+_LARGEST_DIVISOR = 1e30
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
@@ -127,9 +128,9 @@ class RopeConfig:
         if self.kind not in _BUILDERS:
             names = ", ".join(sorted(_BUILDERS))
             raise ModelError(
-                f"{self.fields.source}: rope_type is {self.kind!r}; supported: {names}"
+                f"{self.fields.source}: rope_type is {short(self.kind)}; supported: {names}"
             )
-        if self.rotated < 2 or self.rotated % 2:
+        if not 2 <= self.rotated <= _WIDEST or self.rotated % 2:
             raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
         try:
             return _BUILDERS[self.kind](self, device)

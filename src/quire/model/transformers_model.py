@@ -55,7 +55,10 @@ class TransformersModel:
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         with torch.inference_mode():
-            own = causal_lm(texts, use_cache=False).logits.float()
+            try:
+                own = causal_lm(texts, use_cache=False).logits.float()
+            except Exception as error:  # the architecture's code may raise anything
+                raise probe.refuse(f"it cannot compute: {one_line(error)}") from error
             self.vocab_size = own.shape[2]
             self._decoder = causal_lm.base_model
             if self._decoder is causal_lm:

@@ -59,7 +59,7 @@ def create_app(
             _log_waste(engine)
 
     app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
-    app.state.engine = async_engine
+    app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
     app.add_middleware(RefuseWhileDraining, drain=drain)

@@ -181,10 +181,12 @@ class ChatMessage(Strict):
     tool_call_id: Name | None = None
 
     def for_template(self) -> Message:
-        message: dict[str, Any] = self.model_dump(exclude_none=True)
-        if not isinstance(self.content, str):
-            message["content"] = "\n".join(part.text for part in self.content)
-        return message
+        content = self.content
+        if not isinstance(content, str):
+            content = "\n".join(part.text for part in content)
+        others = {"name": self.name, "tool_call_id": self.tool_call_id}
+        given = {name: value for name, value in others.items() if value is not None}
+        return {"role": self.role, "content": content, **given}
 
 
 class ChatRequest(GenerationRequest):

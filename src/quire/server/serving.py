@@ -63,7 +63,7 @@ class Server(uvicorn.Server):
         )
         make_room(config.max_connections, _BACKLOG)
         self.exit_status = 0
-        self._engine = app.state.engine
+        self._engine = app.state.service.engine
         self._drain = app.state.drain
         self._shutdown_timeout = config.shutdown_timeout
         self._deadline = math.inf  # to serve on

@@ -19,7 +19,7 @@ SERVE = (
 
 
 def serve(*flags: str) -> ServerProcess:
-    return ServerProcess(*SERVE, *flags, patience=60)
+    return ServerProcess(*SERVE, *flags)
 
 
 def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
