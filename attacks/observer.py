@@ -25,9 +25,10 @@ _OVERTIME = 15.0  # seconds after its time in which an attack ends
 class Observation:
     """What an attack did to others. Times in seconds.
 
-    steps: the longest gap of the stream that needs no excuse: beside honest clients where the
-        attack's requests were let in and so shared the engine's steps, else beside nobody; None
-        of these two themselves, which no goal is for.
+    steps: a gap of the stream that the engine's steps explain: one beside honest clients where
+        the attack's requests were let in and so shared the steps, else one beside nobody. Nine in
+        ten are no longer, which no accident in between makes larger. None of these two
+        themselves, which no goal is for.
     first_chunk: the longest that a stream took to begin.
     wrong_texts: streams, out of ``texts``, that broke off or had another text than beside nobody.
     others: the share of the machine's cores that went to processes of somebody else.
@@ -75,8 +76,9 @@ class Observer:
             self._watch.take_in()
             self._text = next((text for text in self._watch.texts() if text is not None), None)
         idle = self.observe(QUIET, seconds)
+        idle_gap = self._watch.usual_gap()
         full = self.observe(HONEST, _LONGEST_HONEST)
-        self._idle_gap, self._full_gap = idle.gap, full.gap
+        self._idle_gap, self._full_gap = idle_gap, self._watch.usual_gap()
         return [idle, full]
 
     def observe(self, attack: Attack, seconds: float) -> Observation:

@@ -62,6 +62,11 @@ class Watch:
         known = max((one.seconds for one in self._all(Chunks)), default=0.0)
         return known if waiting else max(known, _silence(self._last[1]))
 
+    def usual_gap(self) -> float:
+        """What nine in ten of the longest gaps within a moment do not exceed."""
+        gaps = sorted(one.seconds for one in self._all(Chunks))
+        return gaps[len(gaps) * 9 // 10] if gaps else 0.0
+
     def slowest_start(self) -> float:
         """The longest time that a stream's first chunk took."""
         waiting = isinstance(self._last[1], Ended)

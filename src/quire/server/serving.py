@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import signal
@@ -154,5 +155,6 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     )
     server = Server(app, config)
     listen(sockets)
+    gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms
     server.run(sockets)
     return server.exit_status
