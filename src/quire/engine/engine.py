@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from quire.engine.flight import Flight
 from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
@@ -34,6 +34,7 @@ from quire.scheduling import (
 logger = logging.getLogger(__name__)
 
 _DECISIONS_KEPT = 1000
+_TOKEN_TEXTS_KEPT = 2**18
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
@@ -76,6 +77,8 @@ class Engine:
         self._flight: Flight | None = None  # begun by the last call of step()
         self._landed = 0.0  # when the last step was done
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
+        # Each of a prompt's tokens may ask for a hundred of them.
+        self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(self._decode_alone)
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
@@ -119,7 +122,7 @@ class Engine:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.intake.tokenizer, self._block_bytes
+            prepared, group.memory, self.intake.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -224,6 +227,9 @@ class Engine:
             self.scheduler.spoil(step.moves)
             deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
+
+    def _decode_alone(self, token_id: int) -> str:
+        return self.intake.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def _note_end(self, progress: RequestProgress) -> None:
         self.sessions.end_turn(progress.request.request_id)

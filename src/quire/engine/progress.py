@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from quire.engine.detokenizer import Detokenizer
@@ -66,13 +67,15 @@ class RequestProgress:
         prepared: PreparedRequest,
         memory: MemoryStory,
         tokenizer: Tokenizer,
+        text_of: Callable[[int], str],
         block_bytes: int,
     ) -> None:
+        """text_of: a token by itself, special ones too."""
         self._block_bytes = block_bytes
         self.request = prepared.request
         self.prompt = prepared.prompt
         self._memory = memory
-        self._tokenizer = tokenizer
+        self._text_of = text_of
         params = prepared.request.params
         count = params.num_outputs if params.use_beam_search else params.width
         self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
@@ -191,5 +194,4 @@ class RequestProgress:
         return table
 
     def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
-        text = self._tokenizer.decode([token_id], skip_special_tokens=False)
-        return Logprob(logprob, rank, text)
+        return Logprob(logprob, rank, self._text_of(token_id))
