@@ -6,7 +6,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test sanitize clean
+.PHONY: serve test sanitize attack clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -20,6 +20,10 @@ test: $(VENV)/installed-dev
 # The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev
 	scripts/sanitize.sh $(BIN)/python
+
+# Hostile clients against a server of their own, and what everybody else notices of them.
+attack: $(VENV)/installed
+	$(BIN)/python -m attacks $(ARGS)
 
 clean:
 	rm -rf $(VENV) build

@@ -219,7 +219,7 @@ def idle_share(directory: Path, run_ahead: bool) -> tuple[float, float]:
     generate(llm, requests)
     for name, (prompt, out) in enumerate(requests):
         params = SamplingParams(temperature=0.0, max_tokens=out, ignore_eos=True)
-        llm.engine.submit(llm.engine.intake.prepare(str(name), prompt, params, 0.0))
+        llm.engine.add_request(str(name), prompt, params, 0.0)
 
     def steps(count: int) -> None:
         for _ in range(count):

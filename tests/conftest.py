@@ -5,11 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from quire.threads import wait_briefly
 
 wait_briefly()
+settings.register_profile("quire", deadline=None)  # no test looks at the clock
+settings.load_profile("quire")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("QUIRE_API_KEY", None)  # it would guard every server of the tests
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,9 @@ from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.kv_cache import bytes_per_token
 from quire.execution.lanes import Lane, blocks_needed, blocks_of, divide, layers_by_window
-from quire.execution.memory_budget import pool_blocks
+from quire.execution.memory_budget import memory_or_refusal, pool_blocks
 from quire.execution.placement import OnCPU, Placement, Room
+from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.memory import (
     ContiguousAllocator,
@@ -27,7 +28,7 @@ from quire.memory import (
     Reservation,
     Window,
 )
-from quire.model import Model, Streaming, load_model, resolve_model, sampling_defaults
+from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
 from quire.scheduling import (
     Preemption,
     PreemptionMode,
@@ -118,19 +119,21 @@ class Capacity:
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
+@memory_or_refusal()
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
+    read_config(directory)  # first: without it, what a tokenizer lacks would not be the point
+    tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
+    tokenizer = load_tokenizer(tokenizer_directory, _read_template(config.chat_template))
+    defaults = _sampling_defaults(config, directory)
     placement = _choose_placement(config)
     with placement.turn():
         model = _load_model(config, directory, placement)
         capacity = _plan_capacity(config, model, placement)
         executor = placement.executor(model, capacity.lanes, _kv_dtype(config, model))
-    template = _read_template(config.chat_template)
-    tokenizer_directory = directory if config.tokenizer is None else resolve_model(config.tokenizer)
-    tokenizer = load_tokenizer(tokenizer_directory, template)
     allocator = _allocator(config, capacity)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
@@ -143,7 +146,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         policy=SchedulingPolicy(config.scheduling_policy),
         preemption=Preemption(allocator, PreemptionMode(config.preemption_mode), costs),
         max_num_sessions=config.max_num_sessions,
+        max_sessions_per_client=config.max_sessions_per_client
+        or max(1, config.max_num_sessions // 2),
         attention_sinks=config.attention_sinks,
+        max_queue_time=config.max_queue_time,
     )
     intake = Intake(
         tokenizer,
@@ -152,7 +158,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         default_max_tokens=model.max_positions,
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
-        sampling_defaults=_sampling_defaults(config, directory),
+        sampling_defaults=defaults,
     )
     engine = Engine(
         scheduler,
@@ -163,6 +169,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
         run_ahead=placement.asynchronous and config.async_scheduling is not False,
+        max_num_waiting=config.max_num_waiting,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity
@@ -368,8 +375,8 @@ def _read_template(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(file))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"chat_template cannot be read: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The exception tree.
+"""The exception tree, and how a value is shown in a message.
 
 QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
@@ -7,21 +7,33 @@ QuireError
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
+├── OverloadedError    more is asked for than can be served now; ``retry_after`` says when to ask
+│   ├── QueueFullError        as many requests wait as may
+│   └── QueueTimeoutError     a request has waited for longer than it may
 └── EngineError    the engine failed while it worked; running requests end with this
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 __all__ = [
     "ConfigError",
     "EngineError",
     "ModelError",
+    "OverloadedError",
+    "QueueFullError",
+    "QueueTimeoutError",
     "QuireError",
     "RequestError",
     "SessionBusyError",
     "TooManySessionsError",
     "UnknownSessionError",
+    "shown",
 ]
+
+_MOST_SHOWN = 200  # characters of a value in a message
+_WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 
 
 class QuireError(Exception):
@@ -59,5 +71,61 @@ class SessionBusyError(RequestError):
     """A request needs a session whose turn has not ended."""
 
 
+class OverloadedError(QuireError, RuntimeError):
+    """More is asked for than can be served now; nothing is wrong with the request.
+
+    ``retry_after``: seconds after which it may be worth asking again.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFullError(OverloadedError):
+    """As many requests wait as may; this one has not been queued."""
+
+
+class QueueTimeoutError(OverloadedError):
+    """A request has waited for longer than it may without having been let in."""
+
+
 class EngineError(QuireError, RuntimeError):
     """The engine failed while it worked; the requests it was running end with this."""
+
+
+def shown(value: object) -> str:
+    """``value`` as a message may quote it: like its repr, cut, and cheap however large it is."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > _MOST_SHOWN:
+            return text[: _MOST_SHOWN - 3] + "..."
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    # Lazily, so that of a long or deep value only its beginning is looked at.
+    match value:
+        case str():
+            yield repr(value[: _MOST_SHOWN + 1])
+        case int() if value.bit_length() > _WIDEST_INTEGER:
+            yield f"an integer of {value.bit_length()} bits"
+        case None | int() | float():
+            yield repr(value)
+        case list() | tuple():
+            yield "["
+            for number, item in enumerate(value):
+                yield ", " if number else ""
+                yield from _pieces(item)
+            yield "]"
+        case Mapping():
+            yield "{"
+            for number, (key, item) in enumerate(value.items()):
+                yield ", " if number else ""
+                yield from _pieces(key)
+                yield ": "
+                yield from _pieces(item)
+            yield "}"
+        case _:
+            yield f"a value of type {type(value).__name__}"[: _MOST_SHOWN + 1]

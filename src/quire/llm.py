@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from quire.build import build_engine
 from quire.config import EngineConfig
-from quire.engine import Driver, Message, Prompt, RequestOutput, StreamingSession
-from quire.errors import ConfigError, EngineError
+from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
+from quire.errors import ConfigError
 from quire.scheduling import SamplingParams
 
 
@@ -50,7 +50,7 @@ class LLM:
         many = _with_priority(_as_list(prompts), priority)
         if sampling_params is None:
             sampling_params = self.default_sampling_params()
-        params = _params_for(many, sampling_params)
+        params = self._params_for(many, sampling_params)
         clock = self.engine.clock()
         prepared = [
             self.engine.intake.prepare(str(i), prompt, p, clock)
@@ -87,14 +87,24 @@ class LLM:
         session_id = f"session-{next(self._session_numbers)}"
         return StreamingSession(self._driver, session_id, self.default_sampling_params, cache_salt)
 
+    def _params_for(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[PreparedParams]:
+        prepare = self.engine.intake.prepare_params
+        if isinstance(params, SamplingParams):
+            return [prepare(params)] * len(prompts)
+        if len(params) != len(prompts):
+            raise ConfigError(f"{len(prompts)} prompts came with {len(params)} sampling_params")
+        return list(map(prepare, params))
+
     def _run(self, outputs: dict[str, RequestOutput], total: int, use_tqdm: bool) -> None:
         with tqdm(total=total, desc="Generating", unit="req", disable=not use_tqdm) as bar:
             tokens = 0
             while len(outputs) < total:
                 for delta in self._driver.step():
                     tokens += len(delta.token_ids)
-                    if delta.finish_reason == "error":
-                        raise EngineError(str(delta.stop_reason))
+                    if delta.failure is not None:
+                        raise delta.failure
                     if delta.final is not None:
                         outputs[delta.request_id] = delta.final
                         rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
@@ -107,16 +117,6 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], int)
     )
     return [cast(Prompt, prompts)] if one else list(cast("Sequence[Prompt]", prompts))
-
-
-def _params_for(
-    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
-) -> list[SamplingParams]:
-    if isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    if len(params) != len(prompts):
-        raise ConfigError(f"{len(prompts)} prompts came with {len(params)} sampling_params")
-    return list(params)
 
 
 def _with_priority(prompts: list[Prompt], priority: Sequence[int] | None) -> list[Prompt]:

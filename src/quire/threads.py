@@ -6,6 +6,8 @@ import math
 import os
 from pathlib import Path
 
+from quire.cgroups import PROCESS, SYSTEM, directories
+
 _SPINS = "1000"  # some ten microseconds: longer than the work between two barriers takes to start
 
 
@@ -22,7 +24,7 @@ def wait_briefly() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
 
 
-def usable_cores(system: Path = Path("/sys"), process: Path = Path("/proc/self")) -> int:
+def usable_cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
     """Cores that this process may use: of its affinity, and no more than its cgroups' quota.
 
     Two hardware threads of one core count once, since they share what computes products.
@@ -47,23 +49,7 @@ def _siblings(system: Path, cpu: int) -> str:
 
 def _quota(system: Path, process: Path) -> float:
     """CPUs that the cgroup of this process and those above it grant."""
-    root = system / "fs/cgroup"
-    try:
-        entries = (process / "cgroup").read_text().splitlines()
-    except OSError:
-        return math.inf
-    granted = math.inf
-    for entry in entries:
-        _, controllers, path = entry.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "cpu" if controllers else root
-        group = base / path.lstrip("/")
-        for directory in (group, *group.parents):
-            granted = min(granted, _granted(directory))
-            if directory == base:
-                break
-    return granted
+    return min(map(_granted, directories("cpu", system, process)), default=math.inf)
 
 
 def _granted(directory: Path) -> float:

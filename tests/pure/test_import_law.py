@@ -17,23 +17,26 @@ SOURCE = Path(quire.__file__).parent
 # Every room may also import errors.
 MAY_IMPORT = {
     "errors": set(),
+    "files": set(),
+    "cgroups": set(),
     "config": set(),
-    "threads": set(),
+    "threads": {"cgroups"},
     "version": set(),
     "metrics": set(),
     "workload": set(),
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
-    "simulation": {"metrics", "workload", "memory", "scheduling"},
+    "simulation": {"files", "metrics", "workload", "memory", "scheduling"},
     "reports": {"metrics", "memory", "scheduling", "simulation"},
     "reproduction": {"workload", "memory", "scheduling", "simulation", "reports"},
-    "model": {"kernels"},
-    "execution": {"memory", "scheduling", "kernels", "model"},
-    "engine": {"metrics", "workload", "memory", "scheduling"},
+    "model": {"files", "kernels"},
+    "execution": {"cgroups", "memory", "scheduling", "kernels", "model"},
+    "engine": {"files", "metrics", "workload", "memory", "scheduling"},
     "server": {"config", "metrics", "scheduling", "engine", "version"},
     "build": {
         "config",
+        "files",
         "threads",
         "workload",
         "memory",
@@ -59,8 +62,8 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "config", "metrics", "workload", "memory", "scheduling", "simulation", "engine",
-    "server", "reports", "reproduction",
+    "errors", "files", "cgroups", "config", "metrics", "workload", "memory", "scheduling",
+    "simulation", "engine", "server", "reports", "reproduction",
 ]  # fmt: skip
 
 

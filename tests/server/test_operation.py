@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from importlib.metadata import version
 
-from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
+import pytest
+
+from quire.config import ServerConfig
+from quire.server import Server, create_app, run_server
+from support.live_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    LiveServer,
+    eventually,
+    live_server,
+    scripted_engine,
+)
 
 
 def test_models(shared: LiveServer) -> None:
@@ -80,3 +92,15 @@ def test_preemptions_are_counted_and_change_no_text() -> None:
         assert preemptions > 0
         assert sum(story["num_preemptions"] for story in answer["metrics"]) == preemptions
         eventually(tight.is_idle)
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = []
+    monkeypatch.setattr(Server, "run", lambda *_: frozen.append(gc.get_freeze_count()))
+    gc.unfreeze()
+    try:
+        config = ServerConfig()
+        run_server(create_app(scripted_engine()[0], [MODEL], config), config, [])
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000

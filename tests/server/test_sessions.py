@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.live_server import MODEL, LiveServer, events, eventually
+from support.live_server import MODEL, LiveServer, events, eventually, live_server
 
 
 class HttpSession:
@@ -196,3 +197,123 @@ def test_only_so_many_sessions_are_open(server: LiveServer) -> None:
         assert "max_num_sessions, 2" in answer.json()["error"]["message"]
         assert server.metric("quire:num_sessions") == 2
     assert server.metric("quire:num_sessions") == 0
+
+
+# -- whose they are ----------------------------------------------------------------------------
+
+
+def by(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def server_with_keys() -> Iterator[LiveServer]:
+    with live_server(api_key=["anna", "bert"]) as server:
+        yield server
+
+
+def listed(server: LiveServer, key: str = "none", **query: str) -> list[str]:
+    """The ids that ``GET /v1/sessions`` tells."""
+    answer = server.http.get("/v1/sessions", headers=by(key), params=query)
+    assert answer.json()["object"] == "list"
+    return [card["id"] for card in answer.json()["data"]]
+
+
+def test_sessions_are_listed_to_who_opened_them(shared: LiveServer) -> None:
+    with session_of(shared) as one, session_of(shared) as two, session_of(shared, user="a") as own:
+        two.post("append", input=[5, 6, 7])
+        assert listed(shared) == [one.card["id"], two.card["id"]]
+        assert listed(shared, user="a") == [own.card["id"]]
+        assert listed(shared, user="b") == []
+        cards = shared.http.get("/v1/sessions").json()["data"]
+        assert cards == [one.card, {**one.card, **two.card, "num_tokens": 3, "num_input_tokens": 3}]
+    assert listed(shared) == []
+
+
+def test_with_several_keys_a_session_is_its_key_s(server_with_keys: LiveServer) -> None:
+    server = server_with_keys
+    body = {"model": MODEL, "user": "same"}
+    card = server.http.post("/v1/sessions", json=body, headers=by("anna")).json()
+    path = f"/v1/sessions/{card['id']}"
+    assert listed(server, "anna") == listed(server, "anna", user="x") == [card["id"]]
+    assert listed(server, "bert") == listed(server, "bert", user="same") == []
+    asked = [
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("POST", "/append", {"input": [5]}),
+        ("POST", "/generate", {"max_tokens": 2}),
+        ("POST", "/generate", {"max_tokens": 2, "stream": True}),
+        ("POST", "/recompute", {"last_n": 1}),
+        ("POST", "/hard_cut", None),
+    ]
+    api = server.http.get("/openapi.json", headers=by("anna")).json()["paths"]
+    routes = {
+        (method.upper(), route.removeprefix("/v1/sessions/{session_id}"))
+        for route in api
+        if route.startswith("/v1/sessions/")
+        for method in api[route]
+    }
+    assert routes == {(method, verb) for method, verb, _ in asked}
+    for method, verb, given in asked:
+        answer = server.http.request(method, path + verb, json=given, headers=by("bert"))
+        missing = server.http.request(
+            method, f"/v1/sessions/{'x' * len(card['id'])}{verb}", json=given, headers=by("bert")
+        )
+        assert answer.status_code == missing.status_code == 404, verb
+        assert answer.text == missing.text.replace("x" * len(card["id"]), card["id"])
+    assert server.http.get(path, headers=by("anna")).json()["events"][1:] == []
+    for method, verb, given in [*asked[2:], *asked[:2]]:
+        answer = server.http.request(method, path + verb, json=given, headers=by("anna"))
+        assert answer.status_code == 200, verb
+
+
+def test_one_client_cannot_take_all_sessions(server: LiveServer) -> None:
+    server.engine.scheduler.sessions.max_sessions_per_client = 1
+    with session_of(server, user="anna"), session_of(server):
+        for user in ("anna", None):
+            answer = server.http.post("/v1/sessions", json={"model": MODEL, "user": user})
+            assert answer.status_code == 429
+            assert answer.json()["error"]["code"] == "too_many_sessions"
+            assert "max_sessions_per_client, 1," in answer.json()["error"]["message"]
+        with session_of(server, user="bert"):
+            pass
+
+
+def test_nor_by_giving_many_names_with_one_key(server_with_keys: LiveServer) -> None:
+    server_with_keys.engine.scheduler.sessions.max_sessions_per_client = 1
+    statuses = [
+        server_with_keys.http.post(
+            "/v1/sessions", json={"model": MODEL, "user": user}, headers=by(key)
+        ).status_code
+        for key, user in (("anna", "a"), ("anna", "b"), ("bert", "a"))
+    ]
+    assert statuses == [200, 429, 200]
+
+
+@pytest.mark.parametrize("field", ["user", "cache_salt"])
+@pytest.mark.parametrize("value", ["x" * 257, "\ud800", 5])
+def test_a_name_that_cannot_be_kept_is_refused(shared: LiveServer, field: str, value: Any) -> None:
+    content = json.dumps({"model": MODEL, field: value})
+    headers = {"content-type": "application/json"}
+    answer = shared.http.post("/v1/sessions", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    if field == "user":
+        assert listed(shared) == []
+
+
+def test_idle_sessions_expire() -> None:
+    with live_server({"session_timeout": 5.0}) as server:
+        now = time.monotonic()
+        server.engine.sessions._clock = lambda: now
+        with session_of(server) as session:
+            session.post("append", input=[5] * 9)
+            session.post("generate", max_tokens=3)
+            now += 4.9
+            assert session.get()["num_tokens"] == 12
+            now += 0.2
+            assert listed(server) == []
+            assert server.metric("quire:num_sessions") == 0
+            eventually(server.is_idle)  # nobody has asked for it
+            answer = session.post("generate")
+            assert answer.status_code == 404
+            assert "session_timeout is 5 seconds" in answer.json()["error"]["message"]

@@ -11,6 +11,7 @@ the attention sinks are read.
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -45,24 +46,43 @@ def _key(layer: int, sight: Sight, previous: int, token: int) -> int:
     return zlib.crc32(f"{layer},{0 if sight.window == 1 else previous},{token}".encode())
 
 
+def _digest(keys: Keys) -> int:
+    digest = 0
+    for layer in keys:
+        digest = zlib.crc32(array("q", layer).tobytes(), digest + 1)
+    return digest
+
+
 def _next_token(keys: Keys, request: Request, branch: int) -> int:
-    return zlib.crc32(repr((keys, request.seed, branch)).encode()) % VOCAB
+    return zlib.crc32(f"{request.seed},{branch}".encode(), _digest(keys)) % VOCAB
 
 
 def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
     """The likeliest tokens: log-probabilities are hashes of all keys, none equal."""
-    scores = [(t, -0.5 - zlib.crc32(repr((keys, t)).encode()) / 2**30) for t in range(VOCAB)]
+    digest = _digest(keys)
+    scores = [(t, -0.5 - zlib.crc32(bytes([t]), digest) / 2**30) for t in range(VOCAB)]
     return sorted(scores, key=lambda pair: -pair[1])[:count]
 
 
-def _keys(token_ids: Sequence[int], windows: Windows) -> Keys:
-    layers = []
-    for layer, sight in enumerate(windows):
-        keys: list[int] = []
+class _History:
+    """The keys of a text that grows, by plain recursion."""
+
+    def __init__(self, token_ids: Sequence[int], windows: Windows) -> None:
+        self._windows = windows
+        self._keys: list[list[int]] = [[] for _ in windows]
         for token in token_ids:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        for layer, (sight, keys) in enumerate(zip(self._windows, self._keys, strict=True)):
             keys.append(_key(layer, sight, keys[-1] if keys else 0, token))
-        layers.append([keys[position] for position in sight.positions(len(keys) - 1)])
-    return layers
+
+    def seen(self) -> Keys:
+        """The keys that the last token sees."""
+        return [
+            [keys[position] for position in sight.positions(len(keys) - 1)]
+            for sight, keys in zip(self._windows, self._keys, strict=True)
+        ]
 
 
 def expected_outputs(request: Request, windows: Windows = FULL) -> list[list[int]]:
@@ -83,18 +103,22 @@ def _expected_output(request: Request, branch: int, windows: Windows) -> list[in
 
 def _continue(prompt: Sequence[int], request: Request, branch: int, windows: Windows) -> list[int]:
     output: list[int] = []
+    history = _History(prompt, windows)
     while True:
-        keys = _keys([*prompt, *output], windows)
-        output.append(_next_token(keys, request, branch))
+        output.append(_next_token(history.seen(), request, branch))
         if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
             return output
+        history.append(output[-1])
 
 
 def _expected_beams(request: Request, windows: Windows) -> list[list[int]]:
     beams, outputs = BeamSearch(request), [[]]
     while True:
         candidates = [
-            _candidates(_keys([*request.prompt_token_ids, *output], windows), beams.num_candidates)
+            _candidates(
+                _History([*request.prompt_token_ids, *output], windows).seen(),
+                beams.num_candidates,
+            )
             for output in outputs
         ]
         choices = beams.advance(len(outputs[0]) + 1, candidates, outputs.__getitem__)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 
 from quire.memory import BlockPool, PagedAllocator
 
 
-def check_pool(pool: BlockPool, owners: Counter[int]) -> None:
+def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
     """Reference counts equal table entries; free blocks are exactly the others, each once."""
-    assert pool.ref_counts == [owners[block] for block in range(pool.num_blocks)]
+    owners = [0] * pool.num_blocks
+    for block in owned:
+        owners[block] += 1
+    assert pool.ref_counts == owners
     free = [*pool._blank, *pool._cached]
-    assert sorted(free) == [b for b in range(pool.num_blocks) if not owners[b]]
+    assert sorted(free) == [block for block, count in enumerate(owners) if not count]
     assert pool._block_of == {h: b for b, h in enumerate(pool._hashes) if h is not None}
     assert all(pool._hashes[block] is None for block in pool._blank)
     assert all(pool._hashes[block] is not None for block in pool._cached)
@@ -21,8 +24,8 @@ def check_allocator(allocator: PagedAllocator) -> None:
     size = allocator.block_size
     tables = allocator._tables.values()
     on_device = [t for t in tables if not t.swapped]
-    check_pool(allocator.device, Counter(b for t in on_device for b in t.blocks))
-    check_pool(allocator.host, Counter(b for t in tables if t.swapped for b in t.blocks))
+    check_pool(allocator.device, (b for t in on_device for b in t.blocks))
+    check_pool(allocator.host, (b for t in tables if t.swapped for b in t.blocks))
     filled: dict[int, int] = {}
     for table in on_device:
         assert (table.num_dropped + len(table.blocks)) * size >= max(table.num_tokens, 1)

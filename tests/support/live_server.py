@@ -160,7 +160,12 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 def scripted_engine(
-    num_blocks: int = 128, block_size: int = 4, max_num_seqs: int = 16
+    num_blocks: int = 128,
+    block_size: int = 4,
+    max_num_seqs: int = 16,
+    session_timeout: float = 0.0,
+    max_num_waiting: int | None = None,
+    **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO)
@@ -171,16 +176,24 @@ def scripted_engine(
         PagedAllocator(num_blocks, block_size),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
+        **scheduling,
     )
     intake = Intake(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
-    return Engine(scheduler, executor, intake), executor
+    engine = Engine(
+        scheduler,
+        executor,
+        intake,
+        session_timeout=session_timeout,
+        max_num_waiting=max_num_waiting,
+    )
+    return engine, executor
 
 
 @contextmanager
 def live_server(
-    engine_options: Mapping[str, int] | None = None, **server_options: Any
+    engine_options: Mapping[str, Any] | None = None, **server_options: Any
 ) -> Iterator[LiveServer]:
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))

@@ -61,6 +61,8 @@ class PipelinedRun(SchedulerRun):
 
     def step(self, now: float) -> None:
         step, flight = self.begun or self.begin(self.scheduler.schedule(now))
+        if self.begun is None:
+            self.take_expired(step, now)
         assert step.chunks or not self.scheduler.running
         self.abort_some()
         self.begun = None
@@ -69,6 +71,7 @@ class PipelinedRun(SchedulerRun):
             assert ahead.chunks
             assert all(move.kind is MoveKind.COPY for move in step.moves), "others may fail"
             assert not any(decision.what.preempts for decision in ahead.decisions)
+            self.take_expired(ahead, now)
             self.begun = self.begin(ahead)
         self.abort_some()
         self.pipeline.proceed()

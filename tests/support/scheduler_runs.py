@@ -17,6 +17,8 @@ from quire.scheduling import (
     SamplingParams,
     Scheduler,
     SchedulingPolicy,
+    Step,
+    Verdict,
 )
 from support.fake_model import EOS, FULL, VOCAB, FakeExecutor, FakeLayer, Windows, expected_outputs
 from support.invariants import check_allocator
@@ -51,6 +53,16 @@ def random_params(rng: random.Random) -> SamplingParams:
     )
 
 
+def random_place(rng: random.Random, policy: SchedulingPolicy) -> dict[str, Any]:
+    """What a request says of its place in line."""
+    if policy is SchedulingPolicy.FCFS:
+        return {}
+    place: dict[str, Any] = {"priority": rng.randint(-3, 3)}
+    if policy is SchedulingPolicy.FAIR:
+        place = {"priority": rng.choice([0, 0, 0, -1, 2]), "client": rng.choice("abcd")}
+    return place
+
+
 def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) -> Request:
     prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 24))]
     if rng.random() < 0.5:  # a prefix that others have too, sometimes all there is
@@ -65,8 +77,8 @@ def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) ->
         seed=rng.randrange(1000),
         arrival=float(number),
         eos_token_ids=frozenset([EOS]),
-        priority=rng.randint(-3, 3) if policy is SchedulingPolicy.PRIORITY else 0,
         cache_salt=rng.choice(["", "", "salt"]),
+        **random_place(rng, policy),
     )
 
 
@@ -86,11 +98,13 @@ class SchedulerRun:
         self.policy = rng.choice(list(SchedulingPolicy))
         mode = rng.choice(list(PreemptionMode))
         costs = RecoveryCosts(rng.random() * size, rng.random())
+        self.max_queue_time = 5.0 if seed % 7 == 2 else None
         settings: dict[str, Any] = {
             "max_num_seqs": rng.choice([1, 4, 8, 8, 32]),
             "max_num_batched_tokens": budget,
             "enable_prefix_caching": rng.random() < 0.7,
             "policy": self.policy,
+            "max_queue_time": self.max_queue_time,
         }
 
         def make_scheduler(**more: Any) -> Scheduler:
@@ -103,7 +117,7 @@ class SchedulerRun:
         self.scheduler = make_scheduler()
         self.executor = FakeExecutor(blocks, size, host_blocks)
         self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
-        failure_rate = 0.1 if seed % 2 else 0.0
+        failure_rate = 0.2 if seed % 2 else 0.0
         self.executor.fails = lambda: rng.random() < failure_rate
         self.outputs: dict[str, list[list[int]]] = {}
         self.requests: dict[str, Request] = {}
@@ -125,8 +139,22 @@ class SchedulerRun:
         self.requests[request.request_id] = request
         self.outputs[request.request_id] = [[] for _ in range(request.params.num_outputs)]
 
+    def take_expired(self, step: Step, now: float) -> None:
+        """Of requests that waited too long nothing is left; nobody else is ended."""
+        for decision in step.decisions:
+            if decision.what is Verdict.EXPIRE:
+                request = self.requests.pop(decision.request_id)
+                assert now - request.arrival > (self.max_queue_time or 0.0) > 0
+                assert not any(self.outputs[decision.request_id])
+                assert self.scheduler.group(decision.request_id) is None
+        if self.max_queue_time is not None and not step.ahead:
+            assert not self.scheduler.line.overdue(now - self.max_queue_time)
+
     def step(self, now: float) -> None:
         step = self.scheduler.schedule(now)
+        self.take_expired(step, now)
+        if not self.scheduler.has_work:
+            return
         assert step.chunks, "a scheduler with work must compute something"
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs

@@ -19,13 +19,14 @@ from pathlib import Path
 from support.live_server import scripted_engine
 from quire.config import ServerConfig
 from quire.engine import RequestRecorder
-from quire.server import create_app, run_server
+from quire.server import bound, create_app, run_server
 engine, executor = scripted_engine()
 engine._recorder = RequestRecorder(Path(sys.argv[1]), 4, time.monotonic())
 {setup}
 config = ServerConfig(host="127.0.0.1", port=0)
 try:
-    status = run_server(create_app(engine, ["demo"], config), config)
+    with bound(config.host, config.port) as sockets:
+        status = run_server(create_app(engine, ["demo"], config), config, sockets)
 finally:
     engine.close()
 raise SystemExit(status)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from quire.errors import RequestError, SessionBusyError
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
-from quire.scheduling import Replica, Request, SamplingParams, SequenceGroup
+from quire.scheduling import Replica, Request, SamplingParams, SequenceGroup, Step
 from quire.scheduling.journal import Event
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
-from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged
+from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged, random_place
 
 TICKS = 60
 
@@ -65,6 +65,7 @@ class SessionRun(SchedulerRun):
         self.groups: list[SequenceGroup] = []
         self.held_seconds = self.last_time = 0.0
         self.num_turns = 0
+        self.num_expired_turns = 0
         self.cuts = 0
 
     # -- the second rank -------------------------------------------------------------------
@@ -149,6 +150,7 @@ class SessionRun(SchedulerRun):
             seed=rng.randrange(1000),
             arrival=self.last_time,
             eos_token_ids=frozenset([EOS]),
+            **random_place(rng, self.policy),
         )
         try:
             self.groups.append(self.scheduler.add_turn(session.session_id, request))
@@ -167,12 +169,25 @@ class SessionRun(SchedulerRun):
         if group is not None:
             self.groups.append(group)
 
+    def take_expired(self, step: Step, now: float) -> None:
+        for session in self.open.values():  # its input stays in its history
+            if session.turn is not None and self.scheduler.group(session.turn.request_id) is None:
+                assert not session.output
+                self.requests[session.turn.request_id] = session.turn
+                self.outputs[session.turn.request_id] = []
+                self.num_expired_turns += 1
+                session.end_turn()
+        super().take_expired(step, now)
+
     def step(self, now: float) -> None:
         self.pass_time(now)
         by_turn = {s.turn.request_id: s for s in self.open.values() if s.turn is not None}
         step = self.scheduler.schedule(now)
-        assert step.chunks, "a scheduler with work must compute something"
+        self.take_expired(step, now)
         self.check()
+        if not self.scheduler.has_work:
+            return
+        assert step.chunks, "a scheduler with work must compute something"
         assert self.rank.step.moves == step.moves
         assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
         self.decisions.update(decision.what.value for decision in step.decisions)

@@ -61,7 +61,7 @@ class OthersShare:
         self._before = _processor_seconds()
 
     def so_far(self) -> float:
-        """Share of all cores' time, 0 to 1, that went to other processes."""
+        """Share of all cores' time, 0 to 1, that went to others than this process and its own."""
         total, busy, own = (
             now - then for now, then in zip(_processor_seconds(), self._before, strict=True)
         )
@@ -69,9 +69,19 @@ class OthersShare:
 
 
 def _processor_seconds() -> tuple[float, float, float]:
-    """Of all cores; of those, busy; of those, for this process."""
-    times, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    """Of all cores; of those, busy; of those, for this process and those that it has started."""
+    times, process = psutil.cpu_times(), psutil.Process()
+    own = _seconds(process) + sum(map(_seconds, process.children(recursive=True)))
     # A guest's time is in user already.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
-    return total, total - idle, own.user + own.system
+    return total, total - idle, own
+
+
+def _seconds(process: psutil.Process) -> float:
+    """Of a process and of its children that have ended; none if it has ended itself."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system

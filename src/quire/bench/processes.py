@@ -28,11 +28,16 @@ class ServerProcess:
     """A running ``quire serve``."""
 
     url: str
-    pid: int
+    process: subprocess.Popen[bytes]
     start_seconds: float  # from the command to the first healthy answer
+    _log: IO[str]
 
     def peak_rss(self) -> int | None:
-        return peak_rss(self.pid)
+        return peak_rss(self.process.pid)
+
+    def log(self) -> str:
+        """What it has written, to stdout and stderr."""
+        return _text(self._log)
 
 
 def run_bench(arguments: Sequence[str]) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def serving(arguments: Sequence[str]) -> Iterator[ServerProcess]:
         )
         try:
             url = _wait_until_healthy(process, log, started + _LONGEST_START)
-            yield ServerProcess(url, process.pid, time.perf_counter() - started)
+            yield ServerProcess(url, process, time.perf_counter() - started, log)
         finally:
             process.terminate()
             try:

@@ -174,7 +174,8 @@ def _prepared(engine: Engine, requests: Sequence[TraceRequest]) -> list[Prepared
     for number, one in enumerate(requests):
         prompt = [random.randrange(vocabulary) for _ in range(one.prompt_tokens)]
         params = SamplingParams(max_tokens=one.output_tokens, ignore_eos=True)
-        prepared.append(engine.intake.prepare(str(number), prompt, params, start + one.arrival))
+        ready = engine.intake.prepare_params(params)
+        prepared.append(engine.intake.prepare(str(number), prompt, ready, start + one.arrival))
     return prepared
 
 

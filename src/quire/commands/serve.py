@@ -23,21 +23,23 @@ def serve(arguments: argparse.Namespace) -> int:
     """Load the model and serve it until a signal ends it; the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM):  # until the server has taken them over
         signal.signal(number, _leave)
-    # What the flags say is checked before a model is loaded.
+    # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
 
-    from quire.build import build_engine
-    from quire.server import create_app, run_server
+    from quire.server import bound, create_app, run_server
 
-    engine, capacity = build_engine(engine_config)
-    print(capacity.describe(), flush=True)
-    names = config.served_model_name or [capacity.model_name]
-    app = create_app(engine, names, config)
-    try:
-        status = run_server(app, config)
-    finally:
-        engine.close()
-    if app.state.engine.in_a_step:  # Python would take itself apart under it, and crash
+    with bound(config.host, config.port) as sockets:
+        from quire.build import build_engine
+
+        engine, capacity = build_engine(engine_config)
+        print(capacity.describe(), flush=True)
+        names = config.served_model_name or [capacity.model_name]
+        app = create_app(engine, names, config)
+        try:
+            status = run_server(app, config, sockets)
+        finally:
+            engine.close()
+    if app.state.service.engine.in_a_step:  # Python would take itself apart under it, and crash
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)

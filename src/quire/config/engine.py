@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -84,18 +85,31 @@ class EngineConfig:
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
     max_num_sessions: int = setting(
-        64, "most streaming sessions that are open at once, busy or idle"
+        128, "most streaming sessions that are open at once, busy or idle"
     )
-    session_timeout: float | None = setting(
-        None,
-        "seconds after which a session that nobody uses may be closed to make room for another "
-        "(default: never)",
+    max_sessions_per_client: int | None = setting(
+        None, "most of them that one client of a server may have (default: half of them)"
+    )
+    session_timeout: float = setting(
+        1800.0, "seconds after which a session that nobody uses is closed; 0: never"
     )
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    max_num_waiting: int = setting(
+        2048,
+        "most requests that a server lets wait to be let in, each prompt counting as one; more are "
+        "told to come again later (429)",
+    )
+    max_queue_time: float | None = setting(
+        None,
+        "seconds after which a request that has not been let in ends with an error (503) "
+        "(default: never)",
+    )
     scheduling_policy: str = setting(
-        "fcfs", "who goes first: fcfs, or priority (by the requests' priority, then arrival)"
+        "fcfs",
+        "who goes first: fcfs; priority (by the requests' priority, then arrival); or fair (the "
+        "client that has been served the fewest tokens)",
     )
     kv_allocator: str = setting(
         "paged",
@@ -124,6 +138,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
+        check_count("threads", self.threads, 1, most_threads())
         if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
             raise ConfigError(
                 f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
@@ -142,11 +157,8 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
-        timeout = self.session_timeout
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
-        ):
-            raise ConfigError(f"session_timeout must be above 0 seconds, got {timeout!r}")
+        self._check_sessions()
+        check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()
         self._check_device()
         size = self.kv_cache_memory_bytes
@@ -154,6 +166,14 @@ class EngineConfig:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_sessions(self) -> None:
+        check_count(
+            "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
+        )
+        if self.session_timeout is None:
+            raise ConfigError("session_timeout must be a number of seconds; 0 is never")
+        check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
 
     def _check_window(self) -> None:
         sinks, window = self.attention_sinks, self.window
@@ -201,20 +221,25 @@ class EngineConfig:
         return cls(**options)
 
 
+def most_threads() -> int:
+    """More than this many threads would only wait for each other; far more crash OpenMP."""
+    return min(1024, 4 * (os.cpu_count() or 1))
+
+
 _COUNTS = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
     "max_num_sessions",
-    "threads",
+    "max_num_waiting",
     "window",
 )
 _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "generation_config": ("auto", "none"),
-    "scheduling_policy": ("fcfs", "priority"),
+    "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.config.keys import gather_keys
 from quire.config.open_files import most_connections
 from quire.config.settings import check_count, check_number, parse_bytes, setting
 from quire.errors import ConfigError
@@ -22,10 +23,34 @@ class ServerConfig:
         (), "name that requests may use for the model; may be given several times, the first one "
         "labels metrics (default: the model's own)",
     )  # fmt: skip
-    api_key: str | None = setting(None, "key that clients must send (default: none is needed)")
-    max_body_bytes: int = setting(
-        32 * 2**20, "size of the largest request; it is refused while it is being read"
+    api_key: Sequence[str] = setting(
+        (), "keys of which clients must send one; several, to exchange them or to tell clients "
+        "apart. Other users of this machine see what is typed here: better api_key_file, or the "
+        "variable QUIRE_API_KEY (keys separated by commas). They add up (default: none is needed)",
+        secret=True,
+    )  # fmt: skip
+    api_key_file: str | None = setting(
+        None, "file with such keys, one a line; lines that begin with # are comments"
     )
+    api_key_metrics: bool = setting(False, "/metrics needs a key too")
+    cache_salt_by_key: bool | None = setting(
+        None,
+        "only requests with the same key share a prefix cache (default: on, where there are "
+        "several keys)",
+    )
+    enable_prompt_tokens_details: bool = setting(
+        True,
+        "tell clients how much of their prompts was found in the prefix cache, and so what others "
+        "have sent who share it",
+    )
+    max_body_bytes: int | None = setting(
+        None, "size of the largest request; what is larger is refused before it is read (default: "
+        "by max_model_len, from 1MiB to 32MiB)",
+    )  # fmt: skip
+    max_unread_bytes: int | None = setting(
+        None, "size together of all large requests that have begun to come and are not parsed yet; "
+        "what is above is refused (default: 8 times max_body_bytes, at least 64MiB)",
+    )  # fmt: skip
     request_read_timeout: float = setting(
         30.0, "seconds within which a request must have been received whole"
     )
@@ -48,4 +73,19 @@ class ServerConfig:
         if self.max_connections is None:
             default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
             object.__setattr__(self, "max_connections", default)
-        object.__setattr__(self, "max_body_bytes", parse_bytes(self.max_body_bytes))
+        for name in ("max_body_bytes", "max_unread_bytes"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(getattr(self, name)))
+                check_count(name, getattr(self, name))
+        keys = gather_keys(self.api_key, self.api_key_file)
+        object.__setattr__(self, "api_key", keys)
+        for name in ("api_key_metrics", "cache_salt_by_key"):
+            if getattr(self, name) and not keys:
+                raise ConfigError(f"{name} needs an api_key")
+
+    @property
+    def salts_by_key(self) -> bool:
+        """``cache_salt_by_key``, or what None means."""
+        if self.cache_salt_by_key is None:
+            return len(self.api_key) > 1
+        return self.cache_salt_by_key

@@ -9,9 +9,12 @@ from typing import Any
 from quire.errors import ConfigError
 
 
-def setting(default: Any, text: str) -> Any:
-    """A field of a config; flags, ``--help`` and docs are made of its metadata."""
-    return field(default=default, metadata={"help": text})
+def setting(default: Any, text: str, *, secret: bool = False) -> Any:
+    """A field of a config; flags, ``--help`` and docs are made of its metadata.
+
+    secret: ``repr`` leaves it out.
+    """
+    return field(default=default, metadata={"help": text}, repr=not secret)
 
 
 def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> None:

@@ -3,9 +3,10 @@
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.intake import Intake, Prompt
+from quire.engine.intake import Intake, PreparedParams, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
 from quire.engine.recorder import RequestRecorder
+from quire.engine.session_desk import SessionDesk
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
@@ -22,9 +23,11 @@ __all__ = [
     "Logprob",
     "MakeThread",
     "Message",
+    "PreparedParams",
     "Prompt",
     "RequestOutput",
     "RequestRecorder",
+    "SessionDesk",
     "StreamingSession",
     "Tokenizer",
     "load_tokenizer",

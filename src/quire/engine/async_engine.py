@@ -13,14 +13,17 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
+from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.inbox import Inbox
 from quire.engine.intake import PreparedRequest, Prompt
 from quire.engine.outputs import Delta
+from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
+from quire.engine.tokenizer import Message
 from quire.errors import EngineError, RequestError
 from quire.scheduling import SamplingParams
 
@@ -51,10 +54,12 @@ class AsyncEngine:
         self.engine = engine
         self._on_step = on_step
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
+        self._preparation = PreparationThreads()
         self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> bool:
@@ -68,6 +73,8 @@ class AsyncEngine:
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
+        if self.engine.sessions.timeout:
+            self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
 
     async def stop(self) -> None:
@@ -75,6 +82,9 @@ class AsyncEngine:
 
         Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
         """
+        self._preparation.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         if self._failure is not None:
             return
         self._thread.put(None)
@@ -89,17 +99,23 @@ class AsyncEngine:
 
         prompts: by request id; ``params`` are those of all of them.
 
-        Raises RequestError before the first delta if one of them is refused; then none runs. A
-        request that fails ends with a delta of finish_reason error. Closing the
-        iterator, or cancelling the task that awaits it, frees the blocks before the next step.
+        Raises RequestError before the first delta if one of them is refused, or QueueFullError,
+        before anything is done, if not all of them may wait; then none runs. A request that fails
+        ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
+        awaits it, frees the blocks before the next step.
         """
-        arrival, prepare = self.engine.clock(), self.engine.intake.prepare
+        arrival, intake = self.engine.clock(), self.engine.intake
+        ready = cache(partial(intake.prepare_params, params))
 
-        def prepare_all() -> list[PreparedRequest]:
-            return [prepare(name, prompt, params, arrival) for name, prompt in prompts.items()]
+        def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
+            return intake.prepare(request_id, prompt, ready(), arrival)
 
         async def submit() -> None:
-            prepared = await asyncio.to_thread(prepare_all)
+            sizes = [intake.size(prompt) for prompt in prompts.values()]
+            prepared = [
+                await self._preparation.run(size, partial(prepare, name, prompt))
+                for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
+            ]
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
@@ -108,17 +124,33 @@ class AsyncEngine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
-        add = partial(self.engine.add_turn, request_id, session_id, params, priority)
-        return self._deltas([request_id], lambda: self.call(add))
+
+        async def submit() -> None:
+            prepare = partial(self.engine.intake.prepare_params, params)
+            ready = await self._preparation.run(0, prepare)
+            await self.call(
+                partial(self.engine.submit_turn, request_id, session_id, ready, priority)
+            )
+
+        return self._deltas([request_id], submit)
+
+    async def chat_prompt(
+        self, messages: Sequence[Message], variables: Mapping[str, Any]
+    ) -> list[int]:
+        """Token ids of a conversation: a prompt for ``generate``."""
+        prepare = partial(self.engine.intake.chat_prompt, messages, variables)
+        return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
-    async def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        await self.call(partial(self.engine.sessions.open, session_id, cache_salt))
+    async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
+        await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
         desk = self.engine.sessions
-        token_ids = await asyncio.to_thread(desk.tokens, session_id, given)
+        size = self.engine.intake.size(given, "input")
+        prepare = partial(desk.tokens, session_id, given)
+        token_ids = await self._preparation.run(size, prepare)
         await self.call(partial(desk.append, session_id, token_ids))
 
     async def hard_cut(self, session_id: str) -> None:
@@ -129,6 +161,13 @@ class AsyncEngine:
 
     async def close_session(self, session_id: str) -> None:
         await self.call(partial(self.engine.sessions.close, session_id))
+
+    async def _sweep(self, timeout: float) -> None:
+        """Close sessions that have expired, whether anybody asks for one or not."""
+        with contextlib.suppress(EngineError):  # it has died, or been stopped
+            while True:
+                await asyncio.sleep(min(max(timeout / 10, 1.0), 60.0))
+                await self.call(self.engine.sessions.close_expired)
 
     async def call(self, act: Callable[[], _T]) -> _T:
         """What ``act`` returns or raises in the engine's thread, between two steps."""
@@ -157,10 +196,13 @@ class AsyncEngine:
         for request_id in request_ids:
             if request_id in self._inboxes:
                 raise RequestError(f"request {request_id} is already running", "request_id")
+        reserved = contextlib.ExitStack()
+        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         inbox, unfinished = Inbox(), set(request_ids)
         self._inboxes.update(dict.fromkeys(unfinished, inbox))
         try:
-            await submit()
+            with reserved:
+                await submit()
             while unfinished:
                 deltas = await inbox.take()
                 for delta in deltas:

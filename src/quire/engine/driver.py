@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta
-from quire.errors import EngineError
 
 
 class Driver:
@@ -39,8 +38,8 @@ class Driver:
                     self.step()
                 delta = inbox.popleft()
                 finished = delta.final is not None
-                if delta.finish_reason == "error":
-                    raise EngineError(str(delta.stop_reason))
+                if delta.failure is not None:
+                    raise delta.failure
                 yield delta
         finally:
             del self._inboxes[request_id]

@@ -7,16 +7,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from quire.engine.flight import Flight
-from quire.engine.intake import Intake, PreparedRequest, Prompt
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
-from quire.errors import ConfigError, RequestError
+from quire.engine.waiting_room import WaitingRoom
+from quire.errors import ConfigError, EngineError, QueueTimeoutError, RequestError
 from quire.scheduling import (
     Decision,
     Executor,
@@ -33,6 +34,7 @@ from quire.scheduling import (
 logger = logging.getLogger(__name__)
 
 _DECISIONS_KEPT = 1000
+_TOKEN_TEXTS_KEPT = 2**18
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
 
@@ -41,6 +43,8 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. The executor must be a ``PipelinedExecutor``; ConfigError if it is not.
+    max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
+        like.
     """
 
     def __init__(
@@ -51,10 +55,11 @@ class Engine:
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
-        session_timeout: float | None = None,
+        session_timeout: float = 0.0,
         why_no_sessions: str | None = None,
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
+        max_num_waiting: int | None = None,
     ) -> None:
         if run_ahead and not isinstance(executor, PipelinedExecutor):
             raise ConfigError(
@@ -66,14 +71,18 @@ class Engine:
         self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
+        self.waiting_room = WaitingRoom(scheduler.line, max_num_waiting)
         self.executor = executor
         self._pipeline = executor if isinstance(executor, PipelinedExecutor) and run_ahead else None
         self._flight: Flight | None = None  # begun by the last call of step()
         self._landed = 0.0  # when the last step was done
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
+        # Each of a prompt's tokens may ask for a hundred of them.
+        self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(self._decode_alone)
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
         self,
@@ -84,7 +93,8 @@ class Engine:
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
         arrival = self.clock() if arrival is None else arrival
-        self.submit(self.intake.prepare(request_id, prompt, params, arrival))
+        prepared = self.intake.prepare_params(params)
+        self.submit(self.intake.prepare(request_id, prompt, prepared, arrival))
 
     def submit(self, prepared: PreparedRequest) -> None:
         """Queue a request that the intake has prepared."""
@@ -94,8 +104,15 @@ class Engine:
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> None:
         """Queue the next turn of a session; aborted, it leaves what it has to the session."""
+        self.submit_turn(request_id, session_id, self.intake.prepare_params(params), priority)
+
+    def submit_turn(
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int = 0
+    ) -> None:
+        """Queue a turn whose params the intake has prepared."""
         prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
+        self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
         request_id = prepared.request.request_id
@@ -105,7 +122,7 @@ class Engine:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.intake.tokenizer, self._block_bytes
+            prepared, group.memory, self.intake.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -122,7 +139,7 @@ class Engine:
             spoiled = self._flight.broken
         progress = self._requests.pop(request_id, None)
         if progress is not None:
-            self._record(progress)
+            self._note_end(progress)
         return self.scheduler.abort(request_id, spoiled=spoiled)
 
     def close(self) -> None:
@@ -153,7 +170,8 @@ class Engine:
             started = self.clock()
             flight = self._begin(self.scheduler.schedule(started), started)
         self._flight = self._begin_next(flight)
-        return self._land(flight)
+        expired, self._expired = self._expired, []
+        return expired + self._land(flight)
 
     def _begin_next(self, flight: Flight) -> Flight | None:
         if self._pipeline is None or flight.broken:
@@ -164,6 +182,7 @@ class Engine:
 
     def _begin(self, step: Step, started: float) -> Flight:
         self._note(step)
+        self.waiting_room.observe(started)
         usage = self.scheduler.allocator.usage()
         if self._pipeline is None:
             return Flight.to_compute(self.executor, step, usage, started)
@@ -179,6 +198,7 @@ class Engine:
             return self._give_up(flight)
         now = self.clock()
         self.stats.observe_step(step, flight.usage, now - max(flight.started, self._landed))
+        self.stats.num_failed_swaps += len(result.failed_moves)
         self._landed = now
         self._take_prompt_logprobs(step, result)
         deltas = self._fail(step, result.failures)
@@ -190,7 +210,7 @@ class Engine:
                 self.scheduler.finish(progress.seq_id)  # a stop string
             if request.done:  # told once its blocks are free, and charged
                 del self._requests[request_id]
-                self._record(request)
+                self._note_end(request)
                 delta = replace(delta, final=request.final(now))
             deltas.append(delta)
         return deltas
@@ -208,7 +228,11 @@ class Engine:
             deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
-    def _record(self, progress: RequestProgress) -> None:
+    def _decode_alone(self, token_id: int) -> str:
+        return self.intake.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    def _note_end(self, progress: RequestProgress) -> None:
+        self.sessions.end_turn(progress.request.request_id)
         if self._recorder is not None:
             self._recorder.end(progress)
 
@@ -221,6 +245,16 @@ class Engine:
             self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)
+            elif decision.what is Verdict.EXPIRE:
+                self._expire(decision)
+
+    def _expire(self, decision: Decision) -> None:
+        """A request has waited too long, and the scheduler has ended it."""
+        request = self._requests.pop(decision.request_id)
+        self._note_end(request)
+        retry_after = self.waiting_room.seconds_until(self.scheduler.line.num_new)
+        error = QueueTimeoutError(f"the request {decision.why}", retry_after)
+        self._expired.append(request.fail(error, self.clock()))
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> None:
         if not result.prompt_logprobs:
@@ -238,7 +272,8 @@ class Engine:
             request = self._requests.get(chunk.request.request_id)
             if chunk.seq_id in failures and request is not None:
                 del self._requests[chunk.request.request_id]
-                self._record(request)
+                self._note_end(request)
                 self.scheduler.abort(chunk.request.request_id, spoiled=True)
-                deltas.append(request.fail(failures[chunk.seq_id], self.clock()))
+                error = EngineError(failures[chunk.seq_id])
+                deltas.append(request.fail(error, self.clock()))
         return deltas

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from quire.engine.encoder import Encoder
+from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
 from quire.scheduling import Request, SamplingParams
-from quire.scheduling.sampling_params import check_unicode
+from quire.scheduling.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
-and "priority", an integer: under the priority policy, the lower, the sooner.
+"priority", an integer: under the priority and fair policies, the lower, the sooner; and "client",
+a text: under the fair policy, clients share.
 """
 
+MAX_PRIORITY = 1_000  # up or down
+MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority"}
+_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority", "client"}
+_LONGEST_CLIENT = 256  # characters
+
+
+@dataclass(frozen=True)
+class PreparedParams:
+    """SamplingParams that this model can serve, and what their texts come to."""
+
+    params: SamplingParams
+    bad_word_ids: tuple[tuple[int, ...], ...]
+    stops: StopAutomaton | None
 
 
 @dataclass(frozen=True)
@@ -29,11 +44,13 @@ class PreparedRequest:
     """A Request and the text it was made from, if it was.
 
     context: the tokens that its output goes on from, or the last of them.
+    stops: its stop strings, for all of its outputs; None without any.
     """
 
     request: Request
     prompt: str | None
     context: Sequence[int]
+    stops: StopAutomaton | None
 
 
 class Intake:
@@ -51,71 +68,98 @@ class Intake:
         sampling_defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self._encoder = Encoder(tokenizer, max_model_len)
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len  # None: there is no longest sequence
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
-        self._eos_token_ids = frozenset(eos_token_ids)
+        # What is not in the vocabulary cannot end a text.
+        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
 
+    @property
+    def max_characters(self) -> int:
+        """Of a text that may be looked at, to see whether its tokens fit."""
+        return self._encoder.max_characters
+
+    def most_tokens(self, params: SamplingParams) -> int:
+        """Of an output, as far as is known before its prompt is."""
+        if params.max_tokens is None:
+            return self.max_model_len or max(self._default_max_tokens, params.min_tokens)
+        return min(params.max_tokens, self.max_model_len or params.max_tokens)
+
+    def size(self, prompt: Prompt, field: str = "prompt") -> int:
+        """Characters or tokens of a prompt; RequestError if they cannot fit. Costs nothing."""
+        given = _given(prompt)
+        self._check_length(field, given)
+        return len(given)
+
+    def prepare_params(self, params: SamplingParams) -> PreparedParams:
+        """RequestError, naming the field, where the params cannot be served by this model."""
+        if params.use_beam_search and params.width > self.vocab_size:
+            raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
+        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            named = tuple(getattr(params, field) or ())
+            check_token_ids(field, named, most=self.vocab_size, highest=self.vocab_size - 1)
+        stops = StopAutomaton(params.stop) if params.stop else None
+        return PreparedParams(params, tuple(set(self._bad_word_ids(params.bad_words))), stops)
+
     def prepare(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, arrival: float
+        self, request_id: str, prompt: Prompt, params: PreparedParams, arrival: float
     ) -> PreparedRequest:
-        """RequestError, naming the field, where the prompt or the params cannot be served."""
+        """RequestError, naming the field, where the prompt cannot be served with these params."""
         options = prompt if isinstance(prompt, Mapping) else {}
         priority, cache_salt = options.get("priority", 0), options.get("cache_salt", "")
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise RequestError(f"priority must be an integer, got {priority!r}", "priority")
+        check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
         if not isinstance(cache_salt, str):
-            raise RequestError(f"cache_salt must be a text, got {cache_salt!r}", "cache_salt")
-        text, token_ids = self._tokens(prompt)
-        self._check_ids("prompt", token_ids)
-        if not token_ids:
-            raise RequestError("prompt must not be empty", "prompt")
-        max_tokens = self._max_tokens(len(token_ids), params)
-        request = self._request(request_id, token_ids, max_tokens, params, arrival)
-        request = replace(request, priority=priority, cache_salt=cache_salt)
-        return PreparedRequest(request, text, token_ids)
+            raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
+        client = options.get("client", "")
+        _check_client(client)
+        given = _given(prompt)
+        token_ids = self._token_ids("prompt", given)
+        max_tokens = self._max_tokens(len(token_ids), params.params)
+        self._check_prompt_logprobs(len(token_ids), params.params)
+        request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
+        request = replace(request, cache_salt=cache_salt, client=client)
+        text = given if isinstance(given, str) else None
+        return PreparedRequest(request, text, token_ids, params.stops)
 
     def prepare_turn(
         self,
         request_id: str,
         history: Sequence[int],
         prompt: tuple[int, ...],
-        params: SamplingParams,
+        params: PreparedParams,
+        priority: int,
         arrival: float,
     ) -> PreparedRequest:
         """The next turn of a session, whose prompt is the end of its history."""
-        max_tokens = self._max_tokens(len(history), params, "the session", "session_id")
-        request = self._request(request_id, prompt, max_tokens, params, arrival)
-        return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]))
+        check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+        max_tokens = self._max_tokens(len(history), params.params, "the session", "session_id")
+        request = self._request(request_id, prompt, max_tokens, params, priority, arrival)
+        return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]), params.stops)
 
     def session_input(self, given: str | Sequence[int], *, first: bool) -> tuple[int, ...]:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
-        if isinstance(given, str):
-            check_unicode("input", given)
-            token_ids = tuple(self.tokenizer.encode(given, add_special_tokens=first))
-        elif isinstance(given, Sequence):
-            token_ids = tuple(cast("Sequence[int]", given))
-            self._check_ids("input", token_ids)
-        else:
-            kind = type(given).__name__
-            raise RequestError(f"input must be a text or a list of token ids, got {kind}", "input")
-        if not token_ids:
-            raise RequestError("input must not be empty", "input")
-        return token_ids
+        return self._token_ids("input", given, add_special_tokens=first)
+
+    def chat_prompt(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Token ids of a conversation, by the model's chat template and its own variables."""
+        text = self._encoder.render(messages, variables or {})
+        return self._encoder.encode("messages", text, add_special_tokens=False)
 
     def _request(
         self,
         request_id: str,
         prompt: tuple[int, ...],
         max_tokens: int,
-        params: SamplingParams,
+        prepared: PreparedParams,
+        priority: int,
         arrival: float,
     ) -> Request:
-        self._check_width(params)
-        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-            self._check_ids(field, getattr(params, field) or ())
+        params = prepared.params
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt,
@@ -124,51 +168,41 @@ class Intake:
             seed=self._random.getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
             eos_token_ids=self._eos_token_ids,
-            bad_word_ids=tuple(self._bad_word_ids(params.bad_words)),
+            bad_word_ids=prepared.bad_word_ids,
+            priority=priority,
         )
 
-    def chat_prompt(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
-    ) -> list[int]:
-        """Token ids of a conversation, by the model's chat template and its own variables."""
-        text = self.tokenizer.apply_chat_template(messages, variables or {})
-        check_unicode("messages", text)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+    def _token_ids(
+        self, field: str, given: object, *, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
+        """The tokens of a prompt or an input; at least one, and no more than can fit."""
+        self._check_length(field, given)
+        token_ids: tuple[int, ...] = ()
+        if given:
+            if isinstance(given, str):
+                given = self._encoder.encode(field, given, add_special_tokens=add_special_tokens)
+            token_ids = check_token_ids(field, given, highest=self.vocab_size - 1)
+        if not token_ids:
+            raise RequestError(f"{field} must not be empty", field)
+        return token_ids
 
-    def _tokens(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        if isinstance(prompt, Mapping):
-            known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
-            if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
-                raise RequestError(
-                    'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-                    f'hold "cache_salt" and "priority"; got the keys {sorted(prompt)}',
-                    "prompt",
-                )
-            prompt = cast(Prompt, prompt[known[0]])
-        if isinstance(prompt, str):
-            if not prompt:
-                raise RequestError("prompt must not be empty", "prompt")
-            check_unicode("prompt", prompt)
-            return prompt, tuple(self.tokenizer.encode(prompt))
-        if isinstance(prompt, Sequence):
-            return None, tuple(cast("Sequence[int]", prompt))
-        kind = type(prompt).__name__
-        raise RequestError(f"prompt must be a text or a list of token ids, got {kind}", "prompt")
+    def _check_length(self, field: str, given: object) -> None:
+        if isinstance(given, str):
+            self._encoder.check_characters(field, len(given))
+        elif isinstance(given, Sequence):
+            self._encoder.check_count(field, len(given))
+        else:
+            kind = type(given).__name__
+            raise RequestError(f"{field} must be a text or a list of token ids, got {kind}", field)
 
-    def _check_ids(self, field: str, token_ids: Iterable[object]) -> None:
-        for token_id in token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise RequestError(f"{field} must hold token ids, got {token_id!r}", field)
-            if not 0 <= token_id < self.vocab_size:
-                raise RequestError(
-                    f"{field} holds token id {token_id}, outside the vocabulary "
-                    f"(0 to {self.vocab_size - 1})",
-                    field,
-                )
-
-    def _check_width(self, params: SamplingParams) -> None:
-        if params.use_beam_search and params.width > self.vocab_size:
-            raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
+    def _check_prompt_logprobs(self, known: int, params: SamplingParams) -> None:
+        most = MAX_PROMPT_LOGPROBS // known
+        if params.prompt_logprobs is not None and params.prompt_logprobs > most:
+            raise RequestError(
+                f"prompt_logprobs must be from 0 to {most} for a prompt of {known} tokens, "
+                f"got {params.prompt_logprobs}",
+                "prompt_logprobs",
+            )
 
     def _max_tokens(
         self,
@@ -197,10 +231,33 @@ class Intake:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
         return room if params.max_tokens is None else params.max_tokens
 
-    def _bad_word_ids(self, words: Iterable[str]) -> set[tuple[int, ...]]:
-        # A word may stand at the beginning of a text or after a space.
-        return {
-            tuple(self.tokenizer.encode(text, add_special_tokens=False))
-            for word in words
-            for text in (word, " " + word.lstrip())
-        }
+    def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        for word in words:
+            for text in (word, " " + word.lstrip()):  # it may begin a text or follow a space
+                ids = tuple(self._encoder.encode("bad_words", text, add_special_tokens=False))
+                # The tokenizer may know tokens that the model does not, and so never writes.
+                if max(ids, default=0) < self.vocab_size:
+                    yield ids
+
+
+def _given(prompt: Prompt) -> str | Sequence[int]:
+    """What a prompt is made of, which a dict names."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+    if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
+        raise RequestError(
+            'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
+            f'hold "cache_salt", "priority" and "client"; got the keys {shown(list(prompt))}',
+            "prompt",
+        )
+    return cast("str | Sequence[int]", prompt[known[0]])
+
+
+def _check_client(client: object) -> None:
+    if not isinstance(client, str):
+        raise RequestError(f"client must be a text, got {shown(client)}", "client")
+    if len(client) > _LONGEST_CLIENT:
+        raise RequestError(
+            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quire.errors import QuireError
 from quire.metrics import RequestMetrics
 
 
@@ -64,3 +65,4 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None  # what went wrong, where finish_reason is error
     final: RequestOutput | None = None  # with the delta that ends the request
+    failure: QuireError | None = None  # what to tell the caller, where finish_reason is error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.engine.detokenizer import Detokenizer
 from quire.engine.intake import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
@@ -13,7 +14,9 @@ from quire.engine.outputs import (
     RequestOutput,
     TokenLogprobTable,
 )
+from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
+from quire.errors import QuireError
 from quire.metrics import RequestMetrics
 from quire.scheduling import FinishReason, MemoryStory, Progress, TokenLogprobs
 
@@ -30,7 +33,7 @@ class BranchProgress:
         self.last_time = request.arrival
         self._params = params
         self._detokenizer = Detokenizer(tokenizer, prepared.context, params.skip_special_tokens)
-        self._stop = StopStrings(tuple(params.stop), params.include_stop_str_in_output)
+        self._stop = StopStrings(prepared.stops, params.include_stop_str_in_output)
 
     def advance(self, token_id: int, reason: FinishReason | None) -> str:
         """Take one more token; the text it adds. Sets the output's finish and stop reasons."""
@@ -64,13 +67,15 @@ class RequestProgress:
         prepared: PreparedRequest,
         memory: MemoryStory,
         tokenizer: Tokenizer,
+        text_of: Callable[[int], str],
         block_bytes: int,
     ) -> None:
+        """text_of: a token by itself, special ones too."""
         self._block_bytes = block_bytes
         self.request = prepared.request
         self.prompt = prepared.prompt
         self._memory = memory
-        self._tokenizer = tokenizer
+        self._text_of = text_of
         params = prepared.request.params
         count = params.num_outputs if params.use_beam_search else params.width
         self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
@@ -78,12 +83,16 @@ class RequestProgress:
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
     def take_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
-        """Those of the prompt tokens from ``start`` on; a recomputed prompt brings them again."""
-        known = len(self._prompt_logprobs)
+        """Those of the prompt tokens from ``start`` on.
+
+        A prompt that is computed again brings them again, and the last ones hold: the first may
+        have been computed from a block that did not come back from the host.
+        """
         token_ids = self.request.prompt_token_ids
-        for position, entry in enumerate(logprobs, start):
-            if position >= known:
-                self._prompt_logprobs.append(self._table(token_ids[position], entry))
+        self._prompt_logprobs[start : start + len(logprobs)] = [
+            self._table(token_ids[position], entry)
+            for position, entry in enumerate(logprobs, start)
+        ]
 
     def advance(self, progress: Progress, now: float) -> Delta:
         branch = self.branches[progress.branch]
@@ -117,7 +126,7 @@ class RequestProgress:
     def done(self) -> bool:
         return all(branch.output.finish_reason is not None for branch in self.branches)
 
-    def fail(self, why: str, now: float) -> Delta:
+    def fail(self, error: QuireError, now: float) -> Delta:
         """End all outputs that have not ended yet, because of an error."""
         for branch in self.branches:
             if branch.output.finish_reason is None:
@@ -131,8 +140,9 @@ class RequestProgress:
             seconds=0.0,
             first=False,
             finish_reason=FinishReason.ERROR.value,
-            stop_reason=why,
+            stop_reason=str(error),
             final=self.final(now),
+            failure=error,
         )
 
     def final(self, now: float) -> RequestOutput:
@@ -184,5 +194,4 @@ class RequestProgress:
         return table
 
     def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
-        text = self._tokenizer.decode([token_id], skip_special_tokens=False)
-        return Logprob(logprob, rank, text)
+        return Logprob(logprob, rank, self._text_of(token_id))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.engine.intake import Intake, PreparedRequest
-from quire.errors import RequestError
-from quire.scheduling import SamplingParams, Scheduler, Session
+from quire.engine.intake import Intake, PreparedParams, PreparedRequest
+from quire.errors import RequestError, UnknownSessionError
+from quire.scheduling import Scheduler, Session
+
+_MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
 
 class SessionDesk:
     """Opens, feeds, cuts and closes the sessions of one engine, in its thread.
 
-    timeout: seconds after which an unused session may be closed to make room; None: never.
+    timeout: seconds after which a session that is not used is closed; 0: never. What asks for it
+        finds it closed from then on; its blocks come back when the next verb is called, or
+        ``close_expired``.
     why_not: what keeps sessions from being served at all.
 
     UnknownSessionError for a session that is not open; SessionBusyError while it has a turn.
@@ -24,77 +29,132 @@ class SessionDesk:
         scheduler: Scheduler,
         intake: Intake,
         clock: Callable[[], float],
-        timeout: float | None,
+        timeout: float,
         why_not: str | None,
     ) -> None:
         self._scheduler = scheduler
         self._intake = intake
         self._clock = clock
-        self._timeout = timeout
+        self.timeout = timeout
         self._why_not = why_not
-        self._last_used: dict[str, float] = {}
+        self._idle_since: dict[str, float] = {}  # inf: it has a turn
+        self._turns: dict[str, str] = {}  # request_id of a turn -> its session
+
+    # -- may be called from any thread ---------------------------------------------------------
 
     def get(self, session_id: str) -> Session:
-        """May be read from any thread."""
+        if not self._is_open(session_id):
+            raise self.unknown(session_id)
         return self._scheduler.sessions.get(session_id)
 
-    def open(self, session_id: str, cache_salt: str = "") -> None:
-        """RequestError if too many are open, none of them unused for so long as to be closed."""
-        if self._why_not is not None:
-            raise RequestError(self._why_not, "session_id")
-        if len(self._scheduler.sessions) >= self._scheduler.sessions.max_num_sessions:
-            self._close_expired()
-        self._scheduler.open_session(session_id, cache_salt)
-        self._last_used[session_id] = self._clock()
+    def unknown(self, session_id: str) -> UnknownSessionError:
+        """What is told of a session that is not open."""
+        expiry = f"; it may have expired: session_timeout is {self.timeout:g} seconds"
+        return UnknownSessionError(
+            f"session {session_id:.100} is not open{expiry if self.timeout else ''}", "session_id"
+        )
+
+    def all_of(self, client: str | None) -> list[Session]:
+        """A client's own, the one that has not been used for longest first."""
+        sessions = self._scheduler.sessions.all()
+        return [s for s in sessions if s.client == client and self._is_open(s.session_id)]
+
+    @property
+    def num_open(self) -> int:
+        return sum(map(self._is_open, list(self._idle_since)))
 
     def tokens(self, session_id: str, given: str | Sequence[int]) -> tuple[int, ...]:
-        """The tokens of an input. May be called from any thread."""
+        """The tokens of an input."""
         return self._intake.session_input(given, first=not self.get(session_id).history)
+
+    def _is_open(self, session_id: str) -> bool:
+        since = self._idle_since.get(session_id)
+        if since is None:
+            return False
+        return not self.timeout or self._clock() - since < self.timeout
+
+    # -- in the engine's thread ----------------------------------------------------------------
+
+    def open(self, session_id: str, cache_salt: str = "", client: str | None = None) -> None:
+        """RequestError if too many are open; ``client``: whose share it counts against, if any."""
+        if self._why_not is not None:
+            raise RequestError(self._why_not, "session_id")
+        self.close_expired()
+        self._scheduler.open_session(session_id, cache_salt, client)
+        self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
         """Input for the next turn, which will compute it."""
-        known, longest = len(self.get(session_id).history), self._intake.max_model_len
-        if longest is not None and known + len(token_ids) >= longest:
-            raise RequestError(
-                f"the session has {known} tokens, so that {len(token_ids)} more leave no room to "
-                f"generate: max_model_len is {longest}. hard_cut or recompute make room",
-                "input",
-            )
+        self._refuse_too_much(self._present(session_id), len(token_ids))
         self._scheduler.append(session_id, token_ids)
-        self._last_used[session_id] = self._clock()
+        self._used(session_id)
 
     def prepare_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self, request_id: str, session_id: str, params: PreparedParams, priority: int
     ) -> PreparedRequest:
-        session, now = self.get(session_id), self._clock()
+        session = self._present(session_id)
         prepared = self._intake.prepare_turn(
-            request_id, session.history, session.input_token_ids, params, now
+            request_id, session.history, session.input_token_ids, params, priority, self._clock()
         )
-        self._last_used[session_id] = now
-        return replace(prepared, request=replace(prepared.request, priority=priority))
+        salt, client = session.resting.request.cache_salt, session.client or ""
+        request = replace(prepared.request, cache_salt=salt, client=client)
+        return replace(prepared, request=request)
+
+    def begin_turn(self, session_id: str, request_id: str) -> None:
+        """A prepared turn stands in line: the session does not expire before it has ended."""
+        self._turns[request_id] = session_id
+        self._idle_since[session_id] = math.inf
+
+    def end_turn(self, request_id: str) -> None:
+        """A request has ended, which may be a turn."""
+        session_id = self._turns.pop(request_id, None)
+        if session_id is not None:
+            self._used(session_id)
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
+        self._present(session_id)
         self._scheduler.hard_cut(session_id)
-        self._last_used[session_id] = self._clock()
+        self._used(session_id)
 
     def recompute(self, session_id: str, last_n: int) -> None:
         """Let attention sinks and the last tokens be the history, computed afresh from 0."""
         if isinstance(last_n, bool) or not isinstance(last_n, int):
             raise RequestError(f"last_n must be an integer, got {last_n!r}", "last_n")
+        self._present(session_id)
         self._scheduler.recompute(session_id, last_n)
-        self._last_used[session_id] = self._clock()
+        self._used(session_id)
 
     def close(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""
+        self._present(session_id)
         self._scheduler.close_session(session_id)
-        del self._last_used[session_id]
+        del self._idle_since[session_id]
 
-    def _close_expired(self) -> None:
-        if self._timeout is None:
-            return
-        longest_ago = self._clock() - self._timeout
-        for session_id in self._scheduler.sessions.ids():
-            used = self._last_used[session_id]
-            if used <= longest_ago and self.get(session_id).turn is None:
-                self.close(session_id)
+    def close_expired(self) -> None:
+        """Free the blocks of all sessions that nobody has used for so long."""
+        for session_id in [one for one in self._idle_since if not self._is_open(one)]:
+            self._scheduler.close_session(session_id)
+            del self._idle_since[session_id]
+
+    def _present(self, session_id: str) -> Session:
+        self.close_expired()
+        return self.get(session_id)
+
+    def _used(self, session_id: str) -> None:
+        self._idle_since[session_id] = self._clock()
+
+    def _refuse_too_much(self, session: Session, more: int) -> None:
+        known, longest = len(session.history), self._intake.max_model_len
+        if longest is not None and known + more >= longest:
+            raise RequestError(
+                f"the session has {known} tokens, so that {more} more leave no room to "
+                f"generate: max_model_len is {longest}. hard_cut or recompute make room",
+                "input",
+            )
+        if session.num_input + more > _MOST_INPUT:
+            raise RequestError(
+                f"{session.num_input} tokens wait for the next turn, which may have at most "
+                f"{_MOST_INPUT}: generate before {more} more are appended",
+                "input",
+            )

@@ -15,6 +15,7 @@ class EngineStats:
     num_steps: int = 0
     num_tokens: int = 0  # computed, prompt and output
     busy_seconds: float = 0.0
+    num_failed_swaps: int = 0  # blocks that did not get to the host, or not back as they were
     slot_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(Usage._fields, 0.0)
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from types import TracebackType
 
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
+from quire.errors import UnknownSessionError
 from quire.scheduling import SamplingParams, SessionEvent
 
 
@@ -17,7 +19,8 @@ class StreamingSession:
     Between calls it keeps its KV blocks, unless others need them: then they are swapped out or
     computed again, which nobody can tell from its text. Without a window it is bounded by
     ``max_model_len``; with one it may go on for ever. All tokens since the last cut count,
-    those of a turn that was ended early, and the end-of-sequence token, included.
+    those of a turn that was ended early, and the end-of-sequence token, included. Not used for
+    ``session_timeout`` it is closed: UnknownSessionError from then on.
     """
 
     def __init__(
@@ -88,4 +91,5 @@ class StreamingSession:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        with suppress(UnknownSessionError):  # it has expired
+            self.close()

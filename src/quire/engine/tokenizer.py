@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 from jinja2 import TemplateError
-from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers.models import BPE, Unigram
 
+from quire.engine.longest_token import longest_token
 from quire.errors import ModelError, RequestError
+from quire.files import check_plain, one_line, read_object, read_text
 
 Message = Mapping[str, Any]
 
+_WORDS_KEPT = 2_000
+_MOST_OF_A_REASON = 200  # characters, of a template's own complaint
+_MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
+
 
 class Tokenizer(Protocol):
-    """What the engine asks of a tokenizer."""
+    """What the engine asks of a tokenizer. Any thread may call it."""
+
+    @property
+    def longest_token(self) -> int | None:
+        """Most characters of a text that one token can stand for; None: any number."""
+        ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
+    def count(self, text: str) -> int:
+        """Tokens of a text without special tokens around it."""
+        ...
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        """The messages as one prompt text; RequestError if the template refuses them."""
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        """The messages as one prompt text; RequestError if the template refuses them.
+
+        So it is if the text would have more than ``max_characters``.
+        """
         ...
 
 
@@ -34,17 +58,17 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
 
     ``tokenizer.json`` is read directly; a directory without one goes through transformers.
     """
-    config = _read_json(directory / "tokenizer_config.json")
+    settings = directory / "tokenizer_config.json"
+    config = read_object(settings) if settings.exists() else {}
     template = ChatTemplate.load(directory, config, chat_template)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
+    check_plain(path, _MOST_BYTES)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
-    backend.no_padding()
-    backend.no_truncation()
+        raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
     return JsonTokenizer(backend, template)
 
 
@@ -59,8 +83,8 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         try:
             self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ModelError(f"the chat template does not compile: {error}") from error
+        except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
+            raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
 
     @classmethod
@@ -70,47 +94,93 @@ class ChatTemplate:
         source: Any = override
         file = directory / "chat_template.jinja"
         if source is None and file.exists():
-            source = file.read_text(encoding="utf-8")
+            source = _read_template(file)
         if source is None:
             source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            named = (entry for entry in source if isinstance(entry, dict))
+            source = {entry.get("name"): entry.get("template") for entry in named}.get("default")
         if source is None:
             return None
+        if not isinstance(source, str):
+            raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        tokens = {name: _content(config[name]) for name in names if config.get(name)}
-        return cls(source, tokens)
+        return cls(source, {name: _content(config[name]) for name in names if config.get(name)})
 
-    def render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+    def render(
+        self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
+    ) -> str:
         """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
         given = {"messages": messages, "add_generation_prompt": True}
+        pieces, length = [], 0
         try:
-            return self._template.render({**self._special_tokens, **variables, **given})
-        except (TemplateError, SecurityError, TypeError, KeyError, ValueError) as error:
+            for piece in self._template.generate({**self._special_tokens, **variables, **given}):
+                pieces.append(piece)
+                length += len(piece)
+                if length > max_characters:
+                    break  # it need not end
+        except Exception as error:  # whatever its operations on these values raise
+            why = str(error)[:_MOST_OF_A_REASON]
             raise RequestError(
-                f"the model's chat template refuses these messages: {error}", "messages"
+                f"the model's chat template refuses these messages: {why}", "messages"
             ) from error
+        if length > max_characters:
+            raise RequestError(
+                f"messages must come to at most {max_characters} characters in the model's chat "
+                "template, and come to more",
+                "messages",
+            )
+        return "".join(pieces)
 
 
 class JsonTokenizer:
     """A ``tokenizer.json``."""
 
     def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        _bound_cache(backend)
         self._backend = backend
         self._template = template
+        self.longest_token = longest_token(backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Unlike encode, encode_batch_fast lets other threads run.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
+
+    def count(self, text: str) -> int:
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        return len(encoding)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        return _render(self._template, messages, variables)
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        return _render(self._template, messages, variables, max_characters)
 
 
-class TransformersTokenizer:
-    """Any tokenizer that only transformers can load."""
+class ConvertedTokenizer(JsonTokenizer):
+    """One that transformers has made of other files, and whose texts it tidies."""
+
+    def __init__(self, owner: Any, template: ChatTemplate | None) -> None:
+        super().__init__(owner.backend_tokenizer, template)
+        self._backend.encode_special_tokens = owner.split_special_tokens
+        self._owner = owner
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+
+class PythonTokenizer:
+    """Any other that transformers can load, written in Python."""
+
+    longest_token = None
 
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
@@ -119,15 +189,32 @@ class TransformersTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
 
+    def count(self, text: str) -> int:
+        return len(self.encode(text, add_special_tokens=False))
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
-    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        return _render(self._template, messages, variables)
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        return _render(self._template, messages, variables, max_characters)
+
+
+def _bound_cache(backend: tokenizers.Tokenizer) -> None:
+    """Keep fewer words than the library's 10,000: hostile ones take 8 KB each, for ever."""
+    if isinstance(backend.model, (BPE, Unigram)):  # the others keep none
+        backend.model._resize_cache(_WORDS_KEPT)
 
 
 def _render(
-    template: ChatTemplate | None, messages: Sequence[Message], variables: Mapping[str, Any]
+    template: ChatTemplate | None,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    max_characters: float,
 ) -> str:
     if template is None:
         raise RequestError(
@@ -136,32 +223,32 @@ def _render(
         )
     if not messages:
         raise RequestError("messages must hold at least one message", "messages")
-    return template.render(messages, variables)
+    return template.render(messages, variables, max_characters)
 
 
 def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        return TransformersTokenizer(AutoTokenizer.from_pretrained(directory), template)
+        loaded = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        raise ModelError(f"{directory} holds no tokenizer that can be read: {error}") from error
+        reason = one_line(error)
+        raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+    kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
+    return kind(loaded, template)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
+def _read_template(file: Path) -> str:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} must hold a JSON object")
-    return content
+        return read_text(file)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {one_line(error)}") from error
 
 
 def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+    return str(token.get("content", "") if isinstance(token, dict) else token)
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

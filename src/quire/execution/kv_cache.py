@@ -35,7 +35,8 @@ def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
 class KVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each lane.
 
-    A lane's host blocks are in a file in the directory ``swap_path``.
+    A lane's host blocks are in a file in the directory ``swap_path``; a block that comes back
+    from there different is a move that failed.
     """
 
     def __init__(
@@ -66,29 +67,34 @@ class KVCache:
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""
-        failed: list[BlockMove] = []
+        failed: list[tuple[BlockMove, OSError]] = []
         for (kind, lane), run in groupby(moves, key=lambda move: (move.kind, move.lane)):
             if kind is MoveKind.COPY:
                 pairs = [(move.source, move.target) for move in run]
                 for layer in self._lanes[lane]:
                     self._kernels.copy_blocks(layer, layer, pairs)
-            else:
-                failed += [move for move in run if not self._swap(move)]
-        return failed
+                continue
+            for move in run:
+                try:
+                    self._swap(move)
+                except OSError as error:
+                    failed.append((move, error))
+        if failed:
+            logger.warning(
+                "%d of a step's blocks could not be swapped and will be computed again: %s",
+                len(failed),
+                failed[0][1],
+            )
+        return [move for move, _ in failed]
 
-    def _swap(self, move: BlockMove) -> bool:
+    def _swap(self, move: BlockMove) -> None:
         if not self.swap_files:
             raise ValueError(f"this cache has no host blocks, so it cannot {move.kind.value}")
         swap_file = self.swap_files[move.lane]
-        try:
-            if move.kind is MoveKind.SWAP_OUT:
-                swap_file.write(move.target, move.source)
-            else:
-                swap_file.read(move.source, move.target)
-        except OSError as error:
-            logger.warning("a block could not be swapped, it will be computed again: %s", error)
-            return False
-        return True
+        if move.kind is MoveKind.SWAP_OUT:
+            swap_file.write(move.target, move.source)
+        else:
+            swap_file.read(move.source, move.target)
 
 
 def _layer(

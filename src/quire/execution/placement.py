@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from quire.errors import ModelError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
 from quire.execution.kv_cache import KVCache
@@ -70,7 +71,13 @@ class OnCPU:
         return nullcontext()
 
     def admit(self, weight_bytes: int) -> None:
-        """See ``Placement.admit``. Weights stay in their file until they are read."""
+        """See ``Placement.admit``."""
+        free = free_memory()
+        if weight_bytes > free:
+            raise ModelError(
+                f"loading the model takes {weight_bytes:,} bytes of memory, but only {free:,} are "
+                "free: choose a smaller model, --dtype bfloat16 if it is float32, or --quantization"
+            )
 
     def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
         """See ``Placement.room``."""

@@ -1,4 +1,9 @@
-"""Host blocks in a file: where a CPU engine swaps to, since RAM to RAM would gain nothing."""
+"""Host blocks in a file: where a CPU engine swaps to, since RAM to RAM would gain nothing.
+
+A disk may lie: a write that never took place, a block of another place or of an earlier time, a
+bit that has turned. So each block's checksum is kept in memory from when it is written, and what is
+read must have it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import xxhash
 from torch import Tensor
 
 from quire.errors import ConfigError
@@ -43,17 +49,31 @@ class SwapFile:
             raise ConfigError(
                 f"swap_path: {place} cannot hold swap space of {size:,} bytes: {error.strerror}"
             ) from error
+        self._checksums = [0] * num_blocks  # of what was to be written last
 
     def write(self, block: int, device_block: int) -> None:
         """Copy a device block out. OSError if the disk fails."""
-        self._transfer(os.pwritev, block, device_block)
+        buffers = self._buffers(device_block)
+        self._checksums[block] = _checksum(buffers)
+        self._transfer(os.pwritev, block, buffers)
 
     def read(self, block: int, device_block: int) -> None:
-        """Copy a host block back. OSError if the disk fails."""
-        self._transfer(os.preadv, block, device_block)
+        """Copy a host block back. OSError if the disk fails, or gives what was not written.
 
-    def _transfer(self, call: Transfer, block: int, device_block: int) -> None:
-        buffers = [tile.view(torch.uint8).numpy().data for tile in self._tiles(device_block)]
+        The device block holds zeros then: whoever relied on it is computed once more in this step,
+        to no avail, and must not meet numbers that are none.
+        """
+        buffers = self._buffers(device_block)
+        try:
+            self._transfer(os.preadv, block, buffers)
+            if _checksum(buffers) != self._checksums[block]:
+                raise OSError(f"host block {block} is not what was written to the swap file")
+        except OSError:
+            for tile in self._tiles(device_block):
+                tile.zero_()
+            raise
+
+    def _transfer(self, call: Transfer, block: int, buffers: list[memoryview]) -> None:
         offset = block * self.block_bytes
         for start in range(0, len(buffers), _MOST_BUFFERS):
             part = buffers[start : start + _MOST_BUFFERS]
@@ -63,6 +83,17 @@ class SwapFile:
                 raise OSError(f"the swap file moved {done} of {wanted} bytes")
             offset += wanted
 
+    def _buffers(self, device_block: int) -> list[memoryview]:
+        return [tile.view(torch.uint8).numpy().data for tile in self._tiles(device_block)]
+
     def _tiles(self, device_block: int) -> list[Tensor]:
         """A block's keys and values in every layer, flat."""
         return [part[device_block].view(-1) for layer in self._layers for part in layer.parts]
+
+
+def _checksum(buffers: list[memoryview]) -> int:
+    """XXH3, which costs a fraction of copying what it sums up."""
+    digest = xxhash.xxh3_64()
+    for buffer in buffers:
+        digest.update(buffer)
+    return digest.intdigest()

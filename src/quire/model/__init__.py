@@ -1,7 +1,7 @@
 """Decoders over paged keys and values: ``load_model`` is the way in."""
 
 from quire.model.base import Model, Streaming
-from quire.model.config import sampling_defaults
+from quire.model.config import read_config, sampling_defaults
 from quire.model.loader import load_model, resolve_model
 
-__all__ = ["Model", "Streaming", "load_model", "resolve_model", "sampling_defaults"]
+__all__ = ["Model", "Streaming", "load_model", "read_config", "resolve_model", "sampling_defaults"]

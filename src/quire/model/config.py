@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, TypeVar
 
 import torch
 
 from quire.errors import ModelError
+from quire.files import read_object
 
 _T = TypeVar("_T")
+
+_LONGEST_NAME = 100  # of a class
+_MOST = 2**31 - 1  # of anything that is counted; no tensor has more rows, no text more tokens
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
@@ -44,17 +49,21 @@ class Fields:
             if default is None:
                 raise ModelError(f"{self.source}: {name} is missing")
             return default
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= _MOST:
             value = float(value)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            raise ModelError(f"{self.source}: {name} must be {kind.__name__}, but is {value!r}")
+            raise self.wrong(name, kind.__name__)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.wrong(name, "finite")
         return value
 
     def positive(self, name: str, default: int | None = None) -> int:
         """A whole number above zero."""
         value = self.get(name, int, default)
         if value < 1:
-            raise ModelError(f"{self.source}: {name} must be at least 1, but is {value}")
+            raise self.wrong(name, "at least 1", value)
+        if value > _MOST:
+            raise self.wrong(name, f"at most {_MOST:,}")
         return value
 
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
@@ -62,8 +71,13 @@ class Fields:
         value = self.get(name, str, default)
         if value not in allowed:
             names = ", ".join(sorted(allowed))
-            raise ModelError(f"{self.source}: {name} is {value!r}; supported: {names}")
+            raise ModelError(f"{self.source}: {name} is {short(value)}; supported: {names}")
         return value
+
+    def wrong(self, name: str, wanted: str, value: object = None) -> ModelError:
+        """The error for a field that is not as it must be, or a ``value`` in its place."""
+        found = self.values.get(name) if value is None else value
+        return ModelError(f"{self.source}: {name} must be {wanted}, but is {short(found)}")
 
     def section(self, name: str) -> Fields:
         """A nested object; empty where it is absent or null."""
@@ -89,17 +103,19 @@ def read_config(directory: Path) -> ModelConfig:
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory")
-    fields = _read_json(directory / "config.json")
+    fields = _read(directory / "config.json")
     architectures = fields.get("architectures", list, [])
     if not architectures:
         raise ModelError(f"{fields.source}: architectures is missing, so the model is unknown")
-    architecture = str(architectures[0])
+    architecture = architectures[0]
+    if not isinstance(architecture, str) or len(architecture) > _LONGEST_NAME:
+        raise fields.wrong("architectures", "a list of names")
     if fields.get("is_encoder_decoder", bool, False):
         raise ModelError(f"{architecture} is an encoder-decoder model; only decoders are served")
 
     generation = Fields({}, "")
     if (directory / "generation_config.json").exists():
-        generation = _read_json(directory / "generation_config.json")
+        generation = _read(directory / "generation_config.json")
     return ModelConfig(
         architecture=architecture,
         dtype=_stored_dtype(fields),
@@ -117,7 +133,7 @@ def sampling_defaults(directory: Path) -> dict[str, float | int]:
     path = directory / "generation_config.json"
     if not path.exists():
         return {}
-    fields = _read_json(path)
+    fields = _read(path)
     found: dict[str, float | int] = {}
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
         if name in fields:
@@ -127,16 +143,8 @@ def sampling_defaults(directory: Path) -> dict[str, float | int]:
     return found
 
 
-def _read_json(path: Path) -> Fields:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    return Fields(values, str(path))
+def _read(path: Path) -> Fields:
+    return Fields(read_object(path), str(path))
 
 
 def _stored_dtype(fields: Fields) -> torch.dtype | None:
@@ -150,5 +158,5 @@ def _eos_ids(fields: Fields) -> list[int]:
     value = fields.values.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token) is int for token in ids):
-        raise ModelError(f"{fields.source}: eos_token_id must be int or a list, but is {value!r}")
+        raise fields.wrong("eos_token_id", "int or a list")
     return ids

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from quire.errors import ConfigError, ModelError
+from quire.files import check_plain
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import llama, opt
@@ -37,12 +38,15 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
 
     Raises:
         ModelError: it is neither a directory nor a repository that can be downloaded or that an
-            earlier download left in the cache.
+            earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
     if path.is_dir():
         if revision is not None:
             raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
+        for pattern in _FILES:
+            for file in path.glob(pattern):
+                check_plain(file)
         return path
     name = str(name_or_dir)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -123,15 +127,17 @@ def load_model(
             )
         from quire.model.transformers_model import TransformersModel
 
+        weights = Weights(directory, wanted)
+        _check_layers(config, weights)
         # Its checks run here, in the architecture's own code.
-        other = TransformersModel.load(config, directory, wanted, max_model_len)
-        admit(other.weight_bytes)
+        other = TransformersModel.load(config, weights, wanted, max_model_len, admit)
         return other.to(device)
     if device.type != "cpu" and (_is_rounded(config) or quantization is not None):
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products() if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
-    admit(weights.total_bytes)
+    _check_layers(config, weights)
+    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
     if streaming is not None:
         model: Model = llama.LlamaModel(config, weights, linears, max_model_len, streaming)
@@ -139,6 +145,28 @@ def load_model(
         model = build(config, weights, linears, max_model_len)
     weights.finish()
     return model
+
+
+def _check_layers(config: ModelConfig, weights: Weights) -> None:
+    """ModelError for more layers than the checkpoint has tensors, before anything is made of them.
+
+    What else a config says of sizes is compared with the shapes of tensors as they are read.
+    """
+    for name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
+        if name in config.fields and config.fields.positive(name) > weights.num_tensors:
+            raise ModelError(
+                f"{config.fields.source}: {name} is {config.fields.positive(name):,}, but the "
+                f"checkpoint has only {weights.num_tensors:,} tensors"
+            )
+
+
+def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+    """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    if weights.device.type != "cpu":
+        return weights.total_bytes
+    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
+    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
+    return int(kept) + weights.largest_bytes
 
 
 def _is_rounded(config: ModelConfig) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from reprlib import repr as short
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from quire.kernels.ops import AttentionBatch, Rotation
 from quire.model.config import Fields
 
 _CPU = torch.device("cpu")
+_WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
+_LONGEST = 2**31 - 1  # tokens of a sequence
+_LARGEST_DIVISOR = 1e30
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
 _Frequencies = Tensor | Callable[[Tensor], Tensor]
@@ -88,10 +92,15 @@ class RopeConfig:
         share = rope.get(
             "partial_rotary_factor", float, fields.get("partial_rotary_factor", float, 1.0)
         )
+        if not 0 < share <= 1:
+            raise ModelError(f"{rope.source}: partial_rotary_factor must be above 0 and at most 1")
         original = rope.positive("original_max_position_embeddings", positions)
+        theta = rope.get("rope_theta", float, fields.get("rope_theta", float, 10_000.0))
+        if theta <= 0:
+            raise ModelError(f"{rope.source}: rope_theta must be above 0, but is {theta}")
         return cls(
             kind=kind,
-            theta=rope.get("rope_theta", float, fields.get("rope_theta", float, 10_000.0)),
+            theta=theta,
             rotated=int(head_dim * share),
             max_position_embeddings=positions,
             # Phi-3 keeps it beside the parameters, where it takes precedence.
@@ -104,9 +113,10 @@ class RopeConfig:
         """The longest sequence the embedding can stretch to, in tokens."""
         factor = self.fields.get("factor", float, 1.0)
         if self.kind in ("linear", "dynamic"):
-            return int(self.max_position_embeddings * factor)
+            return int(min(self.max_position_embeddings * factor, _LONGEST))
         if self.kind == "yarn":
-            return max(self.max_position_embeddings, int(self.original_positions * factor))
+            stretched = int(min(self.original_positions * factor, _LONGEST))
+            return max(self.max_position_embeddings, stretched)
         return self.max_position_embeddings
 
     def build(self, device: torch.device = _CPU) -> Rope:
@@ -118,11 +128,14 @@ class RopeConfig:
         if self.kind not in _BUILDERS:
             names = ", ".join(sorted(_BUILDERS))
             raise ModelError(
-                f"{self.fields.source}: rope_type is {self.kind!r}; supported: {names}"
+                f"{self.fields.source}: rope_type is {short(self.kind)}; supported: {names}"
             )
-        if self.rotated < 2 or self.rotated % 2:
+        if not 2 <= self.rotated <= _WIDEST or self.rotated % 2:
             raise ModelError(f"{self.fields.source}: {self.rotated} dimensions cannot be rotated")
-        return _BUILDERS[self.kind](self, device)
+        try:
+            return _BUILDERS[self.kind](self, device)
+        except (ArithmeticError, ValueError) as error:  # of parameters out of their range
+            raise ModelError(f"{self.fields.source}: no rotation can be made: {error}") from error
 
 
 def _exponents(rotated: int) -> Tensor:
@@ -229,9 +242,15 @@ def _longrope(config: RopeConfig, device: torch.device) -> Rope:
 
 def _divisors(fields: Fields, name: str, count: int) -> Tensor:
     divisors = fields.get(name, list)
-    if len(divisors) != count or not all(isinstance(x, (int, float)) for x in divisors):
-        raise ModelError(f"{fields.source}: {name} must be {count} numbers, but is {divisors!r}")
+    if len(divisors) != count or not all(_is_divisor(x) for x in divisors):
+        raise ModelError(
+            f"{fields.source}: {name} must be {count} numbers, but is {short(divisors)}"
+        )
     return torch.tensor(divisors, dtype=torch.float32)
+
+
+def _is_divisor(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 < value < _LARGEST_DIVISOR
 
 
 _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {

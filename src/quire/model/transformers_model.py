@@ -10,24 +10,28 @@ tokens must come out of paged attention as they do out of the architecture's own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quire.errors import ModelError
+from quire.files import one_line
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
 from quire.model.selfcheck import check_against, sample_texts
+from quire.model.transformers_loading import load_causal_lm
 from quire.model.transformers_probe import Probe, probe_attention, probe_mask
+from quire.model.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
 _PAGED = "quire"
 _PROBE = "quire_probe"
+
+_LONGEST = 2**24  # tokens; windows are probed over as many
 
 
 class TransformersModel:
@@ -51,7 +55,10 @@ class TransformersModel:
         probe = Probe(config.architecture, self.max_positions)
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         with torch.inference_mode():
-            own = causal_lm(texts, use_cache=False).logits.float()
+            try:
+                own = causal_lm(texts, use_cache=False).logits.float()
+            except Exception as error:  # the architecture's code may raise anything
+                raise probe.refuse(f"it cannot compute: {one_line(error)}") from error
             self.vocab_size = own.shape[2]
             self._decoder = causal_lm.base_model
             if self._decoder is causal_lm:
@@ -65,23 +72,27 @@ class TransformersModel:
             try:
                 check_against(self, texts, own)
             except Exception as error:  # the architecture's code may raise anything
-                raise probe.refuse(str(error)) from error
+                raise probe.refuse(one_line(error)) from error
 
     @classmethod
     def load(
         cls,
         config: ModelConfig,
-        directory: Path,
+        weights: Weights,
         dtype: torch.dtype | None,
         max_model_len: int | None,
+        admit: Callable[[int], None],
     ) -> TransformersModel:
-        """Load the checkpoint in ``directory``; ``dtype`` None is the dtype of its tensors.
+        """Load the checkpoint of ``weights``; ``dtype`` None is the dtype of its tensors.
+
+        admit: told the bytes that will be taken, to refuse them.
 
         Raises:
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
                 over, or the architecture needs more than paged attention gives it.
         """
-        return cls(config, _load_causal_lm(config, directory, dtype), max_model_len)
+        _register()
+        return cls(config, load_causal_lm(config, weights, dtype, admit), max_model_len)
 
     def to(self, device: torch.device) -> TransformersModel:
         """The same model, its weights moved to ``device``."""
@@ -175,7 +186,7 @@ def _run_probe(causal_lm: Any, text: Tensor, probe: Probe) -> type:
     except ModelError:
         raise
     except Exception as error:  # the architecture's code may raise anything
-        raise probe.refuse(f"other attention does not fit in: {error}") from error
+        raise probe.refuse(f"other attention does not fit in: {one_line(error)}") from error
     if not probe.specs:
         raise probe.refuse("its attention does not go through transformers' attention interface")
     causal_lm.set_attn_implementation(_PAGED)
@@ -195,34 +206,12 @@ def _position_limit(config: ModelConfig, causal_lm: Any) -> int:
     for part in (rope, *rope.values()):
         if isinstance(part, dict) and part.get("rope_type") == "longrope":
             limit = min(limit, int(part["original_max_position_embeddings"]))
-    return limit
+    return min(limit, _LONGEST)
 
 
-def _load_causal_lm(config: ModelConfig, directory: Path, dtype: torch.dtype | None) -> Any:
-    from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
 
-    if config.architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-        raise ModelError(
-            f"{config.architecture} is not a decoder that transformers has for language modelling"
-        )
     AttentionInterface.register(_PAGED, _paged_attention)
     AttentionInterface.register(_PROBE, probe_attention)
     AttentionMaskInterface.register(_PROBE, probe_mask)  # without one, as _PAGED, no mask is made
-    try:
-        auto: Any = AutoModelForCausalLM
-        causal_lm, report = auto.from_pretrained(
-            directory,
-            dtype=dtype or "auto",
-            attn_implementation="eager",
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except Exception as error:  # whatever an architecture's code raises, it cannot be used
-        raise ModelError(f"{directory}: transformers cannot load it: {error}") from error
-    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if report[fault]:
-            names = ", ".join(sorted(map(str, report[fault]))[:5])
-            raise ModelError(f"{directory}: {fault.replace('_keys', ' tensors')}: {names}")
-    return causal_lm.eval().requires_grad_(False)

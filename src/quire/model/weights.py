@@ -6,9 +6,9 @@ the operating system pages it in and can drop it again. Others are converted one
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
+from pathlib import Path, PurePath
+from reprlib import repr as short
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.errors import ModelError
+from quire.files import check_plain, one_line, read_object
 
 INDEX = "model.safetensors.index.json"
 
@@ -24,8 +25,12 @@ _COMPUTED = ("rotary_emb.inv_freq",)
 
 _CPU = torch.device("cpu")
 
+# What weights may be kept in, by safetensors' names.
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_CODE_BYTES = {"I32": 4}  # of what is no weight but eight, say, rounded ones
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
+_MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
 
 
 class Weights:
@@ -95,7 +100,7 @@ class Weights:
         try:
             tensor: Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
-            raise ModelError(f"{path}: {name} cannot be read: {error}") from error
+            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
@@ -108,12 +113,37 @@ class Weights:
         return tensor
 
     @property
+    def num_elements(self) -> int:
+        """Of all tensors together."""
+        return sum(map(self._elements, self._files))
+
+    @property
+    def num_tensors(self) -> int:
+        """Of all files together."""
+        return len(self._files)
+
+    @property
     def total_bytes(self) -> int:
-        """Of all tensors, in the wanted dtype, before any is read."""
-        elements = 0
-        for name, path in self._files.items():
-            elements += math.prod(self._open[path].get_slice(name).get_shape())
-        return elements * self.dtype.itemsize
+        """What all tensors take where they are taken to, before any is read.
+
+        Those that stay views of their files take nothing: the system pages them in and out.
+        """
+        return sum(self._bytes(name) for name in self._files)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Of the tensor that takes most."""
+        return max(map(self._bytes, self._files), default=0)
+
+    def _bytes(self, name: str) -> int:
+        stored = self._stored(name)
+        if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
+            return 0
+        size = _CODE_BYTES.get(stored, self.dtype.itemsize)
+        return size * self._elements(name)
+
+    def _elements(self, name: str) -> int:
+        return math.prod(self._open[self._files[name]].get_slice(name).get_shape())
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.
@@ -130,21 +160,21 @@ class Weights:
             )
 
     def _first_dtype(self) -> torch.dtype:
-        for name, path in self._files.items():
-            dtype: torch.dtype = self._open[path].get_tensor(name).dtype
-            if dtype.is_floating_point:
+        for name in self._files:
+            dtype = _DTYPES.get(self._stored(name))
+            if dtype is not None:
                 return dtype
         return torch.float32
+
+    def _stored(self, name: str) -> str:
+        """The dtype of a tensor, as its file calls it."""
+        return str(self._open[self._files[name]].get_slice(name).get_dtype())
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
     index = directory / INDEX
     if index.exists():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ModelError(f"{index} is not a safetensors index: {error!r}") from error
-        files = [directory / str(name) for name in sorted(names)]
+        files = [directory / name for name in _indexed(index)]
     else:
         files = [directory / "model.safetensors"]
         if not files[0].exists():
@@ -152,6 +182,23 @@ def _checkpoint_files(directory: Path) -> list[Path]:
     missing = ", ".join(path.name for path in files if not path.exists())
     if missing:
         raise ModelError(f"{directory}: {INDEX} names files that are not there: {missing}")
+    return files
+
+
+def _indexed(index: Path) -> list[str]:
+    """The files that an index names, all of them below its directory.
+
+    They may be links to anywhere, as in Hugging Face's cache: those are of whoever made the
+    directory, while the index may come from anybody.
+    """
+    names = read_object(index, _MOST_INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ModelError(f"{index} is not a safetensors index: weight_map must name files")
+    files = sorted(set(names.values()))
+    for name in files:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts or path.suffix != ".safetensors":
+            raise ModelError(f"{index} names {short(name)}, no .safetensors file beside it")
     return files
 
 
@@ -166,7 +213,8 @@ def _no_weights(directory: Path) -> str:
 
 
 def _open(path: Path) -> Any:
+    check_plain(path)
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
+        raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error

@@ -7,6 +7,10 @@ from itertools import takewhile
 
 from quire.scheduling.sequence import Sequence, SequenceGroup
 
+SCORED_AT_ONCE = 128
+"""Tokens of a prompt whose log-probabilities are asked for that one step computes: to tell up to a
+hundred likeliest tokens of each takes longer than the step, and everybody waits for it."""
+
 
 def shared_length(a: Seq[int], b: Seq[int]) -> int:
     """How many tokens two sequences have in common from the start."""
@@ -49,6 +53,8 @@ def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
     if len(branches) == 1:  # most groups
         branch = branches[0]
         pending = len(branch.token_ids) - branch.num_computed
+        if pending > SCORED_AT_ONCE and group.request.params.prompt_logprobs is not None:
+            pending = SCORED_AT_ONCE
         return {branch.seq_id: pending if pending < budget else budget}
     if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):

@@ -13,6 +13,7 @@ class Verdict(Enum):
     RECOMPUTE = "recompute"  # preempted: its blocks are freed, and computed again later
     RESUME = "resume"  # back from the host
     REFUSE = "refuse"  # it could never run to its end
+    EXPIRE = "expire"  # it waited too long to be let in
 
     @property
     def preempts(self) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from itertools import count
 
 from quire.memory import BlockMove, KVAllocator
 from quire.scheduling.beam_search import BeamSearch, Choice
 from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
-from quire.scheduling.sequence import Sequence, SequenceGroup
+from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.session import Session
-from quire.scheduling.step import Progress, Sample
+from quire.scheduling.step import Progress, Sample, Step
 
 Candidates = dict[int, list[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""
@@ -80,6 +81,14 @@ class LiveGroups:
         """Copies that forks since the last call ask for: none where blocks are shared."""
         moves, self._fork_moves = self._fork_moves, []
         return moves
+
+    def served(self, step: Step) -> Iterator[tuple[Request, int]]:
+        """Tokens that a step has computed beside prompts: one for each that it samples."""
+        for chunk in step.chunks:
+            tokens = chunk.num_samples or min(chunk.num_candidates, 1)
+            known = self.branch(chunk.seq_id) if tokens else None
+            if known is not None and known[0].status is Status.RUNNING:
+                yield chunk.request, tokens
 
     def sample(
         self,

@@ -51,6 +51,7 @@ class Spoiled(NamedTuple):
 class SessionOpened(NamedTuple):
     session_id: str
     cache_salt: str
+    client: str | None
 
 
 class Appended(NamedTuple):

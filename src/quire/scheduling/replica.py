@@ -54,8 +54,8 @@ class Replica:
                 scheduler.finish(seq_id)
             case Spoiled(moves):
                 scheduler.spoil(moves)
-            case SessionOpened(session_id, cache_salt):
-                scheduler.open_session(session_id, cache_salt)
+            case SessionOpened(session_id, cache_salt, client):
+                scheduler.open_session(session_id, cache_salt, client)
             case Appended(session_id, token_ids):
                 scheduler.append(session_id, token_ids)
             case TurnAdded(session_id, request):

@@ -22,7 +22,8 @@ class Request:
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
-    priority: int = 0  # under the priority policy: the lower, the sooner
+    priority: int = 0  # under the priority and fair policies: the lower, the sooner
+    client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which

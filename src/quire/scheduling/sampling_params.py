@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
+from quire.scheduling.checks import (
+    MAX_INTEGER,
+    check_integer,
+    check_number,
+    check_strings,
+    check_token_ids,
+)
 
 
 @dataclass(frozen=True)
@@ -77,26 +83,29 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        _check_integer("n", self.n, 1, MAX_N)
-        _check_number("temperature", self.temperature, 0.0, math.inf)
-        _check_number("top_p", self.top_p, 0.0, 1.0)
+        check_integer("n", self.n, 1, MAX_N)
+        for name in ("best_of", "beam_width", "num_return_sequences"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1, MAX_N)
+        check_number("temperature", self.temperature, 0.0)
+        check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise RequestError("top_p must be in (0, 1], got 0", "top_p")
-        _check_integer("top_k", self.top_k, -1, None)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
+        check_integer("top_k", self.top_k, -1)
+        check_number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            _check_integer("seed", self.seed, -(2**63), 2**64 - 1)
+            check_integer("seed", self.seed, -(2**63), 2**64 - 1)
         if self.max_tokens is not None:
-            _check_integer("max_tokens", self.max_tokens, 1, None)
-        _check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.0, math.inf)
+            check_integer("max_tokens", self.max_tokens, 1)
+        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens or MAX_INTEGER)
+        check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_number("repetition_penalty", self.repetition_penalty, 0.0)
         if self.repetition_penalty == 0.0:
             raise RequestError("repetition_penalty must be above 0, got 0", "repetition_penalty")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 0, MAX_LOGPROBS)
+                check_integer(name, getattr(self, name), 0, MAX_LOGPROBS)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false", name)
@@ -113,35 +122,41 @@ class SamplingParams:
 
     def _check_collections(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        object.__setattr__(self, "stop", _strings("stop", stop))
-        object.__setattr__(self, "bad_words", _strings("bad_words", self.bad_words))
-        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        self._put("stop", check_strings("stop", stop, MAX_STOP, MAX_STOP_LENGTH))
+        words = check_strings("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
+        self._put("bad_words", words)
+        ends = check_token_ids("stop_token_ids", self.stop_token_ids, most=MAX_STOP_TOKEN_IDS)
+        self._put("stop_token_ids", ends)
         if self.stop and not self.detokenize:
             raise RequestError("stop strings need detokenize=True", "stop")
         if self.allowed_token_ids is not None:
-            allowed = _ids("allowed_token_ids", self.allowed_token_ids)
+            most = MAX_EDITED_LOGITS // self.width
+            allowed = check_token_ids("allowed_token_ids", self.allowed_token_ids, most=most)
             if not allowed:
                 raise RequestError("allowed_token_ids must name a token", "allowed_token_ids")
-            object.__setattr__(self, "allowed_token_ids", allowed)
+            self._put("allowed_token_ids", allowed)
         if self.logit_bias is not None:
-            ids = _ids("logit_bias", tuple(self.logit_bias))
-            for value in self.logit_bias.values():
-                _check_number("logit_bias", value, -100.0, 100.0)
-            biases = dict(zip(ids, map(float, self.logit_bias.values()), strict=True))
-            object.__setattr__(self, "logit_bias", biases)
+            self._put("logit_bias", _biases(self.logit_bias))
+
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     def _check_branches(self) -> None:
-        for name in ("best_of", "beam_width", "num_return_sequences"):
-            if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 1, MAX_N)
         if self.best_of is not None and self.best_of < self.n:
             raise RequestError(
                 f"best_of must be at least n, {self.n}; got {self.best_of}", "best_of"
             )
-        _check_number("length_penalty", self.length_penalty, -10.0, 10.0)
+        most = MAX_LOGPROBS_AT_ONCE // self.width
+        if self.logprobs is not None and self.logprobs > most:
+            raise RequestError(
+                f"logprobs must be from 0 to {most} with {self.width} outputs at once, "
+                f"got {self.logprobs}",
+                "logprobs",
+            )
+        check_number("length_penalty", self.length_penalty, -10.0, 10.0)
         if self.early_stopping not in (True, False, "never"):
             raise RequestError(
-                f'early_stopping must be true, false or "never", got {self.early_stopping!r}',
+                f'early_stopping must be true, false or "never", got {shown(self.early_stopping)}',
                 "early_stopping",
             )
         wrong = _SAMPLING_ONLY if self.use_beam_search else _BEAMS_ONLY
@@ -149,8 +164,10 @@ class SamplingParams:
             if getattr(self, name) not in allowed:
                 what = "cannot be combined with" if self.use_beam_search else "needs"
                 raise RequestError(f"{name} {what} use_beam_search", name)
-        if not self.use_beam_search:
-            return
+        if self.use_beam_search:
+            self._check_beams()
+
+    def _check_beams(self) -> None:
         if self.num_outputs > self.width:
             name = "n" if self.num_return_sequences is None else "num_return_sequences"
             raise RequestError(f"{name} must be at most the beam width, {self.width}", name)
@@ -158,6 +175,14 @@ class SamplingParams:
             raise RequestError(
                 f"allowed_token_ids must name at least {self.width} tokens, one a beam",
                 "allowed_token_ids",
+            )
+        # Each beam looks at a candidate a beam, and at one more a beam for each token that ends.
+        most = MAX_BEAM_CANDIDATES // self.width**2 - 2
+        if len(self.stop_token_ids) > most:
+            raise RequestError(
+                f"stop_token_ids must hold at most {most} token ids with {self.width} beams, "
+                f"got {len(self.stop_token_ids)}",
+                "stop_token_ids",
             )
 
     @property
@@ -204,8 +229,18 @@ class SamplingParams:
         )
 
 
+# Lists are bounded by what one request may cost the steps that it shares with others.
 MAX_N = 256
 MAX_LOGPROBS = 100
+MAX_LOGPROBS_AT_ONCE = 2_560  # times outputs; OpenAI's own maximum, 20 of 128
+MAX_STOP = 64
+MAX_STOP_LENGTH = 256
+MAX_STOP_TOKEN_IDS = 128
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_LENGTH = 256
+MAX_LOGIT_BIAS = 1_024
+MAX_EDITED_LOGITS = 262_144  # allowed_token_ids times outputs
+MAX_BEAM_CANDIDATES = 262_144  # of all beams in a step
 _FLAGS = (
     "include_stop_str_in_output",
     "ignore_eos",
@@ -230,43 +265,16 @@ _SAMPLING_ONLY: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def _check_integer(name: str, value: object, low: int, high: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, got {value!r}", name)
-    if value < low or (high is not None and value > high):
-        limit = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise RequestError(f"{name} must be {limit}, got {value}", name)
-
-
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a number, got {value!r}", name)
-    if not (math.isfinite(value) and low <= value <= high):
-        limit = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise RequestError(f"{name} must be {limit}, got {value}", name)
-
-
-def _strings(name: str, values: object) -> tuple[str, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RequestError(f"{name} must be a list of strings, got {values!r}", name)
-    for value in values:
-        if not isinstance(value, str) or not value:
-            raise RequestError(f"{name} must hold non-empty strings, got {value!r}", name)
-        check_unicode(name, value)
-    return tuple(values)
-
-
-def _ids(name: str, values: object) -> tuple[int, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RequestError(f"{name} must be a list of token ids, got {values!r}", name)
-    for value in values:
-        _check_integer(name, value, 0, None)
-    return tuple(values)
-
-
-def check_unicode(name: str, text: str) -> None:
-    """RequestError if ``text`` holds half a character, which no tokenizer can take."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"{name} is not valid Unicode: {error}", name) from error
+def _biases(given: Mapping[int, float]) -> dict[int, float]:
+    if not isinstance(given, Mapping):
+        raise RequestError(
+            f"logit_bias must map token ids to biases, got {shown(given)}", "logit_bias"
+        )
+    if len(given) > MAX_LOGIT_BIAS:
+        raise RequestError(
+            f"logit_bias must hold at most {MAX_LOGIT_BIAS} biases, got {len(given)}", "logit_bias"
+        )
+    token_ids = check_token_ids("logit_bias", tuple(given))
+    for value in given.values():
+        check_number("logit_bias", value, -100.0, 100.0)
+    return dict(zip(token_ids, map(float, given.values()), strict=True))

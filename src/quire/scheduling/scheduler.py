@@ -15,7 +15,7 @@ from quire.scheduling import journal as inputs
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
-from quire.scheduling.decision import Verdict
+from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
 from quire.scheduling.line import Line, SchedulingPolicy
@@ -32,12 +32,15 @@ from quire.scheduling.step import Progress, Step, StepResult
 class Scheduler:
     """Decides what each step computes, and who waits, runs or gives way.
 
-    Groups stand in one line: by arrival, or by priority and arrival. When the running ones cannot
-    all grow, sessions that are idle give way first, the longest idle one before the others; then
-    the last in line is preempted, by swap or by recompute, and comes back before anyone behind it
-    is admitted. The first in line is never held back by the others, and since a request that could
-    not finish alone in the pool is refused by ``add``, every request ends.
+    Groups stand in one line: by arrival, by priority and arrival, or so that clients share. When
+    the running ones cannot all grow, sessions that are idle give way first, the longest idle one
+    before the others; then the last in line is preempted, by swap or by recompute, and comes back
+    before anyone behind it is admitted. The first in line is never held back by the others, and
+    since a request that could not finish alone in the pool is refused by ``add``, every request
+    ends.
 
+    max_queue_time: seconds after which a request that has never been let in ends by itself; its
+        Decision tells. None: never.
     journal: is given every input that decides block tables, in order (``journal.Event``).
     """
 
@@ -50,20 +53,25 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         preemption: Preemption | None = None,
-        max_num_sessions: int = 64,
+        max_num_sessions: int = 128,
+        max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
+        max_queue_time: float | None = None,
         journal: Callable[[inputs.Event], None] | None = None,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
+        self.max_queue_time = max_queue_time
         self.stats = SchedulerStats()
-        self._line = Line(policy)
+        self.line = Line(policy)
         self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
-        self.sessions = Sessions(allocator, self._live, max_num_sessions, attention_sinks)
+        self.sessions = Sessions(
+            allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
+        )
         self._admission = Admission(
             allocator, self._live, self._preemption, self.stats, enable_prefix_caching
         )
@@ -76,13 +84,13 @@ class Scheduler:
     def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
-            rank = self._line.rank(request)
+            rank = self.line.rank(request)
             self._refuse_impossible(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.Added(request))
-        return self._line.queue(self._live.add(request, rank))
+        return self.line.queue(self._live.add(request, rank))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -96,10 +104,13 @@ class Scheduler:
             return False
         self._note(inputs.Aborted(request_id, spoiled))
         self._blocked = None
+        self._end(group, spoiled=spoiled)
+        return True
+
+    def _end(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
+        self.line.leave(group)
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
-        self._line.leave(group)
-        return True
 
     def finish(self, seq_id: int) -> None:
         """End one branch: its text is complete (a stop string, which only the text shows)."""
@@ -109,7 +120,7 @@ class Scheduler:
             self._blocked = None
             self._live.end(*known)
             if not known[0].branches:
-                self._line.leave(known[0])
+                self.line.leave(known[0])
 
     def group(self, request_id: str) -> SequenceGroup | None:
         return self._live.get(request_id)
@@ -121,23 +132,28 @@ class Scheduler:
     @property
     def running(self) -> Seq[SequenceGroup]:
         """In line."""
-        return self._line.running
+        return self.line.running
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
         """In line."""
-        return self._line.waiting
+        return self.line.waiting
 
     @property
     def num_running_seqs(self) -> int:
-        return self._line.num_running_seqs
+        return self.line.num_running_seqs
 
     # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
-    def open_session(self, session_id: str, cache_salt: str = "") -> None:
-        """A sequence that lives from turn to turn; RequestError if too many are open."""
-        self.sessions.open(session_id, cache_salt)
-        self._note(inputs.SessionOpened(session_id, cache_salt))
+    def open_session(
+        self, session_id: str, cache_salt: str = "", client: str | None = None
+    ) -> None:
+        """A sequence that lives from turn to turn; RequestError if too many are open.
+
+        client: whose share it counts against; None: nobody's.
+        """
+        self.sessions.open(session_id, cache_salt, client)
+        self._note(inputs.SessionOpened(session_id, cache_salt, client))
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
         """Input for the next turn, which will compute it."""
@@ -148,14 +164,14 @@ class Scheduler:
         """Queue a request that goes on from the session's history, or refuse it."""
         session = self.sessions.unused(session_id)
         try:
-            rank = self._line.rank(request)
+            rank = self.line.rank(request)
             refuse_as_turn(request, session)
             self._refuse_impossible(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         self._note(inputs.TurnAdded(session_id, request))
-        return self._line.queue(self.sessions.begin(session_id, request, rank))
+        return self.line.queue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
@@ -181,6 +197,7 @@ class Scheduler:
         self.allocator.settle()
         self._blocked = None
         step = Step(self._live.take_fork_moves(), [], [])
+        self._expire(now, step)
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
             self._admit_waiting(step, budget)
@@ -204,6 +221,8 @@ class Scheduler:
         if grown is None:
             return None
         step, budget = grown
+        if step.chunks:  # else there may be no step to tell of it
+            self._expire(now, step)
         self._admit_waiting(step, budget)
         if not step.chunks and all(decision.what is Verdict.WAIT for decision in step.decisions):
             return None
@@ -216,6 +235,7 @@ class Scheduler:
             self._journal(inputs.Updated(inputs.deciding(result), now))
         self.allocator.advance(now)
         self._spoil(result.failed_moves)
+        self.line.newcomers.serve(self._live.served(step))
         progress: list[Progress] = []
         searching: dict[str, Candidates] = {}
         find, running, samples = self._live.branch, Status.RUNNING, result.samples
@@ -240,7 +260,7 @@ class Scheduler:
                 progress += self._live.search(searched, candidates)
         if any(one.finish_reason for one in progress):
             self._blocked = None
-            self._line.leave_ended()
+            self.line.leave_ended()
         self._lookahead.publish_known()
         return progress
 
@@ -256,15 +276,16 @@ class Scheduler:
         self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, moves):
-            self._line.suspend(group)
+            self.line.suspend(group)
 
     def steady(self) -> SteadyDecoding | None:
         """Steps that only decode, to be taken together, if the next step is one of them."""
-        if self.waiting and self.waiting[0] is not self._blocked:
+        first = self.line.first()
+        if first is not None and (first is not self._blocked or self._time_matters):
             return None
         if self._live.has_fork_moves or self.sessions:
             return None
-        waits = self.stats.decisions if self.waiting else None
+        waits = None if first is None else self.stats.decisions
         return SteadyDecoding.begin(
             self.running,
             self.allocator,
@@ -278,14 +299,14 @@ class Scheduler:
     def _grow_running(self, step: Step) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         budget = self.max_num_batched_tokens
-        running, position = self._line.running, 0
+        running, position = self.line.running, 0
         while position < len(running) and budget:
             group = running[position]
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
                 idle = self._idle(group)
-                victim = idle[0] if idle else self._line.send_back()
+                victim = idle[0] if idle else self.line.send_back()
                 self._preempt(victim, group, self._shortage(wants), step)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._chunker.add(group, wants, moves, step)
@@ -298,7 +319,9 @@ class Scheduler:
         Sessions between two turns, the longest idle first; then turns that stand in line with the
         blocks of their sessions, the last first.
         """
-        lined_up = [group for group in self._line.residents() if group is not besides]
+        if not self.sessions:
+            return []
+        lined_up = [group for group in self.line.residents() if group is not besides]
         return self.sessions.idle() + lined_up
 
     def _preempt(
@@ -314,15 +337,31 @@ class Scheduler:
         needed = self.allocator.blocks_to_append(wants)
         return Shortage("could not grow", needed, self.allocator.num_free_blocks)
 
+    # -- waiting -------------------------------------------------------------------------------
+
+    def _expire(self, now: float, step: Step) -> None:
+        """End those that have waited for too long without ever having been let in."""
+        longest = self.max_queue_time
+        if longest is None:
+            return
+        for group in self.line.overdue(now - longest):
+            name, waited = group.request.request_id, now - group.request.arrival
+            why = f"waited {waited:.3g} s to be let in; max_queue_time is {longest:g} s"
+            self._end(group)
+            step.decisions.append(Decision(Verdict.EXPIRE, name, why))
+
+    @property
+    def _time_matters(self) -> bool:
+        """Whether who is next may change though nobody comes or ends."""
+        return self.max_queue_time is not None or self.line.policy is SchedulingPolicy.FAIR
+
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
-        waiting = self._line.waiting
-        if not waiting:
+        if not self.line.num_waiting:
             return
-        running = self._line.num_running_seqs
-        while waiting and budget:
-            group = waiting[0]
+        running = self.line.num_running_seqs
+        while budget and (group := self.line.first()) is not None:
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
@@ -331,7 +370,7 @@ class Scheduler:
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
                 return
-            self._line.let_in()
+            self.line.let_in(group)
             running += group.width
             wants = grant(group, budget)
             moves = self.allocator.append(wants)

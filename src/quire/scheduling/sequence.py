@@ -111,7 +111,8 @@ class SequenceGroup:
     """A request and its live branches, scheduled, preempted and restored together."""
 
     __slots__ = (
-        "beams", "branches", "ever_admitted", "expanded", "memory", "rank", "request", "status"
+        "beams", "begun", "branches", "ever_admitted", "expanded", "memory", "rank", "request",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +128,7 @@ class SequenceGroup:
         self.branches = [trunk]  # live ones, in order of index
         self.expanded = False  # whether the trunk's prompt is done, and it has forked
         self.status = Status.WAITING
+        self.begun = False  # whether it has been let in, if only once
         self.ever_admitted = False
         self.memory = MemoryStory()
 
@@ -142,3 +144,8 @@ class SequenceGroup:
         if self.status is Status.WAITING:
             return []
         return [branch.seq_id for branch in self.branches if branch.fork_from is None]
+
+
+def place(group: SequenceGroup) -> tuple[float, int]:
+    """Its place in line, different from everyone else's."""
+    return group.rank

@@ -38,10 +38,13 @@ class Session:
     """One sequence, and who holds its blocks: the turn that runs, or ``resting`` between turns.
 
     Its history is all that has been appended and generated since the last cut, four bytes a token.
+
+    client: whose it is; None: the process's own.
     """
 
-    def __init__(self, session_id: str, resting: SequenceGroup) -> None:
+    def __init__(self, session_id: str, resting: SequenceGroup, client: str | None = None) -> None:
         self.session_id = session_id
+        self.client = client
         self.resting = resting
         self.turn: SequenceGroup | None = None
         self.cache_epoch = 0

@@ -21,12 +21,20 @@ class Sessions:
     """All open sessions, in order of their last use.
 
     A session with a turn under way can do nothing else until that has ended.
+
+    max_sessions_per_client: how many of them one client may have; None: all.
     """
 
     def __init__(
-        self, allocator: KVAllocator, live: LiveGroups, max_num_sessions: int, num_sinks: int
+        self,
+        allocator: KVAllocator,
+        live: LiveGroups,
+        max_num_sessions: int,
+        max_sessions_per_client: int | None,
+        num_sinks: int,
     ) -> None:
         self.max_num_sessions = max_num_sessions
+        self.max_sessions_per_client = max_sessions_per_client
         self.num_sinks = num_sinks
         self._allocator = allocator
         self._live = live
@@ -42,9 +50,9 @@ class Sessions:
             raise UnknownSessionError(f"session {session_id} is not open", "session_id")
         return session
 
-    def ids(self) -> list[str]:
-        """Of all open sessions, the one that has not been used for longest first."""
-        return list(self._sessions)
+    def all(self) -> list[Session]:
+        """The open sessions, the one whose last turn is longest ago first."""
+        return list(self._sessions.values())
 
     def idle(self) -> list[SequenceGroup]:
         """Who holds device blocks without a need, longest first."""
@@ -53,16 +61,27 @@ class Sessions:
     def resting(self) -> list[SequenceGroup]:
         return [session.resting for session in self._sessions.values()]
 
-    def open(self, session_id: str, cache_salt: str) -> None:
+    def open(self, session_id: str, cache_salt: str, client: str | None) -> None:
         if session_id in self._sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
+        self._refuse_above_share(client)
         if len(self._sessions) >= self.max_num_sessions:
             raise TooManySessionsError(
                 f"max_num_sessions, {self.max_num_sessions}, are open: close one first",
                 "session_id",
             )
         resting = self._live.resting_group(session_id, cache_salt)
-        self._sessions[session_id] = Session(session_id, resting)
+        self._sessions[session_id] = Session(session_id, resting, client)
+
+    def _refuse_above_share(self, client: str | None) -> None:
+        most = self.max_sessions_per_client
+        if client is None or most is None:
+            return
+        if sum(session.client == client for session in self._sessions.values()) >= most:
+            raise TooManySessionsError(
+                f"this client has max_sessions_per_client, {most}, open: close one first",
+                "session_id",
+            )
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
         self.unused(session_id).append(token_ids)

@@ -8,19 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.server.bodies import Bodies
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.draining import Drain, RefuseWhileDraining
 from quire.server.errors import EngineUnavailableError, install_error_handlers
+from quire.server.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
-from quire.server.middleware import CancelOnDisconnect, LimitBody, RequireApiKey
+from quire.server.middleware import CancelOnDisconnect, CloseUnread
 from quire.server.openai_types import ChatRequest, CompletionRequest
+from quire.server.openapi import describe_bodies, takes
 from quire.server.service import Service
 from quire.server.sessions import add_sessions
 from quire.version import __version__
@@ -41,7 +44,8 @@ def create_app(
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
-    service = Service(async_engine, tuple(model_names), metrics)
+    bodies = Bodies(config, engine.intake)
+    service = Service(async_engine, tuple(model_names), metrics, config, bodies)
     drain = Drain()
 
     @asynccontextmanager
@@ -51,33 +55,37 @@ def create_app(
             yield
         finally:
             await async_engine.stop()
+            bodies.close()
             _log_waste(engine)
 
     app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
-    app.state.engine = async_engine
+    app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
-    app.add_middleware(LimitBody, max_bytes=config.max_body_bytes)
-    app.add_middleware(CancelOnDisconnect)
     app.add_middleware(RefuseWhileDraining, drain=drain)
-    if config.api_key is not None:
-        app.add_middleware(RequireApiKey, api_key=config.api_key)
+    if config.api_key:
+        app.add_middleware(RequireApiKey, config=config)
+    app.add_middleware(CloseUnread)
+    app.add_middleware(CancelOnDisconnect)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
+    describe_bodies(app)
     return app
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", response_model=None)
-    async def completions(request: CompletionRequest) -> Response:
-        return await create_completion(service, request)
+    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+    async def completions(http: Request) -> Response:
+        request = await service.bodies.parse(http, CompletionRequest)
+        return await create_completion(service, service.caller(http), request)
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(request: ChatRequest) -> Response:
-        return await create_chat_completion(service, request)
+    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+    async def chat_completions(http: Request) -> Response:
+        request = await service.bodies.parse(http, ChatRequest)
+        return await create_chat_completion(service, service.caller(http), request)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.errors import RequestError
+from quire.server.clients import Caller
+from quire.server.errors import in_callers_words
+from quire.server.limits import check_answer
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai_types import ChatRequest
 from quire.server.reply import answer
@@ -17,10 +18,14 @@ from quire.server.streaming import Json
 _TEMPLATE_OWN = {"messages", "add_generation_prompt"}
 
 
-async def create_chat_completion(service: Service, request: ChatRequest) -> Response:
+async def create_chat_completion(
+    service: Service, caller: Caller, request: ChatRequest
+) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
     service.check_model(request.model)
     params = request.sampling_params(service.intake.sampling_defaults)
+    with in_callers_words(request.field_names):
+        check_answer(1, params, service.intake)
     variables = request.chat_template_kwargs or {}
     if _TEMPLATE_OWN & variables.keys():
         raise RequestError(
@@ -28,9 +33,11 @@ async def create_chat_completion(service: Service, request: ChatRequest) -> Resp
             "chat_template_kwargs",
         )
     messages = [message.for_template() for message in request.messages]
-    prompt = await asyncio.to_thread(service.intake.chat_prompt, messages, variables)
-    asked = [request.with_options(prompt)]
+    with service.reserve():
+        prompt = await service.engine.chat_prompt(messages, variables)
+    asked = [request.with_options(prompt, caller)]
     return await answer(
+        service,
         request,
         request.model,
         params,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput, Tokenizer
+from quire.server.clients import Caller
+from quire.server.limits import check_answer
 from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer
@@ -15,14 +17,18 @@ from quire.server.session_types import TurnRequest
 from quire.server.streaming import Json
 
 
-async def create_completion(service: Service, request: CompletionRequest) -> Response:
+async def create_completion(
+    service: Service, caller: Caller, request: CompletionRequest
+) -> Response:
     """Complete one or several prompts, given as texts or as token ids."""
     service.check_model(request.model)
     prompts = request.prompts()
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(len(prompts), params, service.intake)
     wording = CompletionWording(request, prompts, service.intake.tokenizer)
-    asked = [request.with_options(prompt) for prompt in prompts]
+    asked = [request.with_options(prompt, caller) for prompt in prompts]
     return await answer(
+        service,
         request,
         request.model,
         params,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from quire.errors import (
     EngineError,
+    OverloadedError,
+    QueueFullError,
+    QueueTimeoutError,
     QuireError,
     RequestError,
     SessionBusyError,
@@ -21,6 +25,7 @@ from quire.errors import (
 )
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
+_LONGEST = 200  # characters of a field's name
 
 
 class UnknownModelError(RequestError):
@@ -40,8 +45,6 @@ def error_body(
 def explain(error: Exception) -> tuple[int, dict[str, Any]]:
     """The HTTP status and the body that tell a client of this error."""
     match error:
-        case RequestValidationError():
-            return _explain_invalid(error.errors()[0])
         case UnknownModelError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
         case UnknownSessionError():
@@ -50,6 +53,10 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
             return 409, error_body(str(error), param=error.field, code="session_busy")
         case TooManySessionsError():
             return 429, error_body(str(error), param=error.field, code="too_many_sessions")
+        case QueueFullError():
+            return 429, error_body(str(error), "rate_limit_error", code="queue_full")
+        case QueueTimeoutError():
+            return 503, error_body(str(error), _SERVER, code="queue_timeout")
         case RequestError():
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():
@@ -57,7 +64,8 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
         case EngineError():
             return 500, error_body(str(error), _SERVER)
         case HTTPException():
-            return error.status_code, error_body(str(error.detail))
+            kind = _CLIENT if error.status_code < 500 else _SERVER
+            return error.status_code, error_body(str(error.detail), kind)
         case _:
             return 500, error_body("internal error; the server's log tells more", _SERVER)
 
@@ -77,29 +85,39 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
         status, body = explain(error)
-        headers = error.headers if isinstance(error, HTTPException) else None
-        return JSONResponse(body, status, headers)
+        return JSONResponse(body, status, _headers(error))
 
-    for kind in (RequestValidationError, QuireError, HTTPException, Exception):
+    for kind in (QuireError, HTTPException, Exception):
         app.add_exception_handler(kind, handle)
 
 
-def _explain_invalid(error: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+def _headers(error: Exception) -> Mapping[str, str] | None:
+    match error:
+        case OverloadedError():
+            return {"retry-after": str(math.ceil(error.retry_after))}
+        case HTTPException():
+            return error.headers
+    return None
+
+
+def first_complaint(invalid: ValidationError) -> RequestError:
     """The first of pydantic's complaints about a body."""
+    error = invalid.errors(include_url=False, include_input=False)[0]
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):  # raised by one of our validators
-        return explain(cause)
-    if error["type"] == "json_invalid":
-        return 400, error_body(f"the body is not valid JSON: {cause}")
-    path = _path(error["loc"][1:])
-    if not path:
-        return 400, error_body("the body must be a JSON object, sent as application/json")
+        return cause
+    path = _path(error["loc"])
     if error["type"] == "extra_forbidden":
-        return 400, error_body(f"field {path} is not supported by Quire", param=path)
-    return 400, error_body(f"{path}: {error['msg']}", param=path)
+        return RequestError(f"field {path} is not supported by Quire", path)
+    return RequestError(f"{path}: {error['msg']}", path)
+
+
+def brief(name: str) -> str:
+    """A field's name as a message may hold it: it may be a client's own, of any length."""
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 3] + "..."
 
 
 def _path(location: tuple[str | int, ...]) -> str:
     """("messages", 0, "role") as messages[0].role."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return "".join(parts).removeprefix(".")
+    parts = (f"[{part}]" if isinstance(part, int) else f".{brief(part)}" for part in location)
+    return brief("".join(parts).removeprefix("."))

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
-from quire.scheduling import Verdict
+from quire.scheduling import SchedulingPolicy, Verdict
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -106,11 +106,26 @@ class _EngineCollector:
     def collect(self) -> Iterator[Metric]:
         scheduler, stats = self._engine.scheduler, self._engine.scheduler.stats
         yield self._gauge("num_requests_running", "Requests running.", len(scheduler.running))
-        yield self._gauge("num_requests_waiting", "Requests waiting.", len(scheduler.waiting))
-        yield self._gauge("num_sessions", "Streaming sessions open.", len(scheduler.sessions))
+        yield self._gauge(
+            "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
+        )
         if self._engine.recording is not None:
             text = "1 while requests are recorded, 0 once that has failed."
             yield self._gauge("trace_recording", text, self._engine.recording)
+        line, room = scheduler.line, self._engine.waiting_room
+        yield self._gauge("num_requests_waiting", "Requests waiting.", line.num_waiting)
+        if line.policy is SchedulingPolicy.FAIR:
+            yield self._gauge(
+                "num_clients_waiting",
+                "Clients with requests not let in yet.",
+                line.newcomers.num_clients,
+            )
+        yield self._counter("queue_full", "Requests refused: too many wait.", room.num_refused)
+        yield self._counter(
+            "queue_timeout",
+            "Requests that waited too long to be let in.",
+            stats.decisions[Verdict.EXPIRE.value],
+        )
         yield from self._kv_cache()
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
@@ -125,6 +140,11 @@ class _EngineCollector:
         yield self._decisions(stats.decisions)
         yield self._counter(
             "num_preemptions", "Requests that had to give way.", stats.num_preemptions
+        )
+        yield self._counter(
+            "swap_blocks_failed",
+            "Blocks that could not be swapped, or came back different; they were computed again.",
+            self._engine.stats.num_failed_swaps,
         )
 
     def _kv_cache(self) -> Iterator[Metric]:

@@ -1,37 +1,14 @@
-"""What stands between the network and the routes: the key, the size limit, the hang-up."""
+"""What stands between the network and the routes, besides keys: hang-ups, unread bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import contextlib
 
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.errors import error_body
-
-
-class RequireApiKey:
-    """Answers 401 under /v1 unless the request bears the key. Its body is not read before that."""
-
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self._app = app
-        self._api_key = api_key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allows(scope):
-            return await self._app(scope, receive, send)
-        body = error_body("the API key is missing or wrong", code="invalid_api_key")
-        refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
-        await refusal(scope, receive, send)
-
-    def _allows(self, scope: Scope) -> bool:
-        if not scope["path"].startswith("/v1"):
-            return True
-        header: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = header.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(key, self._api_key)
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+_LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
 
 
 class CancelOnDisconnect:
@@ -64,22 +41,49 @@ class CancelOnDisconnect:
             work.result()
 
 
-class LimitBody:
-    """Answers 413 as soon as a body has grown too large, whatever its headers promised."""
+class CloseUnread:
+    """Closes the connection after a refusal that did not wait for the whole body.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    What is left of the body would have to be read before the next request could be. It is thrown
+    away for a moment, since a client that is still sending may otherwise never see its answer: a
+    socket that is closed with something unread drops what it had sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
+        if scope["type"] != "http" or not _announces_body(scope):
+            return await self._app(scope, receive, send)
+        unread, closing = True, False
 
-        async def limited() -> Message:
-            nonlocal received
+        async def noting() -> Message:
+            nonlocal unread
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise HTTPException(413, f"the body is larger than {self._max_bytes} bytes")
+            unread = message.get("more_body", False)
             return message
 
-        await self._app(scope, limited, send)
+        async def throw_away() -> None:
+            thrown_away = 0
+            while unread and thrown_away < _MOST_THROWN_AWAY:
+                thrown_away += len((await noting()).get("body", b""))
+
+        async def close_after(message: Message) -> None:
+            nonlocal closing
+            if message["type"] == "http.response.start" and message["status"] >= 400 and unread:
+                closing = True
+                others = [header for header in message["headers"] if header[0] != b"connection"]
+                message["headers"] = [*others, (b"connection", b"close")]
+            if not closing or message.get("more_body", message["type"] == "http.response.start"):
+                return await send(message)
+            await send({**message, "more_body": True})
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(throw_away(), _LINGER)
+            await send({"type": "http.response.body"})
+
+        await self._app(scope, noting, close_after)
+
+
+def _announces_body(scope: Scope) -> bool:
+    lengths = [value for name, value in scope["headers"] if name in _BODY_HEADERS]
+    return bool(lengths) and lengths != [b"0"]

@@ -5,62 +5,34 @@ Any other field is refused. ``null`` always means that a field is absent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, model_validator
 
 from quire.engine import Message, Prompt
+from quire.engine.intake import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
+from quire.server.clients import Caller
 from quire.server.errors import in_callers_words
+from quire.server.fields import (
+    Ids,
+    Name,
+    Strict,
+    Texts,
+    at_most,
+    between,
+    biases,
+    expecting,
+    no_deeper,
+)
 
-# Fields that Quire does not have, with the values by which a client asks for nothing.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "function_call": ("none",),
-    "functions": ([],),
-    "metadata": ({},),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
-}
 _MOST_PROMPTS = 2048
-
-
-def expecting(what: str) -> WrapValidator:
-    """One complaint about a union instead of one for each of its members."""
-
-    def validate(value: Any, handler: Any) -> Any:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            raise PydanticCustomError("expected", f"must be {what}") from error
-
-    return WrapValidator(validate)
-
-
-class Strict(BaseModel):
-    """A JSON object without unknown fields, whose values have the right types already."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_absent(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if value is not None and value not in _NEUTRAL.get(name, ())
-        }
+_MOST_MESSAGES = 4096
+_MOST_PARTS = 1024  # of one message
+_MOST_TEMPLATE_VALUES, _MOST_TEMPLATE_LEVELS = 4096, 16
 
 
 class StreamOptions(Strict):
@@ -75,13 +47,13 @@ class GenerationRequest(Strict):
     """
 
     model: str
-    user: str | None = None  # metadata by OpenAI's definition
+    user: Name | None = None  # an end-user, by OpenAI's definition
     stream: bool = False
     stream_options: StreamOptions | None = None
     include_metrics: bool = False  # Quire's own: what the request cost in memory and time
 
-    cache_salt: str | None = None
-    priority: int | None = None
+    cache_salt: Name | None = None
+    priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = None
 
     n: int | None = None
     best_of: int | None = None
@@ -89,7 +61,9 @@ class GenerationRequest(Strict):
     beam_width: int | None = None
     num_return_sequences: int | None = None
     length_penalty: float | None = None
-    early_stopping: Annotated[bool | str, expecting('true, false or "never"')] | None = None
+    early_stopping: (
+        Annotated[bool | Literal["never"], expecting('true, false or "never"')] | None
+    ) = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -97,30 +71,18 @@ class GenerationRequest(Strict):
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: Annotated[str | list[str], expecting("a string or a list of strings")] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: Annotated[str | Texts, expecting("a string or a list of strings")] | None = None
+    stop_token_ids: Ids | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    logit_bias: Annotated[dict[str, Any], AfterValidator(biases)] | None = None
+    allowed_token_ids: Ids | None = None
+    bad_words: Texts | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_unicode(cls, data: Any) -> Any:
-        # JSON can spell half a character ("\\ud800"), which no tokenizer and no answer can hold.
-        for name, value in data.items() if isinstance(data, dict) else ():
-            try:
-                json.dumps({name: value}, ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                shown = ascii(name)[1:-1]
-                raise RequestError(f"{shown} holds invalid Unicode", shown) from None
-        return data
 
     @model_validator(mode="after")
     def _check_stream(self) -> GenerationRequest:
@@ -135,9 +97,14 @@ class GenerationRequest(Strict):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(self, prompt: str | list[int]) -> Prompt:
+    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
-        options = {"cache_salt": self.cache_salt, "priority": self.priority}
+        salt = caller.cache_salt(self.cache_salt)
+        options = {
+            "cache_salt": salt or None,
+            "priority": self.priority,
+            "client": caller.client(self.user) or None,
+        }
         given = {name: value for name, value in options.items() if value is not None}
         if not given:
             return prompt
@@ -150,12 +117,10 @@ class GenerationRequest(Strict):
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {}
+        return {"client": "user"}
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
-        if self.logit_bias is not None:
-            others["logit_bias"] = {_token_id(key): bias for key, bias in self.logit_bias.items()}
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         given = {name: value for name, value in here.items() if value is not None}
         with in_callers_words(self.field_names):
@@ -169,7 +134,7 @@ class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[
-        str | list[str] | list[int] | list[list[int]],
+        str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)],
         expecting("a string, a list of strings, a list of token ids or a list of such lists"),
     ]
     echo: bool = False
@@ -187,7 +152,7 @@ class CompletionRequest(GenerationRequest):
         prompt: Any = self.prompt
         prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
         if len(prompts) > _MOST_PROMPTS:
-            raise RequestError(f"a request may hold at most {_MOST_PROMPTS} prompts", "prompt")
+            raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
         return list(prompts)
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:
@@ -207,25 +172,35 @@ class ChatMessage(Strict):
     """One turn of a conversation. What its fields do is up to the model's chat template."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[TextPart], expecting("a string or a list of parts of type text")]
-    name: str | None = None
-    tool_call_id: str | None = None
+    content: Annotated[
+        str | Annotated[list[TextPart], Field(fail_fast=True)],
+        expecting("a string or a list of parts of type text"),
+        at_most(_MOST_PARTS, "parts"),
+    ]
+    name: Name | None = None
+    tool_call_id: Name | None = None
 
     def for_template(self) -> Message:
-        message: dict[str, Any] = self.model_dump(exclude_none=True)
-        if not isinstance(self.content, str):
-            message["content"] = "\n".join(part.text for part in self.content)
-        return message
+        content = self.content
+        if not isinstance(content, str):
+            content = "\n".join(part.text for part in content)
+        others = {"name": self.name, "tool_call_id": self.tool_call_id}
+        given = {name: value for name, value in others.items() if value is not None}
+        return {"role": self.role, "content": content, **given}
 
 
 class ChatRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
-    messages: list[ChatMessage]
+    messages: Annotated[
+        list[ChatMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ]
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], no_deeper(_MOST_TEMPLATE_LEVELS, _MOST_TEMPLATE_VALUES)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:
@@ -239,7 +214,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def field_names(self) -> Mapping[str, str]:
-        names = {"prompt": "messages", "logprobs": "top_logprobs"}
+        names = {"prompt": "messages", "logprobs": "top_logprobs", "client": "user"}
         if self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
         return names
@@ -251,9 +226,3 @@ class ChatRequest(GenerationRequest):
             max_tokens=self.max_tokens if longest is None else longest,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) < 20):
-        raise RequestError(f"logit_bias must map token ids to biases, got {key!r}", "logit_bias")
-    return int(key)

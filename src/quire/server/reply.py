@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import fields
+from functools import partial
 from typing import Protocol
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.scheduling import SamplingParams
 from quire.server.openai_types import GenerationRequest
-from quire.server.service import Progress
+from quire.server.rendering import json_response
+from quire.server.service import Progress, Service
 from quire.server.streaming import Events, EventStream, Json
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
     *("num_preemptions", "ttft", "tpot", "e2e_latency"),
 )
+_FEW_CHOICES = 16  # of which an answer can be made at once
+_FEW_LOGPROBS = 1024  # of which chunks can
+_TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
+
+Account = Callable[[Mapping[int, RequestOutput]], Json]
 
 
 class Wording(Protocol):
@@ -47,6 +55,7 @@ class Wording(Protocol):
 
 
 async def answer(
+    service: Service,
     request: GenerationRequest,
     model: str,
     params: SamplingParams,
@@ -60,31 +69,46 @@ async def answer(
     request_id = wording.id_prefix + uuid.uuid4().hex
     head = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(request_id)
+    tell_cached = service.config.enable_prompt_tokens_details
+    account = partial(_account, request, tell_cached=tell_cached)
     if request.stream:
         head["object"] = wording.chunk_object
-        return EventStream(_chunks(head, request, params.num_outputs, progress, wording))
+        return EventStream(_chunks(head, request, params.num_outputs, progress, wording, account))
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
         async for deltas in progress:
             outputs.update({number: delta.final for number, delta in deltas if delta.final})
-    choices = [
-        wording.choice(number * params.num_outputs + output.index, number, output, outputs[number])
-        for number in sorted(outputs)
-        for output in outputs[number].outputs
-    ]
-    return JSONResponse({**head, "choices": choices, **_account(request, outputs)})
+
+    def build() -> Json:
+        n = params.num_outputs
+        choices = [
+            wording.choice(number * n + output.index, number, output, outputs[number])
+            for number in sorted(outputs)
+            for output in outputs[number].outputs
+        ]
+        return {**head, "choices": choices, **account(outputs)}
+
+    scored = params.logprobs is not None or params.prompt_logprobs is not None
+    many = len(outputs) * params.num_outputs > _FEW_CHOICES
+    return await json_response(build, large=scored or many)
 
 
 async def _chunks(
-    head: Json, request: GenerationRequest, n: int, progress: Progress, wording: Wording
+    head: Json,
+    request: GenerationRequest,
+    n: int,
+    progress: Progress,
+    wording: Wording,
+    account: Account,
 ) -> Events:
     usage = {"usage": None} if request.include_usage else {}
     opened = set()
     outputs = {}
     async with aclosing(progress):
         async for deltas in progress:
-            choices = []
+            choices: list[Json] = []
+            logprobs = 0
             for number, delta in deltas:
                 index = number * n + delta.index
                 if index not in opened:
@@ -93,24 +117,34 @@ async def _chunks(
                 choices.append(wording.chunk(index, delta))
                 if delta.final is not None:
                     outputs[number] = delta.final
-            yield [{**head, "choices": [choice], **usage} for choice in choices]
+                logprobs += sum(map(len, delta.logprobs or ()))
+                if logprobs > _FEW_LOGPROBS:
+                    yield [{**head, "choices": [choice], **usage} for choice in choices]
+                    choices, logprobs = [], 0
+                    await asyncio.sleep(0)  # others have their turn
+            if choices:
+                yield [{**head, "choices": [choice], **usage} for choice in choices]
     if request.include_usage:
-        yield [{**head, "choices": [], **_account(request, outputs)}]
+        yield [{**head, "choices": [], **account(outputs)}]
 
 
-def _account(request: GenerationRequest, outputs: Mapping[int, RequestOutput]) -> Json:
+def _account(
+    request: GenerationRequest, outputs: Mapping[int, RequestOutput], *, tell_cached: bool
+) -> Json:
     """What the request has used, its tokens and (if it asks) its memory and time."""
     stories = [outputs[number].metrics for number in sorted(outputs)]
     prompt = sum(story.num_prompt_tokens for story in stories)
     completion = sum(story.num_output_tokens for story in stories)
-    cached = sum(story.cached_tokens for story in stories)
-    usage = {
+    usage: Json = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if tell_cached:
+        cached = sum(story.cached_tokens for story in stories)
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if not request.include_metrics:
         return {"usage": usage}
-    metrics = [{name: getattr(story, name) for name in _TOLD} for story in stories]
+    told = [name for name in _TOLD if tell_cached or name not in _TELL_OF_OTHERS]
+    metrics = [{name: getattr(story, name) for name in told} for story in stories]
     return {"usage": usage, "metrics": metrics}

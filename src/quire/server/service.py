@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
-from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt
-from quire.errors import EngineError, RequestError
-from quire.scheduling import SamplingParams, Session
+from starlette.requests import HTTPConnection
+
+from quire.config import ServerConfig
+from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
+from quire.errors import EngineError, QueueFullError, RequestError, shown
+from quire.scheduling import SamplingParams
+from quire.server.bodies import Bodies
+from quire.server.clients import Caller
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.metrics import ServerMetrics
 
@@ -23,15 +28,24 @@ class Service:
     engine: AsyncEngine
     model_names: Sequence[str]
     metrics: ServerMetrics
+    config: ServerConfig
+    bodies: Bodies
 
     @property
     def intake(self) -> Intake:
         return self.engine.engine.intake
 
+    def caller(self, http: HTTPConnection) -> Caller:
+        return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
+
     def check_model(self, name: str) -> None:
         if name not in self.model_names:
             known = ", ".join(self.model_names)
-            raise UnknownModelError(f"model {name!r} is not served here; {known} is", "model")
+            raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+
+    def reserve(self) -> AbstractContextManager[None]:
+        """Room for one request while it is made ready; QueueFullError if there is none."""
+        return self.engine.engine.waiting_room.reserve(1)
 
     def run(
         self,
@@ -65,17 +79,16 @@ class Service:
             with in_callers_words(field_names):
                 async with aclosing(deltas):
                     async for step in deltas:
+                        unfinished -= {delta.request_id for delta in step if delta.final}
                         for delta in step:
-                            if delta.final is not None:
-                                unfinished.discard(delta.request_id)
-                            if delta.finish_reason == "error":
-                                raise EngineError(str(delta.stop_reason))
+                            if delta.failure is not None:
+                                raise delta.failure
                             silent.discard(delta.request_id)
                             held.append((numbers[delta.request_id], delta))
                         if not silent:
                             yield held
                             held = []
-        except RequestError:
+        except (RequestError, QueueFullError):
             unfinished.clear()  # refused, so that none has run
             raise
         except EngineError as error:
@@ -83,9 +96,10 @@ class Service:
         finally:
             self.metrics.observe_aborted(len(unfinished))
 
-    def session(self, session_id: str) -> Session:
-        """An open session, to be read; UnknownSessionError if there is none."""
-        return self.engine.engine.sessions.get(session_id)
+    @property
+    def sessions(self) -> SessionDesk:
+        """To be read; what changes them goes through ``engine``."""
+        return self.engine.engine.sessions
 
     def _as_unavailable(self, error: EngineError) -> EngineError:
         """The error of a dead engine is another matter than one of a failed step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import signal
@@ -20,6 +21,7 @@ from fastapi import FastAPI
 
 from quire.config import ServerConfig, make_room
 from quire.server.connections import Connection, Connections
+from quire.server.listening import listen
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -61,7 +63,7 @@ class Server(uvicorn.Server):
         )
         make_room(config.max_connections, _BACKLOG)
         self.exit_status = 0
-        self._engine = app.state.engine
+        self._engine = app.state.service.engine
         self._drain = app.state.drain
         self._shutdown_timeout = config.shutdown_timeout
         self._deadline = math.inf  # to serve on
@@ -110,6 +112,13 @@ class Server(uvicorn.Server):
         idle = self._drain.begun and not self._drain.running
         return idle or self.force_exit or time.monotonic() >= self._deadline
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets is not None and self.started:  # uvicorn tells only of those that it makes
+            host, port = sockets[0].getsockname()[:2]
+            place = f"[{host}]" if ":" in host else host
+            logger.info("Quire running on http://%s:%d (Press CTRL+C to quit)", place, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = asyncio.ensure_future(self._engine.stop())
         await self._wait(stopping.done, _SLOWEST_STEP)
@@ -136,8 +145,8 @@ class Server(uvicorn.Server):
         return not (unsent or self._drain.running)
 
 
-def run_server(app: FastAPI, config: ServerConfig) -> int:
-    """Serve until a signal ends it, or the engine's death; the exit status.
+def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
+    """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
     Logs to stderr, unless logging is configured already.
     """
@@ -145,5 +154,7 @@ def run_server(app: FastAPI, config: ServerConfig) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = Server(app, config)
-    server.run()
+    listen(sockets)
+    gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms
+    server.run(sockets)
     return server.exit_status

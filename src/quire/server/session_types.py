@@ -9,26 +9,28 @@ from pydantic import model_validator
 
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
-from quire.server.openai_types import GenerationRequest, Strict, expecting
+from quire.server.fields import Ids, Name, Strict, between, expecting
+from quire.server.openai_types import GenerationRequest
 
 
 class OpenRequest(Strict):
     """The body of POST /v1/sessions."""
 
     model: str
-    cache_salt: str | None = None
+    cache_salt: Name | None = None
+    user: Name | None = None  # whose share it counts against, where there are not several keys
 
 
 class AppendRequest(Strict):
     """The body of POST /v1/sessions/{id}/append."""
 
-    input: Annotated[str | list[int], expecting("a string or a list of token ids")]
+    input: Annotated[str | Ids, expecting("a string or a list of token ids")]
 
 
 class RecomputeRequest(Strict):
     """The body of POST /v1/sessions/{id}/recompute."""
 
-    last_n: int
+    last_n: Annotated[int, between(1, 2**31 - 1)]
 
 
 class TurnRequest(GenerationRequest):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
+from quire.scheduling import Session
 from quire.server.completions import CompletionWording
+from quire.server.limits import check_answer
+from quire.server.openapi import takes
 from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
@@ -23,54 +25,78 @@ class TurnWording(CompletionWording):
 
 def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
-    path = "/v1/sessions/{session_id}"
 
-    @app.post("/v1/sessions")
-    async def open_session(request: OpenRequest) -> Json:
+    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest))
+    async def open_session(http: Request) -> Json:
+        request = await service.bodies.parse(http, OpenRequest)
         service.check_model(request.model)
-        session_id = f"session-{uuid.uuid4().hex}"
-        await service.engine.open_session(session_id, request.cache_salt or "")
-        return _card(service, session_id)
+        session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
+        await service.engine.open_session(
+            session_id, caller.cache_salt(request.cache_salt), caller.client(request.user)
+        )
+        return _card(service.sessions.get(session_id))
 
-    @app.get(path)
+    @app.get("/v1/sessions")
+    async def list_sessions(http: Request, user: str | None = None) -> Json:
+        own = service.sessions.all_of(service.caller(http).client(user))
+        return {"object": "list", "data": [_card(session) for session in own]}
+
+    app.include_router(_one_session(service))
+
+
+def _one_session(service: Service) -> APIRouter:
+    """What may be done with a session, by those to whom it is open: to others there is none."""
+
+    async def check_caller(session_id: str, http: Request) -> None:
+        session = service.sessions.get(session_id)
+        if not service.caller(http).may_use(session.client):
+            raise service.sessions.unknown(session_id)
+
+    router = APIRouter(prefix="/v1/sessions/{session_id}", dependencies=[Depends(check_caller)])
+
+    @router.get("")
     async def session(session_id: str) -> Json:
-        events = [
-            {**event._asdict(), "what": event.what.value}
-            for event in service.session(session_id).events
-        ]
-        return {**_card(service, session_id), "events": events}
+        session = service.sessions.get(session_id)
+        events = [{**event._asdict(), "what": event.what.value} for event in session.events]
+        return {**_card(session), "events": events}
 
-    @app.delete(path)
+    @router.delete("")
     async def close_session(session_id: str) -> Json:
         await service.engine.close_session(session_id)
         return {"id": session_id, "object": "session", "deleted": True}
 
-    @app.post(f"{path}/append")
-    async def append(session_id: str, request: AppendRequest) -> Json:
+    @router.post("/append", openapi_extra=takes(AppendRequest))
+    async def append(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, AppendRequest)
         await service.engine.append(session_id, request.input)
-        return _card(service, session_id)
+        return _card(service.sessions.get(session_id))
 
-    @app.post(f"{path}/generate", response_model=None)
-    async def generate(session_id: str, request: TurnRequest) -> Response:
+    @router.post("/generate", openapi_extra=takes(TurnRequest))
+    async def generate(session_id: str, http: Request) -> Response:
+        request = await service.bodies.parse(http, TurnRequest)
         return await _generate(service, session_id, request)
 
-    @app.post(f"{path}/hard_cut")
+    @router.post("/hard_cut")
     async def hard_cut(session_id: str) -> Json:
         await service.engine.hard_cut(session_id)
-        return _card(service, session_id)
+        return _card(service.sessions.get(session_id))
 
-    @app.post(f"{path}/recompute")
-    async def recompute(session_id: str, request: RecomputeRequest) -> Json:
+    @router.post("/recompute", openapi_extra=takes(RecomputeRequest))
+    async def recompute(session_id: str, http: Request) -> Json:
+        request = await service.bodies.parse(http, RecomputeRequest)
         await service.engine.recompute(session_id, request.last_n)
-        return _card(service, session_id)
+        return _card(service.sessions.get(session_id))
+
+    return router
 
 
 async def _generate(service: Service, session_id: str, request: TurnRequest) -> Response:
     model = request.model or service.model_names[0]
     service.check_model(model)
-    service.session(session_id)
     params = request.sampling_params(service.intake.sampling_defaults)
+    check_answer(1, params, service.intake)
     return await answer(
+        service,
         request,
         model,
         params,
@@ -81,11 +107,10 @@ async def _generate(service: Service, session_id: str, request: TurnRequest) -> 
     )
 
 
-def _card(service: Service, session_id: str) -> dict[str, Any]:
+def _card(session: Session) -> Json:
     """A session as it is now."""
-    session = service.session(session_id)
     return {
-        "id": session_id,
+        "id": session.session_id,
         "object": "session",
         "cache_epoch": session.cache_epoch,
         "num_tokens": len(session.history),

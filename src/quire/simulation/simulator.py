@@ -98,7 +98,7 @@ class Simulator:
         arrivals = self._arrivals
         while (time := arrivals.next_time) is not None and time <= now:
             self._line.append(arrivals.take())
-        while self._line and len(self._scheduler.waiting) <= self.settings.max_num_seqs:
+        while self._line and self._scheduler.line.num_waiting <= self.settings.max_num_seqs:
             self._add(self._line.popleft())
 
     def _add(self, trace: TraceRequest) -> None:
@@ -148,7 +148,7 @@ class Simulator:
 
     @property
     def _num_waiting(self) -> int:
-        return len(self._scheduler.waiting) + len(self._line)
+        return self._scheduler.line.num_waiting + len(self._line)
 
     def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer
+from quire.engine import AsyncEngine, Deltas, Engine, Intake, load_tokenizer
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
 from quire.scheduling import SamplingParams, Scheduler, Step, StepResult
@@ -134,5 +135,99 @@ def test_stopping_ends_what_runs() -> None:
             await engine.stop()
             with pytest.raises(EngineError, match="stopped"):
                 await asyncio.wait_for(task, 10)
+
+    asyncio.run(main())
+
+
+class Counting:
+    """A tokenizer that keeps the texts that it was given, and can be made to wait."""
+
+    longest_token = TOKENIZER.longest_token
+    count, decode = staticmethod(TOKENIZER.count), staticmethod(TOKENIZER.decode)
+    apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.given.append(text)
+        assert self.gate.wait(10)
+        return TOKENIZER.encode(text, add_special_tokens=add_special_tokens)
+
+
+@asynccontextmanager
+async def counting() -> AsyncIterator[tuple[AsyncEngine, Counting]]:
+    engine, tokenizer = make_engine(FakeExecutor(64, 4)), Counting()
+    engine.intake = Intake(tokenizer, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    served = AsyncEngine(engine, on_step=lambda deltas: None)
+    served.start()
+    try:
+        yield served, tokenizer
+    finally:
+        tokenizer.gate.set()
+        await asyncio.wait_for(served.stop(), 10)
+
+
+async def run_out(steps: Deltas) -> None:
+    async for _ in steps:
+        pass
+
+
+def test_params_are_prepared_once_for_all_prompts() -> None:
+    async def main() -> None:
+        async with counting() as (engine, tokenizer):
+            params = SamplingParams(max_tokens=2, bad_words=["fox"])
+            await run_out(engine.generate({str(i): f"text {i}" for i in range(4)}, params))
+            assert sorted(tokenizer.given) == sorted(
+                ["fox", " fox", "text 0", "text 1", "text 2", "text 3"]
+            )
+
+    asyncio.run(main())
+
+
+def test_one_prompt_that_is_too_long_keeps_all_from_being_tokenized() -> None:
+    async def main() -> None:
+        async with counting() as (engine, tokenizer):
+            with pytest.raises(RequestError) as caught:
+                await run_out(engine.generate({"a": "a", "b": "b" * 10**6}, SamplingParams()))
+            assert caught.value.field == "prompt"
+            with pytest.raises(RequestError, match="input has 1000000 characters"):
+                await engine.append("s", "b" * 10**6)
+            chat = [{"role": "user", "content": "b" * 10**6}]
+            with pytest.raises(RequestError, match="messages has"):
+                await engine.chat_prompt(chat, {})
+            assert tokenizer.given == []
+
+    asyncio.run(main())
+
+
+def test_the_prompts_of_who_has_left_are_not_tokenized() -> None:
+    async def main() -> None:
+        async with counting() as (engine, tokenizer):
+            tokenizer.gate.clear()
+            prompts = {str(i): f"text {i}" for i in range(50)}
+            task = asyncio.create_task(run_out(engine.generate(prompts, SamplingParams())))
+            while not tokenizer.given:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            tokenizer.gate.set()
+            await run_out(engine.generate({"later": "later"}, SamplingParams(max_tokens=1)))
+            assert tokenizer.given == ["text 0", "later"]
+            await idle(engine)
+
+    asyncio.run(main())
+
+
+def test_a_stopped_engine_says_so_at_once() -> None:
+    async def main() -> None:
+        async with counting() as (engine, tokenizer):
+            await engine.stop()
+            with pytest.raises(EngineError, match="stopped"):
+                await run_out(engine.generate({"a": "a"}, SamplingParams()))
+            assert tokenizer.given == []
 
     asyncio.run(main())

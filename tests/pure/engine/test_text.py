@@ -1,9 +1,10 @@
-"""Incremental text equals the text of the whole, and stop strings cut it where they should."""
+"""Incremental text equals the text of the whole, and chat templates see what they should."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import quire
 from quire.engine import load_tokenizer
-from quire.engine.detokenizer import Detokenizer, StopStrings
+from quire.engine.detokenizer import Detokenizer
 from quire.errors import ModelError, RequestError
 
 DEMO = Path(quire.__file__).parent / "demo"
@@ -43,47 +44,6 @@ def test_an_unfinished_character_comes_out_at_the_end() -> None:
     assert [detokenizer.push(i) for i in ids] == [""] * len(ids)
     assert "\ufffd" in detokenizer.flush()
     assert detokenizer.flush() == ""
-
-
-def cut(text: str, stops: list[str]) -> str:
-    """The text up to the first place where a stop string is complete, brute force."""
-    for end in range(len(text) + 1):
-        complete = [stop for stop in stops if text[:end].endswith(stop)]
-        if complete:
-            return text[: end - max(map(len, complete))]
-    return text
-
-
-@given(
-    st.text("ab", max_size=30),
-    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
-    st.data(),
-)
-def test_stop_strings_cut_wherever_the_pieces_break(
-    text: str, stops: list[str], data: st.DataObject
-) -> None:
-    scanner, shown = StopStrings(stops, include_in_output=False), ""
-    rest = text
-    while rest and scanner.matched is None:
-        size = 1 if len(stops) > 1 else data.draw(st.integers(1, len(rest)))
-        shown += scanner.push(rest[:size])
-        assert text.startswith(shown)
-        rest = rest[size:]
-    if scanner.matched is None:
-        shown += scanner.flush()
-    assert shown == cut(text, stops)
-
-
-def test_text_that_cannot_be_a_stop_string_is_not_held_back() -> None:
-    scanner = StopStrings(["END"], include_in_output=False)
-    assert scanner.push("abcE") == "abc"
-    assert scanner.push("x") == "Ex"
-
-
-def test_a_stop_string_can_be_kept() -> None:
-    scanner = StopStrings(["END"], include_in_output=True)
-    assert scanner.push("abEN") + scanner.push("Dcd") == "abEND"
-    assert scanner.matched == "END"
 
 
 def test_chat_template_of_the_demo_model() -> None:
@@ -130,6 +90,44 @@ def test_a_template_that_fails_is_the_requests_error(tmp_path: Path, template: s
     with pytest.raises(RequestError, match="chat template refuses") as caught:
         tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {})
     assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "variables"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}", {}),
+        ("{{ more }}", {"more": "x" * 101}),
+        ("{% for one in more %}{{ one }}{% endfor %}", {"more": ["xx"] * 51}),
+    ],
+)
+def test_a_template_that_goes_on_and_on_is_ended(
+    tmp_path: Path, template: str, variables: dict[str, Any]
+) -> None:
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    with pytest.raises(RequestError, match="at most 100 characters") as caught:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], variables, 100)
+    assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{ raise_exception(more) }}", "x" * 10**6),
+        ("{{ more + 1 }}", "text"),
+        ("{{ more.a.b }}", 5),
+        ("{{ 1 // more }}", 0),
+        ("{{ 10 ** more / 1.0 }}", 400),
+        ("{{ more }}", 10**5000),
+    ],
+    ids=["raises", "adds", "looks into", "divides", "overflows", "spells"],
+)
+def test_values_that_a_template_cannot_take_are_the_requests_error(
+    tmp_path: Path, template: str, value: Any
+) -> None:
+    tokenizer = load_tokenizer(directory_with(tmp_path, template))
+    with pytest.raises(RequestError, match="chat template refuses") as caught:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], {"more": value})
+    assert len(str(caught.value)) < 300, "it echoes what was sent"
 
 
 def test_a_template_that_does_not_compile_is_the_models_error(tmp_path: Path) -> None:

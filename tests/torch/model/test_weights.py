@@ -112,5 +112,5 @@ def test_missing_shard(sharded: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
 def test_damaged_index(sharded: Path, text: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ModelError, match="not a safetensors index"):
+    with pytest.raises(ModelError, match=r"index\.json (cannot be read|is not a|does not hold)"):
         Weights(sharded, None)

@@ -1,0 +1,81 @@
+"""JSON that is deep, wide, broken, or no JSON."""
+
+from __future__ import annotations
+
+import random
+
+from attacks.attack import (
+    SERVED,
+    TOO_LARGE,
+    Attack,
+    chat,
+    completion,
+    posting,
+    posting_chats,
+)
+from attacks.target import Target
+
+_MANY = 100_000
+_MILLION = 10**6
+
+
+def messages(target: Target) -> bytes:
+    return chat(target, messages=[{"role": "user", "content": "a"}] * _MANY)
+
+
+def parts(target: Target) -> bytes:
+    content = [{"type": "text", "text": "a"}] * _MANY
+    return chat(target, messages=[{"role": "user", "content": content}])
+
+
+def with_prompt(target: Target, prompt: bytes) -> bytes:
+    return completion(target, prompt=0).replace(b'"prompt": 0', b'"prompt": ' + prompt)
+
+
+def deep_lists(target: Target) -> bytes:
+    return with_prompt(target, b"[" * _MILLION + b"]" * _MILLION)
+
+
+def deep_objects(target: Target) -> bytes:
+    depth = _MANY
+    return with_prompt(target, b'{"a":' * depth + b"1" + b"}" * depth)
+
+
+def empty_lists(target: Target) -> bytes:
+    return with_prompt(target, b"[" + b"[]," * _MILLION + b"[]]")
+
+
+def lists_of_one(target: Target) -> bytes:
+    return with_prompt(target, b"[" + b"[7]," * _MILLION + b"[7]]")
+
+
+def same_field(target: Target) -> bytes:
+    return b"{" + b'"prompt":"a",' * _MILLION + completion(target)[1:]
+
+
+def half_characters(target: Target) -> bytes:
+    r"""Halves of pairs, which JSON can spell: \ud800."""
+    return with_prompt(target, b'"' + rb"\ud800" * _MANY + b'"')
+
+
+def unclosed(target: Target) -> bytes:
+    """Wrong at its very end."""
+    return with_prompt(target, b'"' + b"a" * 10 * _MILLION)
+
+
+def garbage(target: Target) -> bytes:
+    return random.Random(0).randbytes(10 * _MILLION)
+
+
+BODIES = (
+    Attack("100,000 messages", posting_chats(messages), TOO_LARGE),
+    Attack("100,000 parts of a message", posting_chats(parts), TOO_LARGE),
+    Attack("a million lists in each other", posting(deep_lists), TOO_LARGE),
+    Attack("100,000 objects in each other", posting(deep_objects), TOO_LARGE),
+    Attack("a million empty lists", posting(empty_lists), TOO_LARGE),
+    Attack("a million prompts of a token", posting(lists_of_one), TOO_LARGE),
+    Attack("one field a million times", posting(same_field), SERVED | TOO_LARGE),
+    Attack("halves of characters", posting(half_characters), TOO_LARGE),
+    Attack("10 MB that end too early", posting(unclosed), TOO_LARGE),
+    Attack("10 MB of random bytes", posting(garbage), TOO_LARGE),
+)

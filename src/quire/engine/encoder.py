@@ -1,0 +1,92 @@
+"""Texts of any length to token ids, at a cost bounded by what can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.engine.tokenizer import Message, Tokenizer
+from quire.errors import RequestError
+from quire.scheduling.checks import check_unicode
+
+MAX_TOKENS = 2**20  # of one input where there is no longest sequence
+MAX_CHARACTERS = 2**22  # of one input, where max_model_len does not allow for more
+_CHARACTERS_A_TOKEN = 16  # more of them than any text has on average, over a long one
+_PIECE = 2**17  # characters
+_SLACK = 2  # by which pieces may have more tokens than their whole
+
+
+class Encoder:
+    """Encodes what may fit, and refuses the rest before much has been spent on it.
+
+    A text is refused by its characters where so many cannot fit: more than ``max_model_len`` times
+    the longest token, or more than ``MAX_CHARACTERS`` and 16 a token, which only a text could fit
+    that is nearly all spaces. What is left may still have many more tokens than fit, so a long
+    text is first counted in pieces, until they have twice as many as may be. Cutting it changes
+    the tokens beside the cuts only, so that no text is refused that fits.
+
+    max_model_len: None where there is no longest sequence.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int | None) -> None:
+        self.tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self.max_tokens = max_model_len or MAX_TOKENS
+        self.max_characters = MAX_CHARACTERS
+        if max_model_len is not None:
+            self.max_characters = max(MAX_CHARACTERS, max_model_len * _CHARACTERS_A_TOKEN)
+            if tokenizer.longest_token is not None:
+                most = max_model_len * tokenizer.longest_token
+                self.max_characters = min(self.max_characters, most)
+
+    def encode(self, field: str, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text; RequestError, naming ``field``, if they cannot fit."""
+        self.check_characters(field, len(text))
+        check_unicode(field, text)
+        if len(text) > _PIECE:
+            self._check_pieces(field, text)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+        """The text of a conversation, no longer than may fit."""
+        for field, value in (("messages", messages), ("chat_template_kwargs", variables)):
+            self.check_characters(field, weight(value, self.max_characters))
+        return self.tokenizer.apply_chat_template(messages, variables, self.max_characters)
+
+    def check_characters(self, field: str, length: int) -> None:
+        if length > self.max_characters:
+            raise self._too_long(field, f"{length} characters", self.max_characters)
+
+    def check_count(self, field: str, count: int) -> None:
+        """Of token ids; with a longest sequence, one must be left to generate."""
+        most = self.max_tokens - (self._max_model_len is not None)
+        if count > most:
+            raise self._too_long(field, f"{count} tokens", most)
+
+    def _check_pieces(self, field: str, text: str) -> None:
+        count = 0
+        for start in range(0, len(text), _PIECE):
+            count += self.tokenizer.count(text[start : start + _PIECE])
+            if count > _SLACK * self.max_tokens:
+                raise self._too_long(field, f"more than {count // _SLACK} tokens", self.max_tokens)
+
+    def _too_long(self, field: str, length: str, most: int) -> RequestError:
+        limit = "" if self._max_model_len is None else f"with max_model_len {self._max_model_len} "
+        return RequestError(f"{field} has {length}; {limit}it may have at most {most}", field)
+
+
+def weight(value: object, at_most: int) -> int:
+    """Characters and items in a JSON value, counted until they are more than ``at_most``."""
+    total, todo = 0, [value]
+    while todo and total <= at_most:
+        match todo.pop():
+            case str(text):
+                total += len(text)
+            case Mapping() as items:
+                total += len(items)
+                if total <= at_most:
+                    todo += [*items, *items.values()]
+            case list() | tuple() as items:
+                total += len(items)
+                if total <= at_most:
+                    todo += items
+    return total

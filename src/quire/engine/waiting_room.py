@@ -1,0 +1,74 @@
+"""How many requests may wait to be let in, and how long until there is room again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quire.errors import QueueFullError, RequestError
+from quire.scheduling.line import Line
+
+_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
+_SHORTEST, _LONGEST = 1.0, 600.0
+
+
+class WaitingRoom:
+    """Requests that wait in ``line`` and have never been let in: ``limit`` of them, None: any.
+
+    The estimate: with ``seconds`` in which any waited, and ``left``, how many left the line in
+    them, both fading as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in
+    which nobody waits say nothing. As long as nothing was seen, that is one a second.
+    """
+
+    def __init__(self, line: Line, limit: int | None) -> None:
+        self.limit = limit
+        self.num_refused = 0
+        self._line = line
+        self._coming = 0  # that are made ready to be queued
+        self._seconds = self._left = 0.0
+        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
+
+    @contextmanager
+    def reserve(self, count: int) -> Iterator[None]:
+        """Keep room for requests until they are queued. For one thread, an event loop's.
+
+        RequestError: there can never be so much; QueueFullError: there is not now.
+        """
+        if self.limit is not None:
+            self._refuse_excess(count, self.limit)
+        self._coming += count
+        try:
+            yield
+        finally:
+            self._coming -= count
+
+    def _refuse_excess(self, count: int, limit: int) -> None:
+        if count > limit:
+            raise RequestError(
+                f"a request may hold at most max_num_waiting, {limit}, prompts; got {count}",
+                "prompt",
+            )
+        waiting = self._line.num_new + self._coming
+        if waiting + count > limit:
+            self.num_refused += count
+            raise QueueFullError(
+                f"{waiting} requests wait, of at most max_num_waiting, {limit}: "
+                f"no room for {count} more now",
+                self.seconds_until(waiting + count - limit),
+            )
+
+    def observe(self, now: float) -> None:
+        """Look at the line. To be called after every step has been planned."""
+        (then, waiting, left), line = self._seen, self._line
+        if waiting:
+            elapsed = max(0.0, now - then)  # the clock may have been set back
+            fading = math.exp(-elapsed / _FADING)
+            self._seconds = self._seconds * fading + elapsed
+            self._left = self._left * fading + line.num_left - left
+        self._seen = now, line.num_new, line.num_left
+
+    def seconds_until(self, count: int) -> float:
+        """The time in which so many leave the line, by what was seen; 1 to 600 s."""
+        seconds = count * (self._seconds + 1) / (self._left + 1)
+        return min(max(seconds, _SHORTEST), _LONGEST)

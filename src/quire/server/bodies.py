@@ -1,0 +1,116 @@
+"""The bodies of requests: read within bounds of size, time and memory, parsed off the event loop.
+
+A route takes the bare request and asks for its body here; so nothing is read before something
+wants it, and all of it happens in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+
+from quire.config import ServerConfig
+from quire.engine import Intake
+from quire.server.parsing import Body, parse
+
+# What the size of the largest body is made of where no flag says it.
+_PER_CHARACTER = 6  # bytes of JSON: "\u00e9"
+_PER_TOKEN_ID = 8  # "151935, "
+_BESIDE_PROMPTS = 2**18  # messages' names and roles, logit_bias, stop strings, whatever else
+_SMALLEST, _LARGEST = 2**20, 2**25
+
+_SMALL = 2**16  # bytes: parsed at once, for a thread costs more; and not counted as unread
+_LEAST_UNREAD = 2**26
+
+
+def default_max_body_bytes(intake: Intake) -> int:
+    """A body that has room for any prompt that can be served, however its JSON is spelled.
+
+    That is the longest text that may be tokenized, all of its characters escaped, or a prompt of
+    max_model_len token ids. As most tokens are far shorter than the longest, and few texts are
+    escaped, it is room for some 50 ordinary prompts of that length at once. Short models get a
+    mebibyte, for as many; and beyond 32, parsing takes too long.
+    """
+    text = intake.max_characters * _PER_CHARACTER
+    token_ids = (intake.max_model_len or 0) * _PER_TOKEN_ID
+    return min(max(text + _BESIDE_PROMPTS, token_ids + _BESIDE_PROMPTS, _SMALLEST), _LARGEST)
+
+
+class Bodies:
+    """Reads and parses bodies, all those of one app.
+
+    Small ones are parsed at once. The others go through one thread: a parser keeps the interpreter
+    to itself, so that more of them would not be faster, but could gang up on everybody else.
+    """
+
+    def __init__(self, config: ServerConfig, intake: Intake) -> None:
+        self._max_bytes = config.max_body_bytes or default_max_body_bytes(intake)
+        unread = config.max_unread_bytes or max(8 * self._max_bytes, _LEAST_UNREAD)
+        self._max_unread = max(unread, self._max_bytes)  # so that any one alone can be read
+        self._timeout = config.request_read_timeout
+        self._unread = 0  # bytes of large bodies that have come and are not parsed yet
+        self._parser = ThreadPoolExecutor(1, "quire-json")
+
+    def close(self) -> None:
+        self._parser.shutdown(cancel_futures=True)
+
+    async def parse(self, http: Request, kind: type[Body]) -> Body:
+        """The request's body, read whole and checked.
+
+        RequestError if it is not as it must be, HTTPException if it is too large, too slow or
+        too much.
+        """
+        if not _is_json(http.headers.get("content-type")):
+            raise HTTPException(400, "the body must be a JSON object, sent as application/json")
+        if int(http.headers.get("content-length", 0)) > self._max_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            await asyncio.wait_for(self._read(http, body), self._timeout)
+            if len(body) <= _SMALL:
+                return parse(body, kind)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._parser, parse, body, kind)
+        except asyncio.TimeoutError:
+            raise HTTPException(
+                408,
+                f"the body was not complete within {self._timeout:g} s (--request-read-timeout)",
+            ) from None
+        finally:
+            self._unread -= _counted(body)
+
+    async def _read(self, http: Request, body: bytearray) -> None:
+        async for chunk in http.stream():
+            if len(body) + len(chunk) > self._max_bytes:
+                raise self._too_large()
+            before = _counted(body)
+            body += chunk
+            self._unread += _counted(body) - before
+            if self._unread > self._max_unread:
+                raise HTTPException(
+                    503,
+                    "too many large requests are being read (--max-unread-bytes): try again",
+                    {"Retry-After": "1"},
+                )
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413, f"the body is larger than {self._max_bytes:,} bytes (--max-body-bytes)"
+        )
+
+
+def _counted(body: bytearray) -> int:
+    """How much of it counts as unread: nothing of what any connection may hold anyway."""
+    return max(0, len(body) - _SMALL)
+
+
+def _is_json(content_type: str | None) -> bool:
+    message = Message()
+    message["content-type"] = content_type or ""
+    subtype = message.get_content_subtype()
+    is_json = subtype == "json" or subtype.endswith("+json")
+    return message.get_content_maintype() == "application" and is_json

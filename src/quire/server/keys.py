@@ -1,0 +1,77 @@
+"""API keys: who may use the server, and the few paths that need none."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.config import ServerConfig
+from quire.server.errors import error_body
+
+KEY_NAME = "api_key_name"
+"""Where the ASGI scope's state names the key that a request bears, if there are several."""
+
+_NAME_LENGTH = 16
+_OPEN = frozenset({"/health", "/version"})
+_METRICS = "/metrics"
+
+
+class ApiKeys:
+    """The keys that clients may bear, known by digests under a secret of this process."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._digests = [self._digest(key.encode()) for key in keys]
+
+    @property
+    def several(self) -> bool:
+        return len(self._digests) > 1
+
+    def name(self, presented: bytes) -> str | None:
+        """A name that tells nothing about the key; None: it is none of them.
+
+        How long it takes depends on no key.
+        """
+        digest = self._digest(presented)
+        matches = [secrets.compare_digest(digest, known) for known in self._digests]
+        return digest.hex()[:_NAME_LENGTH] if any(matches) else None
+
+    def _digest(self, key: bytes) -> bytes:
+        return blake2b(key, key=self._secret, digest_size=32).digest()
+
+
+class RequireApiKey:
+    """Answers 401 on all but a few paths unless the request bears a key.
+
+    So a route that is added later is guarded. The request's body is not read before that.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._keys = ApiKeys(config.api_key)
+        self._open = _OPEN if config.api_key_metrics else _OPEN | {_METRICS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in self._open:
+            return await self._app(scope, receive, send)
+        name = self._keys.name(_bearer_token(scope))
+        if name is None:
+            body = error_body("the API key is missing or wrong", code="invalid_api_key")
+            refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
+            return await refusal(scope, receive, send)
+        if self._keys.several:
+            scope.setdefault("state", {})[KEY_NAME] = name
+        await self._app(scope, receive, send)
+
+
+def _bearer_token(scope: Scope) -> bytes:
+    """What the Authorization header bears, if there is one and one only; no key is empty."""
+    credentials = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    if len(credentials) != 1:
+        return b""
+    scheme, _, token = credentials[0].strip().partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""

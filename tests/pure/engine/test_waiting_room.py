@@ -1,0 +1,177 @@
+"""How many may wait, and what those are told who may not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer
+from quire.engine.waiting_room import WaitingRoom
+from quire.errors import QueueFullError, QueueTimeoutError, RequestError
+from quire.memory import PagedAllocator
+from quire.scheduling import SamplingParams, Scheduler, SchedulingPolicy, Step, StepResult
+from quire.scheduling.line import Line
+from support.fake_model import FakeExecutor
+
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+
+
+class Seen(Line):
+    """A line of which only numbers are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(SchedulingPolicy.FCFS)
+        self.wait = 0
+
+    @property
+    def num_new(self) -> int:
+        return self.wait
+
+
+def test_before_anything_was_seen_one_leaves_a_second() -> None:
+    room = WaitingRoom(Seen(), 10)
+    assert room.seconds_until(1) == 1
+    assert room.seconds_until(20) == 20
+    assert room.seconds_until(10_000) == 600
+
+
+@pytest.mark.parametrize("rate", [0.1, 5.0, 200.0])
+def test_the_estimate_comes_near_the_rate_at_which_they_leave(rate: float) -> None:
+    line = Seen()
+    room, line.wait = WaitingRoom(line, 10), 10
+    for step in range(4000):
+        line.num_left = int(step * 0.1 * rate)
+        room.observe(step * 0.1)
+    assert room.seconds_until(100) == pytest.approx(min(max(100 / rate, 1), 600), rel=0.3)
+
+
+def test_time_in_which_nobody_waits_says_nothing() -> None:
+    line = Seen()
+    room, line.wait = WaitingRoom(line, 10), 10
+    for second in range(200):
+        line.num_left = second * 5
+        room.observe(float(second))
+    busy = room.seconds_until(100)
+    line.wait = 0
+    room.observe(200.0)
+    room.observe(90_000.0)
+    assert room.seconds_until(100) == pytest.approx(busy, rel=0.05)
+
+
+def test_when_nobody_leaves_the_estimate_grows_but_not_for_ever() -> None:
+    line = Seen()
+    room, line.wait = WaitingRoom(line, 10), 10
+    estimates = []
+    for second in range(1000):
+        room.observe(float(second))
+        estimates.append(room.seconds_until(1))
+    assert estimates == sorted(estimates)
+    assert 30 < estimates[-1] < 120
+
+
+def test_room_is_kept_for_those_that_are_on_their_way() -> None:
+    line = Seen()
+    room, line.wait = WaitingRoom(line, 4), 1
+    with room.reserve(2):
+        with pytest.raises(QueueFullError, match="3 requests wait, of at most max_num_waiting, 4"):
+            room.reserve(2).__enter__()
+        with room.reserve(1):
+            pass
+    with room.reserve(3):
+        pass
+    assert room.num_refused == 2
+
+
+def test_what_can_never_wait_is_no_matter_of_time() -> None:
+    with pytest.raises(RequestError, match="at most max_num_waiting, 4, prompts; got 5") as caught:
+        WaitingRoom(Seen(), 4).reserve(5).__enter__()
+    assert caught.value.field == "prompt"
+
+
+class HeldExecutor(FakeExecutor):
+    """Computes nothing until it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 4)
+        self.go = threading.Event()
+
+    def execute(self, step: Step) -> StepResult:
+        assert self.go.wait(20)
+        return super().execute(step)
+
+
+def make_engine(executor: FakeExecutor, limit: int | None, **limits: Any) -> Engine:
+    settings = {"max_num_seqs": 1, "max_num_batched_tokens": 32, **limits}
+    scheduler = Scheduler(PagedAllocator(64, 4), **settings)
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    return Engine(scheduler, executor, intake, max_num_waiting=limit)
+
+
+async def collect(engine: AsyncEngine, *names: str, prompt: Any = (1, 2, 3)) -> int:
+    """How many tokens came."""
+    steps = engine.generate(dict.fromkeys(names, prompt), SamplingParams(max_tokens=3, seed=1))
+    return sum([len(delta.token_ids) async for deltas in steps for delta in deltas])
+
+
+def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
+    async def main() -> None:
+        executor = HeldExecutor()
+        engine = AsyncEngine(make_engine(executor, 3), on_step=lambda deltas: None)
+        engine.start()
+        line = engine.engine.scheduler.line
+        first = asyncio.create_task(collect(engine, "running"))
+        while not engine.engine.scheduler.running:
+            await asyncio.sleep(0.001)
+        # The commands of these wait for the step to end: what is on its way counts as well.
+        two = asyncio.create_task(collect(engine, "b", "c"))
+        await asyncio.sleep(0.01)
+        engine.engine.intake.prepare = None  # type: ignore[assignment, method-assign]
+        with pytest.raises(QueueFullError) as caught:
+            await collect(engine, "d", "e")
+        assert caught.value.retry_after >= 1
+        assert set(engine._inboxes) == {"running", "b", "c"}
+        assert engine._thread._commands.qsize() <= 1
+        del engine.engine.intake.prepare  # type: ignore[method-assign]
+        one = asyncio.create_task(collect(engine, "f"))
+        executor.go.set()
+        assert await asyncio.gather(first, two, one) == [3, 6, 3]
+        assert line.num_new == 0
+        assert await collect(engine, "g", "h", "i") == 9  # there is room again
+        await engine.stop()
+
+    asyncio.run(main())
+
+
+def test_offline_any_number_may_wait() -> None:
+    engine = make_engine(FakeExecutor(64, 4), 2)
+    for number in range(20):
+        engine.add_request(str(number), [1, 2, 3], SamplingParams(max_tokens=2))
+    ended = [delta for _ in range(100) if engine.has_work for delta in engine.step() if delta.final]
+    assert len(ended) == 20
+
+
+def test_who_waited_too_long_is_told_when_to_come_again() -> None:
+    now = 0.0
+    scheduler = Scheduler(
+        PagedAllocator(64, 4), max_num_seqs=1, max_num_batched_tokens=32, max_queue_time=5.0
+    )
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    engine = Engine(scheduler, FakeExecutor(64, 4), intake, clock=lambda: now)
+    for name in ("a", "b"):
+        engine.add_request(name, [1, 2, 3], SamplingParams(max_tokens=50))
+    assert [delta.request_id for delta in engine.step()] == ["a"]
+    now = 6.0
+    told, going_on = engine.step()
+    assert (told.request_id, going_on.request_id) == ("b", "a")
+    assert isinstance(told.failure, QueueTimeoutError)
+    assert str(told.failure) == ("the request waited 6 s to be let in; max_queue_time is 5 s")
+    assert told.failure.retry_after >= 1
+    assert told.final is not None and told.finish_reason == "error"
+    assert told.final.metrics.finished_time == 6.0
+    assert not engine.abort("b") and engine.abort("a")
+    assert not engine.has_work

@@ -1,0 +1,195 @@
+"""The clients of a life: each knows what it must be told, and when it may be told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from world.exchange import Answer, Exchange
+from world.oracle import Oracle
+from world.script import KEYS, Ask, Nonsense, Talk
+from world.server import MODEL, VirtualServer
+
+if TYPE_CHECKING:
+    from world.life import Life
+
+_LONGEST = 4 * 3600.0  # seconds in which any answer must have ended
+_Json = dict[str, Any]
+
+
+class Clients:
+    """Every answer is the oracle's text, or an error for which there is a reason."""
+
+    def __init__(self, life: Life, oracle: Oracle) -> None:
+        self._life = life
+        self._oracle = oracle
+
+    # -- what they do ------------------------------------------------------------------------------
+
+    async def ask(self, event: Ask) -> None:
+        exchange = Exchange(
+            "POST", "/v1/completions", json.dumps(_body(event)).encode(), key=event.key,
+            upload=event.upload, unfinished=event.unfinished,
+            dawdle=event.dawdle if event.stream else 0.0,
+        )  # fmt: skip
+        server = self._life.server
+        answer = await self._carry_out(exchange, event.patience)
+        if answer.status != 200:
+            self._check_refusal(event, answer, server)
+            return
+        texts = self._oracle.texts(event) * event.copies
+        if event.stream:
+            self._check_stream(answer, texts, server)
+        elif answer.complete:
+            told = answer.json()
+            assert [choice["text"] for choice in told["choices"]] == texts, "another text"
+            assert told["usage"]["prompt_tokens"] == len(event.prompt) * event.copies
+        else:
+            assert answer.hung_up
+
+    async def talk(self, event: Talk) -> None:
+        """Open a session, take its turns, and close it or leave it; at the first refusal, leave."""
+        opened = await self._session(event, "POST", "", {"model": MODEL})
+        if opened is None:
+            return
+        path, history = f"/{opened['id']}", list[int]()
+        for number, (given, max_tokens, seed) in enumerate(event.turns):
+            body: _Json = {"input": given}
+            if await self._session(event, "POST", f"{path}/append", body) is None:
+                return
+            history += given
+            hurry = 1.0 if number == event.leaves_during else None
+            body = {"max_tokens": max_tokens, "seed": seed}
+            told = await self._session(event, "POST", f"{path}/generate", body, hurry)
+            if told is None:
+                return
+            output = self._oracle.turn(history, max_tokens, seed)
+            assert told["choices"][0]["text"] == self._oracle.text(output), "another text"
+            assert told["usage"]["prompt_tokens"] == len(given)
+            history += output
+            await asyncio.sleep(event.pause)
+            known = await self._session(event, "GET", path)
+            if known is None:
+                return
+            assert (known["num_tokens"], known["busy"]) == (len(history), False)
+        if event.closes:
+            await self._session(event, "DELETE", path)
+
+    async def _session(
+        self,
+        event: Talk,
+        method: str,
+        path: str,
+        body: _Json | None = None,
+        patience: float | None = None,
+    ) -> Any:
+        """What is told, or None: it was refused, for a reason, or nobody waits for it any more."""
+        content = b"" if body is None else json.dumps(body).encode()
+        exchange = Exchange(method, f"/v1/sessions{path}", content, key=event.key)
+        server = self._life.server
+        answer = await self._carry_out(exchange, patience)
+        if answer.status == 200 and answer.complete:
+            return answer.json()
+        if not (answer.status and answer.complete):
+            assert answer.hung_up or server.ends, "no answer at all"
+            return None
+        self._check_error(answer)
+        if answer.status == 404:
+            timeout = self._life.script.settings.session_timeout
+            expired = timeout and event.pause >= timeout
+            assert expired or self._life.weather.jumps or self._life.num_servers > 1, "lost"
+        elif answer.status != 429:
+            assert self._life.excused(answer, server), (answer.status, answer.body)
+        return None
+
+    async def talk_nonsense(self, event: Nonsense) -> None:
+        server = self._life.server
+        answer = await self._carry_out(Exchange("POST", event.path, event.body, key=event.key))
+        if answer.status == 200:  # only a part of it was none
+            assert b'"model": "demo"' in event.body
+            return
+        self._check_error(answer)
+        assert 400 <= answer.status < 500 or self._life.excused(answer, server), answer
+
+    async def look(self) -> None:
+        """Health is told at once, whatever happens."""
+        server, loop = self._life.server, asyncio.get_running_loop()
+        for path in ("/health", "/metrics", "/v1/models"):
+            start = loop.time()
+            answer = await self._carry_out(Exchange("GET", path, key=KEYS[1]))
+            assert loop.time() == start, f"{path} has to wait"
+            if path == "/health":
+                assert (answer.status == 200) == (not server.ends), answer
+            else:
+                assert answer.status == 200, answer
+
+    # -- what they are told ------------------------------------------------------------------------
+
+    def _check_stream(self, answer: Answer, texts: list[str], server: VirtualServer) -> None:
+        got, failed = [""] * len(texts), False
+        for told in answer.events:
+            if "error" in told:
+                failed = True
+                continue
+            for choice in told["choices"]:
+                got[choice["index"]] += choice["text"]
+        if answer.body.endswith(b"data: [DONE]\n\n"):
+            assert got == texts, "another text"
+            return
+        cut = failed and self._life.excused(answer, server)
+        assert answer.hung_up or cut, "a stream was cut"
+        for piece, text in zip(got, texts, strict=True):
+            assert text.startswith(piece), "another text"
+
+    def _check_refusal(self, event: Ask, answer: Answer, server: VirtualServer) -> None:
+        if not (answer.status and answer.complete):
+            assert answer.hung_up or event.unfinished or server.ends, "no answer at all"
+            return
+        error, settings = self._check_error(answer), self._life.script.settings
+        match answer.status:
+            case 400:
+                refusable = {"priority": event.priority and settings.policy.value == "fcfs"}
+                fits = len(event.prompt) + event.max_tokens <= settings.num_blocks
+                refusable["n"] = not fits or max(event.n, event.beams) > settings.max_num_seqs
+                assert refusable.get(error["param"]), error
+            case 408:
+                assert event.unfinished or event.upload > settings.request_read_timeout
+            case 429:
+                assert error["code"] == "queue_full" and answer.headers["retry-after"]
+            case 503 if error["code"] == "queue_timeout":
+                assert settings.max_queue_time and answer.headers["retry-after"]
+                waited = answer.ended - answer.asked >= settings.max_queue_time
+                assert waited or self._life.jumped(answer)
+            case _:
+                assert self._life.excused(answer, server), (answer.status, answer.body)
+
+    def _check_error(self, answer: Answer) -> _Json:
+        error: _Json = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert len(answer.body) < 1000
+        return error
+
+    async def _carry_out(self, exchange: Exchange, patience: float | None = None) -> Answer:
+        if patience is not None:
+            asyncio.get_running_loop().call_later(patience, exchange.hang_up)
+        answer = await asyncio.wait_for(self._life.server.call(exchange), _LONGEST)
+        told = answer.body.decode(errors="replace") if answer.status >= 400 else answer.complete
+        self._life.note(f"{exchange.path}: {answer.status} {told}")
+        return answer
+
+
+def _body(event: Ask) -> _Json:
+    body: _Json = {
+        "model": MODEL, "prompt": [list(event.prompt)] * event.copies,
+        "max_tokens": event.max_tokens, "stream": event.stream, "n": event.n,
+    }  # fmt: skip
+    if event.beams:
+        body |= {"use_beam_search": True, "n": 1, "beam_width": event.beams}
+    else:
+        body |= {"seed": event.seed, "stop": list(event.stop)}
+    if event.user:
+        body["user"] = event.user
+    if event.priority:
+        body["priority"] = event.priority
+    return body

@@ -1,0 +1,128 @@
+"""The parts of a server that fail when the script says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.engine import Message, Tokenizer
+from quire.memory import PagedAllocator
+from quire.scheduling import Step, StepResult
+from support.fake_model import FakeExecutor
+
+
+class Weather:
+    """What goes wrong at the moment. Shared by all the parts of one life."""
+
+    def __init__(self) -> None:
+        self.strikes: list[float] = []  # when a request may have been hurt
+        self.jumps: list[float] = []  # when the clock was set
+        self.clock_offset = 0.0
+        self.clear()
+
+    def clear(self) -> None:
+        """A new process begins in fair weather."""
+        self.steps_that_raise = 0
+        self.steps_without_memory = 0
+        self.steps_not_a_number = 0
+        self.texts_without_memory = 0
+        self.late = 0.0  # seconds that the next step takes more
+        self.scheduler_dies = False
+        self.disk_is_full = False
+        self.swap_fails_until = 0.0
+
+    def strike(self) -> None:
+        self.strikes.append(asyncio.get_running_loop().time())
+
+
+class StormyExecutor:
+    """The fake model's executor, in bad weather."""
+
+    def __init__(self, fake: FakeExecutor, weather: Weather) -> None:
+        self._fake = fake
+        self._weather = weather
+
+    def execute(self, step: Step) -> StepResult:
+        weather = self._weather
+        if weather.steps_that_raise:
+            weather.steps_that_raise -= 1
+            weather.strike()
+            raise RuntimeError("the device is on fire")
+        if weather.steps_without_memory:
+            weather.steps_without_memory -= 1
+            weather.strike()
+            raise MemoryError("not a byte more")
+        result = self._fake.execute(step)
+        if weather.steps_not_a_number and result.samples:
+            weather.steps_not_a_number -= 1
+            weather.strike()
+            seq_id = next(iter(result.samples))
+            del result.samples[seq_id]
+            result.failures[seq_id] = "not a number"
+        return result
+
+
+class StormyAllocator(PagedAllocator):
+    """An allocator with a bug that shows once, outside of any step."""
+
+    weather: Weather
+
+    def advance(self, now: float) -> None:
+        if self.weather.scheduler_dies:
+            raise RuntimeError("the scheduler has lost its mind")
+        super().advance(now)
+
+
+class StormyTokenizer:
+    """A tokenizer that is refused memory now and then."""
+
+    def __init__(self, tokenizer: Tokenizer, weather: Weather) -> None:
+        self._tokenizer = tokenizer
+        self._weather = weather
+        self.longest_token = tokenizer.longest_token
+
+    def count(self, text: str) -> int:
+        return self._tokenizer.count(text)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if self._weather.texts_without_memory:
+            self._weather.texts_without_memory -= 1
+            self._weather.strike()
+            raise MemoryError("not a byte more")
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def apply_chat_template(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        return self._tokenizer.apply_chat_template(messages, variables)
+
+
+class StormyPath:
+    """Where a trace is written."""
+
+    def __init__(self, weather: Weather) -> None:
+        self._weather = weather
+
+    def __str__(self) -> str:
+        return "trace.jsonl"
+
+    def open(self, mode: str, buffering: int) -> StormyFile:
+        self.file = StormyFile(self._weather)
+        return self.file
+
+
+class StormyFile(io.BytesIO):
+    """A trace's file: writes are cut short now and then, until the disk is full."""
+
+    def __init__(self, weather: Weather) -> None:
+        super().__init__()
+        self._weather = weather
+
+    def write(self, data: Any) -> int:
+        if self._weather.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(bytes(data)[: max(1, len(data) // 2)])
