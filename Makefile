@@ -6,7 +6,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test sanitize attack clean
+.PHONY: serve test sanitize attack world clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -24,6 +24,10 @@ sanitize: $(VENV)/installed-dev
 # Hostile clients against a server of their own, and what everybody else notices of them.
 attack: $(VENV)/installed
 	$(BIN)/python -m attacks $(ARGS)
+
+# Lives of the server on a virtual clock, among faults; ARGS=SEED tells one of them again.
+world: $(VENV)/installed-dev
+	cd tests && $(abspath $(BIN))/python -m world $(ARGS)
 
 clean:
 	rm -rf $(VENV) build

@@ -19,8 +19,8 @@ from starlette.types import Message
 
 from quire.config import ServerConfig
 from quire.engine import Intake
-from quire.server import bodies
-from quire.server.bodies import Bodies, default_max_body_bytes
+from quire.server.guards import bodies
+from quire.server.guards.bodies import Bodies, default_max_body_bytes
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
 from support.live_server import (

@@ -143,6 +143,7 @@ def test_a_dead_engine_is_unavailable_and_then_ends_the_server(
             assert server.complete(prompt="Once", stream=stream_or_not).status_code == 503
             assert server.chat(stream=stream_or_not).status_code == 503
         assert server.http.get("/metrics").status_code == 200
+        eventually(lambda: server.server.exit_status == 1)  # it has noticed
         server.server._deadline = 0.0
         eventually(lambda: not server.is_running)
         assert server.server.exit_status == 1

@@ -24,8 +24,8 @@ from quire.config import ServerConfig
 from quire.engine import RequestRecorder
 from quire.errors import RequestError
 from quire.server import create_app
-from quire.server.clients import Caller
-from quire.server.keys import ApiKeys
+from quire.server.guards.clients import Caller
+from quire.server.guards.keys import ApiKeys
 from quire.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 

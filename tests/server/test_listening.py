@@ -16,7 +16,7 @@ import pytest
 
 from quire.cli import main
 from quire.errors import ConfigError
-from quire.server.listening import bound, listen
+from quire.server.guards.listening import bound, listen
 from support.live_server import PATIENCE
 
 

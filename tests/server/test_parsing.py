@@ -11,9 +11,9 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from quire.errors import RequestError
-from quire.server import parsing
+from quire.server.guards import parsing
+from quire.server.guards.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
 from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
 from quire.server.rendering import _pieces
 
 TEXT = {"type": "text", "text": "a"}

@@ -1,7 +1,7 @@
 """The engine behind OpenAI's HTTP API."""
 
 from quire.server.app import create_app
-from quire.server.listening import bound
+from quire.server.guards.listening import bound
 from quire.server.serving import Server, run_server
 
 __all__ = ["Server", "bound", "create_app", "run_server"]

@@ -14,14 +14,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
-from quire.server.bodies import Bodies
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
-from quire.server.draining import Drain, RefuseWhileDraining
 from quire.server.errors import EngineUnavailableError, install_error_handlers
-from quire.server.keys import RequireApiKey
+from quire.server.guards.bodies import Bodies
+from quire.server.guards.draining import Drain, RefuseWhileDraining
+from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
-from quire.server.middleware import CancelOnDisconnect, CloseUnread
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe_bodies, takes
 from quire.server.service import Service

@@ -6,9 +6,9 @@ from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.errors import RequestError
-from quire.server.clients import Caller
 from quire.server.errors import in_callers_words
-from quire.server.limits import check_answer
+from quire.server.guards.clients import Caller
+from quire.server.guards.limits import check_answer
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai_types import ChatRequest
 from quire.server.reply import answer

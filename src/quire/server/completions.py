@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput, Tokenizer
-from quire.server.clients import Caller
-from quire.server.limits import check_answer
+from quire.server.guards.clients import Caller
+from quire.server.guards.limits import check_answer
 from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer

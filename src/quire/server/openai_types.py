@@ -15,7 +15,6 @@ from quire.engine import Message, Prompt
 from quire.engine.intake import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.scheduling import SamplingParams
-from quire.server.clients import Caller
 from quire.server.errors import in_callers_words
 from quire.server.fields import (
     Ids,
@@ -28,6 +27,7 @@ from quire.server.fields import (
     expecting,
     no_deeper,
 )
+from quire.server.guards.clients import Caller
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096

@@ -12,9 +12,9 @@ from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
 from quire.errors import EngineError, QueueFullError, RequestError, shown
 from quire.scheduling import SamplingParams
-from quire.server.bodies import Bodies
-from quire.server.clients import Caller
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
+from quire.server.guards.bodies import Bodies
+from quire.server.guards.clients import Caller
 from quire.server.metrics import ServerMetrics
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]

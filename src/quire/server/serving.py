@@ -20,8 +20,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.config import ServerConfig, make_room
-from quire.server.connections import Connection, Connections
-from quire.server.listening import listen
+from quire.server.guards.connections import Connection, Connections
+from quire.server.guards.listening import listen
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown

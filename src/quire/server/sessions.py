@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from quire.scheduling import Session
 from quire.server.completions import CompletionWording
-from quire.server.limits import check_answer
+from quire.server.guards.limits import check_answer
 from quire.server.openapi import takes
 from quire.server.reply import answer
 from quire.server.service import Service

@@ -1,10 +1,11 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
 from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
+from quire.simulation.config_shapes import find_model, read_shape
 from quire.simulation.cost_model import CostModel
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import MACHINES, Machine, find_machine
-from quire.simulation.models import MODELS, ModelShape, find_model, read_shape
+from quire.simulation.models import MODELS, ModelShape
 from quire.simulation.result import (
     BlockMap,
     Owner,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from quire.errors import ConfigError
@@ -33,10 +34,19 @@ class Deployment:
     costs: CostModel | None = None
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel < 1 or self.model.num_heads % self.tensor_parallel:
+        model, parallel = self.model, self.tensor_parallel
+        if parallel < 1 or model.num_heads % parallel:
             raise ConfigError(
-                f"tensor_parallel_size must divide the model's {self.model.num_heads} heads, "
-                f"got {self.tensor_parallel}"
+                f"tensor_parallel_size must divide the model's {model.num_heads} heads, "
+                f"got {parallel}"
+            )
+        if model.num_kv_heads % parallel:
+            common = math.gcd(model.num_heads, model.num_kv_heads)
+            sizes = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+            raise ConfigError(
+                f"tensor_parallel_size must divide the model's {model.num_kv_heads} KV heads, got "
+                f"{parallel}: heads that several machines keep are not simulated yet; allowed: "
+                f"{sizes}"
             )
 
     @property
@@ -51,12 +61,13 @@ class Deployment:
         """Bytes of the KV pool, over all machines.
 
         Raises:
-            ConfigError: the weights leave nothing; with what would fit.
+            ConfigError: the weights leave nothing, with what would fit; or less than the pool.
         """
         if self.pool_bytes is not None:
+            self._check_pool(self.pool_bytes)
             return self.pool_bytes
         total = int(self.machine.memory * MEMORY_SHARE) * self.tensor_parallel
-        left = total - self.model.weight_bytes - self.activation_bytes * self.tensor_parallel
+        left = total - self._taken_bytes
         if left < self.model.kv_bytes_per_token * 16:
             raise ConfigError(self._does_not_fit(total))
         return left
@@ -87,6 +98,21 @@ class Deployment:
                 f"{self.kv_bytes:,}: make block_size smaller"
             )
         return Settings(**{**facts, **changes})  # type: ignore[arg-type]
+
+    @property
+    def _taken_bytes(self) -> int:
+        """Of weights and activations, over all machines."""
+        return self.model.weight_bytes + self.activation_bytes * self.tensor_parallel
+
+    def _check_pool(self, size: int) -> None:
+        """A pool that was asked for may take all that there is; a calibrated one was there."""
+        total = self.machine.memory * self.tensor_parallel
+        if self.costs is None and size > total - self._taken_bytes:
+            raise ConfigError(
+                f"kv_cache_memory_bytes is {size:,}, but {self.tensor_parallel} x "
+                f"{self.machine.name} have {total:,} bytes, of which weights and activations of "
+                f"{self.model.name} take {self._taken_bytes:,}"
+            )
 
     def _does_not_fit(self, total: int) -> str:
         model, machine = self.model, self.machine

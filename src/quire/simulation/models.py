@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from quire.errors import ModelError
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
@@ -127,80 +121,3 @@ MODELS: Mapping[str, ModelShape] = {
         _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, 32768, "bfloat16"),
     )
 }  # fmt: skip
-
-
-def find_model(name: str) -> ModelShape:
-    """A model of the catalogue, or the one that a directory or a config.json describes.
-
-    Raises:
-        ModelError: there is neither, or the config lacks what a shape needs.
-    """
-    if name.lower() in MODELS:
-        return MODELS[name.lower()]
-    path = Path(name)
-    path = path / "config.json" if path.is_dir() else path
-    if path.is_file():
-        return read_shape(path)
-    close = difflib.get_close_matches(name.lower(), MODELS, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise ModelError(
-        f"model {name!r} is neither in the catalogue nor a config.json; {hint}"
-        f"known: {', '.join(MODELS)}"
-    )
-
-
-def read_shape(path: Path) -> ModelShape:
-    """The shape that a Hugging Face ``config.json`` describes; no weights are needed."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    values = {**values, **(values.get("text_config") or {})}
-    if values.get("num_local_experts") or values.get("num_experts"):
-        raise ModelError(f"{path}: mixtures of experts are not simulated")
-    config = _Config(values, path)
-    hidden = config.size("hidden_size", "n_embd", "d_model")
-    heads = config.size("num_attention_heads", "n_head")
-    kind = str(values.get("model_type", ""))
-    plain = kind in ("opt", "gpt2", "gpt_neox", "gpt_neo", "gptj", "bloom", "falcon", "phi")
-    inner = config.size("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
-    dtype = str(values.get("dtype") or values.get("torch_dtype") or "float16")
-    if dtype not in BYTES:
-        raise ModelError(f"{path}: dtype is {dtype!r}; known: {', '.join(BYTES)}")
-    return ModelShape(
-        name=path.resolve().parent.name if path.name == "config.json" else path.stem,
-        num_layers=config.size("num_hidden_layers", "n_layer"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=config.size("num_key_value_heads", default=heads),
-        head_size=config.size("head_dim", default=hidden // heads),
-        intermediate_size=inner,
-        vocab_size=config.size("vocab_size"),
-        max_positions=config.size("max_position_embeddings", "n_positions", default=2048),
-        gated_mlp=not plain,
-        tied_embeddings=bool(values.get("tie_word_embeddings", plain)),
-        learned_positions=kind in ("opt", "gpt2", "gpt_neo"),
-        biases=plain,
-        dtype=dtype,
-    )
-
-
-class _Config:
-    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
-        self._values = values
-        self._path = path
-
-    def size(self, *names: str, default: int | None = None) -> int:
-        """The field, under the first of these names that is there."""
-        for name in names:
-            value = self._values.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ModelError(f"{self._path}: {name} must be a number above 0, got {value!r}")
-            return value
-        if default is None:
-            raise ModelError(f"{self._path}: {names[0]} is missing")
-        return default

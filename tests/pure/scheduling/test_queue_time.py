@@ -132,6 +132,16 @@ def test_steps_planned_ahead_end_them_too() -> None:
     assert now == 6.0 and ended[0].request_id == "b"
 
 
+def test_nobody_is_ended_where_no_step_would_tell() -> None:
+    scheduler = make()
+    scheduler.add(request("a", max_tokens=1))
+    scheduler.add(request("b"))
+    step = scheduler.schedule(0.0)
+    assert scheduler.schedule_ahead(step, 6.0) is None, "a ends with the step, b has to wait"
+    scheduler.update(step, answer(step), 6.0)
+    assert [decision.request_id for decision in expired(scheduler.schedule(6.0))] == ["b"]
+
+
 def test_steps_are_not_taken_together_while_somebody_waits() -> None:
     """Else nobody would look whether it has waited for too long, or who is next."""
     for limits, together in (

@@ -83,7 +83,11 @@ def test_baselines_reserve_what_the_paper_says() -> None:
 
 
 FEW = replace(COPILOT, num_requests=100, rate=1.0)
-PLENTY = replace(DEPLOYMENT, pool_bytes=200 * 2**30)
+PLENTY = replace(
+    DEPLOYMENT,
+    machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
+    pool_bytes=200 * 2**30,
+)
 
 
 @pytest.mark.parametrize(

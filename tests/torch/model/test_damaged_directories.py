@@ -37,6 +37,7 @@ JSON_FILES = (
     "tokenizer.json",
     "model.safetensors.index.json",
 )
+PLAIN = (*JSON_FILES, "special_tokens_map.json", "chat_template.jinja", "model.safetensors")
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_whatever_is_wrong_is_served_or_refused_in_one_line(model_dir: ModelDir)
     assert found["bytes"] < 200 << 20
 
 
-@pytest.mark.parametrize("name", [*JSON_FILES, "chat_template.jinja", "model.safetensors"])
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_pipe_is_not_waited_for(
     name: str, demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_pipe_is_not_waited_for(
     assert "no plain file" in refusal(demo, capsys)
 
 
-@pytest.mark.parametrize("name", [*JSON_FILES, "chat_template.jinja", "model.safetensors"])
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_device_without_end_is_not_read(
     name: str, demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +156,28 @@ def test_sizes_of_architectures_that_transformers_has(
     copy = Path(shutil.copytree(model_dir("gpt2"), tmp_path / "gpt2"))
     with pytest.raises(ModelError, match=message):
         load_model(change(copy, **fields))
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "yarn", "factor": 8.0, "beta_fast": 0.0},
+        {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1.0},
+        {"rope_type": "yarn", "factor": 8.0, "beta_slow": -1.0},
+        {"rope_type": "linear", "factor": 1e308},
+        {"rope_type": "default", "rope_theta": -1.0},
+        {"rope_type": "default", "partial_rotary_factor": 1e308},
+    ],
+    ids=str,
+)
+def test_rotations_that_cannot_be_made(
+    rope: dict[str, Any], demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = change(demo, rope_parameters={"rope_theta": 10_000.0, **rope})
+    if rope["rope_type"] == "linear":  # so slow that all positions are alike
+        assert LLM(changed, kv_cache_memory_bytes="1MiB").capacity.max_model_len
+    else:
+        assert "config.json: rope_parameters" in refusal(changed, capsys)
 
 
 def test_a_very_long_context_is_cut_to_the_pool(demo: Path) -> None:

@@ -1,8 +1,8 @@
 """From the bytes of a body to the request that they spell, or to the one error that says why not.
 
 Python's JSON parsers keep the interpreter to themselves while they work, so what they are given is
-bounded: by bytes, which :mod:`quire.server.bodies` does, and here by how many values they spell.
-Long texts are parsed at a gigabyte a second; a megabyte of ``[],[],[]`` takes 150 ms.
+bounded: by bytes, which :mod:`quire.server.guards.bodies` does, and here by how many values they
+spell. Long texts are parsed at a gigabyte a second; a megabyte of ``[],[],[]`` takes 150 ms.
 """
 
 from __future__ import annotations

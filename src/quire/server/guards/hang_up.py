@@ -1,4 +1,4 @@
-"""What stands between the network and the routes, besides keys: hang-ups, unread bodies."""
+"""Clients that hang up, and bodies that nobody has read."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from quire.config import ServerConfig
 from quire.engine import Intake
-from quire.server.parsing import Body, parse
+from quire.server.guards.parsing import Body, parse
 
 # What the size of the largest body is made of where no flag says it.
 _PER_CHARACTER = 6  # bytes of JSON: "\u00e9"

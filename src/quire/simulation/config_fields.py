@@ -1,0 +1,82 @@
+"""The fields of a ``config.json`` that a simulation understands, and what the others are about."""
+
+from __future__ import annotations
+
+import re
+
+_READ = """
+    model_type text_config hidden_size n_embd num_attention_heads n_head num_key_value_heads
+    head_dim num_hidden_layers n_layer intermediate_size ffn_dim n_inner vocab_size dtype
+    torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
+    word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
+    layer_types sliding_window_pattern _sliding_window_pattern
+"""
+
+# Biases and norms that a family may have or not: less than a thousandth of a model's bytes.
+_SMALL = """
+    attention_bias mlp_bias use_bias use_qkv_bias qkv_bias no_bias qk_norm use_qk_norm
+    qk_layernorm layer_norm_elementwise_affine do_layer_norm_before _remove_final_layer_norm
+    apply_residual_connection_post_layernorm
+"""
+
+# What positions are and how numbers are scaled: it changes texts, and no byte or operation.
+_SCALING = """
+    rope_theta rope_scaling rope_parameters rope_local_base_freq rope_interleaved rotary_dim
+    rotary_pct rotary_emb_base partial_rotary_factor original_max_position_embeddings
+    no_rope_layers no_rope_layer_interval use_mrope rms_norm_eps layer_norm_eps
+    layer_norm_epsilon norm_epsilon norm_type hidden_act hidden_activation activation_function
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar clip_qkv
+    attention_multiplier embedding_multiplier residual_multiplier logits_scaling
+    scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
+    attention_softmax_in_fp32 scale_attention_softmax_in_fp32 use_parallel_residual
+    slow_but_exact masked_softmax_fusion
+"""
+
+# Of training, of other tasks, of the tokenizer and of who wrote the file.
+_ASIDE = """
+    _name_or_path name_or_path architectures auto_map transformers_version _commit_hash
+    _attn_implementation attn_implementation _attn_implementation_internal unsloth_fixed
+    unsloth_version is_llama_config use_flash_attn gradient_checkpointing tokenizer_class
+    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id cls_token_id mask_token_id
+    bos_token eos_token pad_token decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id prefix task_specific_params finetuning_task problem_type num_labels
+    id2label label2id classifier_dropout summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj initializer_range init_std
+    initializer_factor attention_dropout activation_dropout dropout hidden_dropout
+    embedding_dropout embed_dropout residual_dropout resid_dropout attn_pdrop embd_pdrop
+    resid_pdrop layerdrop dropout_rate attention_probs_dropout_prob hidden_dropout_prob
+    pretraining_tp use_cache use_return_dict return_dict return_dict_in_generate output_scores
+    output_attentions output_hidden_states is_decoder torchscript use_bfloat16
+    tf_legacy_loss remove_invalid_values chunk_size_feed_forward exponential_decay_length_penalty
+    n_ctx max_sequence_length max_seq_len model_max_length tokenizer_model_max_length
+    max_length min_length do_sample early_stopping num_beams num_beam_groups
+    diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
+    no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
+    suppress_tokens begin_suppress_tokens cache_implementation offset_alibi bias_dropout_fusion
+    skip_bias_add skip_bias_add_qkv hidden_size_per_head n_embed unk_token skip_embedding
+"""
+
+UNDERSTOOD = frozenset(" ".join((_READ, _SMALL, _SCALING, _ASIDE)).split())
+
+_KINDS = (
+    (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"
+     r"|norm_topk|aux_loss|seq_aux|ep_size", "mixtures of experts"),
+    (r"lora_rank|qk_nope|qk_rope|v_head_dim|^index_", "latent attention"),
+    (r"quant|compress|kv_cache_scheme", "weights that are stored rounded"),
+    (r"window|chunk|local_attention|attention_types|attention_layers", "windows"),
+    (r"mamba|ssm|linear_|conv|rwkv|time_|hybrid|state|attn_layer|full_attention", "layers without "
+     "attention, or with another one"),
+    (r"shared_layers|share|cla_", "layers that share keys and values"),
+    (r"vision|image|audio|video|speech|mm_|projector", "images and sounds"),
+    (r"encoder|cross", "encoders"),
+    (r"multi_query|kv_heads|heads_per_layer|block_configs|new_decoder", "other numbers of heads"),
+    (r"nextn|mtp|draft|medusa", "layers that guess further tokens"),
+)  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    """What a field that is not understood seems to be about."""
+    for pattern, kind in _KINDS:
+        if re.search(pattern, name):
+            return kind
+    return "fields that are not known"

@@ -1,0 +1,47 @@
+"""Of every decoder that transformers has: its shape is right, or it is refused. None is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.errors import ModelError
+from quire.simulation import ModelShape, read_shape
+
+SIMULATED = {
+    "bloom", "gemma", "gpt2", "gpt_neox", "gptj", "granite", "llama", "olmo", "olmo2", "opt",
+    "phi", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
+}  # fmt: skip
+
+
+def shape_of(kind: str, directory: Path) -> ModelShape | None:
+    """By the config as transformers writes it; None if it is refused."""
+    try:
+        config = CONFIG_MAPPING[kind]()
+    except Exception:  # there is none without arguments
+        return None
+    config.save_pretrained(directory)
+    with contextlib.suppress(ModelError):
+        return read_shape(directory / "config.json")
+    return None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None:
+    found = set()
+    for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        shape = shape_of(kind, tmp_path)
+        if shape is None:
+            continue
+        found.add(json.loads((tmp_path / "config.json").read_text())["model_type"])
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind]())
+        count = sum(parameter.numel() for parameter in model.parameters())
+        assert shape.num_params == pytest.approx(count, rel=2e-3), kind
+    assert found >= SIMULATED
