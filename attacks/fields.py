@@ -59,13 +59,15 @@ def most_biases(target: Target) -> bytes:
 
 
 def most_outputs(target: Target, **fields: object) -> bytes:
-    """The most outputs that may have 100 log-probabilities a token, as long as they may be."""
+    """As many outputs as are taken with 100 log-probabilities a token, then as long as may be."""
 
-    def body(count: int, **more: object) -> bytes:
-        return completion(target, n=count, logprobs=100, ignore_eos=True, **more)
+    def body(count: int, length: int, **more: object) -> bytes:
+        options = {"logprobs": 100, "ignore_eos": True, **more}
+        return completion(target, n=count, max_tokens=length, **options)
 
-    length = target.limits.max_model_len - 20
-    return body(target.most(body, up_to=256), max_tokens=length, **fields)
+    count = target.most(lambda count: body(count, 1), up_to=256)
+    length = target.most(lambda length: body(count, length), up_to=target.limits.max_model_len - 20)
+    return body(count, length, **fields)
 
 
 def prompt_logprobs(target: Target) -> bytes:
