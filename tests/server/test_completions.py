@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from openai import AsyncOpenAI
 
 from support.live_server import MODEL, LiveServer, events
@@ -186,3 +187,15 @@ def test_metrics_of_a_request(shared: LiveServer) -> None:
     streamed = shared.complete(**ask, stream=True, stream_options={"include_usage": True})
     assert [story["peak_blocks"] for story in events(streamed)[-1]["metrics"]] == [3, 2]
     assert "metrics" not in shared.complete(prompt=[5]).json()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, 0), (100, 1)])
+def test_memory_is_given_back_after_a_large_answer(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, count: int, expected: int
+) -> None:
+    asked: list[None] = []
+    service = server.server.config.app.state.service  # type: ignore[union-attr]
+    monkeypatch.setattr(service.engine, "give_memory_back", lambda: asked.append(None))
+    response = server.complete(prompt=[5] * 200, max_tokens=1, prompt_logprobs=count)
+    assert response.status_code == 200
+    assert len(asked) == expected

@@ -141,6 +141,10 @@ class AsyncEngine:
         prepare = partial(self.engine.intake.chat_prompt, messages, variables)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
+    def give_memory_back(self) -> None:
+        """Something large is done with: return what it took to the system, soon."""
+        self._preparation.give_back_soon()
+
     # -- sessions: see SessionDesk ---------------------------------------------------------
 
     async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:

@@ -50,8 +50,13 @@ class PreparationThreads:
         try:
             return await loop.run_in_executor(self._long, unless_closed)
         finally:
-            if self._giving_back is None and not self._closed:
-                self._giving_back = loop.call_later(_REST, self._give_back)
+            self.give_back_soon()
+
+    def give_back_soon(self) -> None:
+        """Return free memory to the system, once for all that ask within a second."""
+        if self._giving_back is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._giving_back = loop.call_later(_REST, self._give_back)
 
     def close(self) -> None:
         """Prepare no more, and end the threads after what they are at."""

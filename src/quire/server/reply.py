@@ -25,6 +25,7 @@ _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's c
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
     *("num_preemptions", "ttft", "tpot", "e2e_latency"),
 )
+_MUCH = 2**20  # bytes of an answer, after which memory is given back
 _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
 _TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
@@ -91,7 +92,10 @@ async def answer(
 
     scored = params.logprobs is not None or params.prompt_logprobs is not None
     many = len(outputs) * params.num_outputs > _FEW_CHOICES
-    return await json_response(build, large=scored or many)
+    response = await json_response(build, large=scored or many)
+    if len(response.body) > _MUCH:
+        service.engine.give_memory_back()
+    return response
 
 
 async def _chunks(
