@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from world.exchange import Answer, Exchange
@@ -175,7 +176,8 @@ class Clients:
             asyncio.get_running_loop().call_later(patience, exchange.hang_up)
         answer = await asyncio.wait_for(self._life.server.call(exchange), _LONGEST)
         told = answer.body.decode(errors="replace") if answer.status >= 400 else answer.complete
-        self._life.note(f"{exchange.path}: {answer.status} {told}")
+        line = f"{exchange.path}: {answer.status} {told}"
+        self._life.note(re.sub(r"session-\w+", "session", line))  # whose ids are drawn anew
         return answer
 
 

@@ -329,7 +329,7 @@ def test_a_row_without_a_distribution_is_none_and_harms_no_other() -> None:
         assert got[::2] == [None] * 5
         assert None not in got[1::2]
         assert got[9] == want
-    outside = make_row(allowed_token_ids=[3, 2**40])
+    outside = make_row(allowed_token_ids=[3, 2**31 - 1])
     assert sample(torch.tensor([good]), [outside]) == [None]
 
 
