@@ -95,8 +95,10 @@ class Clients:
         if not (answer.status and answer.complete):
             assert answer.hung_up or server.ends, "no answer at all"
             return None
-        self._check_error(answer)
-        if answer.status == 404:
+        error = self._check_error(answer)
+        if error["code"] == "queue_timeout":
+            self._check_wait(answer)
+        elif answer.status == 404:
             timeout = self._life.script.settings.session_timeout
             expired = timeout and event.pause >= timeout
             assert expired or self._life.weather.jumps or self._life.num_servers > 1, "lost"
@@ -159,11 +161,14 @@ class Clients:
             case 429:
                 assert error["code"] == "queue_full" and answer.headers["retry-after"]
             case 503 if error["code"] == "queue_timeout":
-                assert settings.max_queue_time and answer.headers["retry-after"]
-                waited = answer.ended - answer.asked >= settings.max_queue_time
-                assert waited or self._life.jumped(answer)
+                self._check_wait(answer)
             case _:
                 assert self._life.excused(answer, server), (answer.status, answer.body)
+
+    def _check_wait(self, answer: Answer) -> None:
+        longest = self._life.script.settings.max_queue_time
+        assert longest and answer.headers["retry-after"]
+        assert answer.ended - answer.asked >= longest or self._life.jumped(answer)
 
     def _check_error(self, answer: Answer) -> _Json:
         error: _Json = answer.json()["error"]

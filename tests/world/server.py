@@ -110,7 +110,7 @@ class VirtualServer:
         deadline = loop.time() + min(patience, self._shutdown_timeout)
         while drain.running and loop.time() < deadline:
             await asyncio.sleep(0.1)
-        drained = not drain.running
+        drained = not drain.running and self.app.state.service.engine.healthy
         await self._lifespan.__aexit__(None, None, None)
         self.engine.close()
         if drained:
