@@ -148,6 +148,10 @@ class KVAllocator(Protocol):
         """
         ...
 
+    def withdraw(self, block: int, lane: int = 0) -> None:
+        """Let nobody find what a block of the device was to hold: it does not."""
+        ...
+
     def charge(self, seq_id: int) -> float:
         """What ``free`` would return now."""
         ...

@@ -145,6 +145,9 @@ class ContiguousAllocator:
         del branch.family.branches[seq_id]
         return branch.charge
 
+    def withdraw(self, block: int, lane: int = 0) -> None:
+        """Nothing to do: nothing is found."""
+
     def charge(self, seq_id: int) -> float:
         branch = self._branches[seq_id]
         return branch.charge if branch.start is None else branch.charge_at(self._now)

@@ -76,6 +76,9 @@ class LayeredAllocator:
     def free(self, seq_id: int, *, spoiled: bool = False) -> float:
         return sum(lane.free(seq_id, spoiled=spoiled) for lane in self.lanes)
 
+    def withdraw(self, block: int, lane: int = 0) -> None:
+        self.lanes[lane].withdraw(block)
+
     def charge(self, seq_id: int) -> float:
         return sum(lane.charge(seq_id) for lane in self.lanes)
 

@@ -184,6 +184,9 @@ class PagedAllocator:
             self._leave_device(table)
         return table.charge
 
+    def withdraw(self, block: int, lane: int = 0) -> None:
+        self.device.withdraw(block)
+
     def charge(self, seq_id: int) -> float:
         table = self._tables[seq_id]
         charged = map(self.device.charged, () if table.swapped else table.blocks)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import Enum
 
-from quire.memory import BlockMove, KVAllocator, MoveKind
+from quire.memory import BlockMove, KVAllocator
 from quire.scheduling.branching import plan_regrowth
 from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.sequence import SequenceGroup, Status
+from quire.scheduling.spoiling import Place
 
 
 class PreemptionMode(str, Enum):
@@ -86,20 +87,21 @@ class Preemption:
         return moves
 
     def forget_spoiled(
-        self, groups: Iterable[SequenceGroup], moves: Iterable[BlockMove]
+        self, groups: Iterable[SequenceGroup], lost: Set[Place]
     ) -> list[SequenceGroup]:
-        """Those of the groups that relied on moves which did not take place, without blocks now."""
-        lost = {(move.kind, move.lane, move.target) for move in moves}
+        """Those of the groups that hold a lost block, without any blocks now."""
         spoiled = []
         for group in groups:
-            swapped = group.status is Status.SWAPPED
-            kind = MoveKind.SWAP_OUT if swapped else MoveKind.SWAP_IN
-            tables = (self._allocator.table(i).lanes for i in group.tables())
-            held = ((i, b) for lanes in tables for i, t in enumerate(lanes) for b in t.block_ids)
-            if any((kind, *place) in lost for place in held):
+            if not lost.isdisjoint(self._held(group)):
                 self.forget(group, spoiled=True)
                 spoiled.append(group)
         return spoiled
+
+    def _held(self, group: SequenceGroup) -> Iterator[Place]:
+        swapped = group.status is Status.SWAPPED
+        for seq_id in group.tables():
+            for lane, table in enumerate(self._allocator.table(seq_id).lanes):
+                yield from (Place(swapped, lane, block) for block in table.block_ids)
 
     def forget(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
         """Free the group's blocks, wherever they are; it will compute its tokens again."""

@@ -6,7 +6,7 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.errors import RequestError
@@ -24,6 +24,7 @@ from quire.scheduling.preemption import Preemption
 from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions import Sessions
+from quire.scheduling.spoiling import Place, lost_places, target_of
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Progress, Step, StepResult
@@ -234,7 +235,7 @@ class Scheduler:
         if self._journal is not None:  # what decides is picked out only for one
             self._journal(inputs.Updated(inputs.deciding(result), now))
         self.allocator.advance(now)
-        self._spoil(result.failed_moves)
+        self._spoil(lost_places(step, result.failed_moves, self.allocator.block_size))
         self.line.newcomers.serve(self._live.served(step))
         progress: list[Progress] = []
         searching: dict[str, Candidates] = {}
@@ -268,15 +269,18 @@ class Scheduler:
         """These moves did not take place: whoever relied on them computes its tokens again."""
         moves = tuple(moves)
         self._note(inputs.Spoiled(moves))
-        self._spoil(moves)
+        self._spoil({target_of(move) for move in moves})
 
-    def _spoil(self, moves: Seq[BlockMove]) -> None:
-        if not moves:
+    def _spoil(self, lost: Set[Place]) -> None:
+        if not lost:
             return
         self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
-        for group in self._preemption.forget_spoiled(everyone, moves):
+        for group in self._preemption.forget_spoiled(everyone, lost):
             self.line.suspend(group)
+        for on_host, lane, block in lost:  # of who has left meanwhile, too
+            if not on_host:
+                self.allocator.withdraw(block, lane)
 
     def steady(self) -> SteadyDecoding | None:
         """Steps that only decode, to be taken together, if the next step is one of them."""

@@ -7,13 +7,30 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
+from quire.memory import BlockMove, LayeredAllocator, MoveKind, PagedAllocator, Window
+from quire.scheduling import (
+    Preemption,
+    PreemptionMode,
+    RecoveryCosts,
+    Request,
+    SamplingParams,
+    Scheduler,
+    SchedulingPolicy,
+)
+from support import scheduler_runs
+from support.fake_model import FakeExecutor, FakeLayer, Sight
 from support.lanes import make_lanes, random_windows
 from support.scheduler_runs import SchedulerRun
 
 RUNS = 900
+HOST_BLOCKS = 400
+# Of lives in which a sequence found what another had computed, in the same step, from a block that
+# did not come back; and in which one left before that was known.
+KNOWN_LIVES = (3832, 531)
 
 
 @pytest.mark.parametrize("batch", range(3))
@@ -33,3 +50,58 @@ def test_text_does_not_depend_on_what_is_given_back(batch: int) -> None:
     rare = {what: decisions[what] for what in ("swap", "recompute", "resume", "wait")}
     assert min(rare.values()) >= 5, f"too roomy to test anything: {rare}"
     assert failed_moves > 0
+
+
+def similar_request(rng: random.Random, number: int, policy: SchedulingPolicy) -> Request:
+    """One whose beginning others have too."""
+    prompt = [7, 8, 9, 10] * rng.randint(2, 7)
+    prompt += [rng.randrange(50) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    params = SamplingParams(max_tokens=rng.randint(1, 20))
+    return Request(
+        request_id=f"r{number}",
+        prompt_token_ids=tuple(prompt),
+        params=params,
+        max_tokens=params.max_tokens or 1,
+        seed=rng.randrange(3),
+        arrival=float(number),
+        eos_token_ids=frozenset([0]),
+    )
+
+
+class ForgetfulExecutor(FakeExecutor):
+    """Half of what comes back from the host to windowed layers does not."""
+
+    rng: random.Random
+
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        failed = []
+        for move in moves:
+            fails = move.kind is MoveKind.SWAP_IN and move.lane == 1 and self.rng.random() < 0.5
+            self.layers[move.lane].move(move, fails)
+            if fails:
+                failed.append(move)
+        return failed
+
+
+@pytest.mark.parametrize("seed", [*KNOWN_LIVES, *range(40)])
+def test_nobody_reads_what_was_computed_from_lost_blocks(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_runs, "random_request", similar_request)
+    window = random.Random(seed).choice([1, 2, 3, 4, 5, 8])
+    sights = (Sight(), Sight(window))
+    run = SchedulerRun(seed, lambda *sizes: make_lanes(sights, seed, *sizes), sights)
+    size = random.Random(seed).choice([2, 4])
+    blocks = random.Random(seed).randint(36, 70) // size
+    budget = random.Random(seed + 1).choice([8, 12, 16, 24])
+    full = PagedAllocator(blocks, size, HOST_BLOCKS)
+    windowed = PagedAllocator(blocks, size, HOST_BLOCKS, Window(window, budget, 0))
+    allocator = LayeredAllocator([full, windowed])
+    preemption = Preemption(allocator, PreemptionMode.SWAP, RecoveryCosts(0, 1))
+    run.scheduler = Scheduler(
+        allocator, max_num_seqs=8, max_num_batched_tokens=budget, preemption=preemption
+    )
+    run.executor = executor = ForgetfulExecutor(blocks, size)
+    executor.rng = run.rng
+    executor.layers = [FakeLayer(blocks, size, HOST_BLOCKS, sight) for sight in sights]
+    run.run()
