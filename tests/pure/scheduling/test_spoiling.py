@@ -1,0 +1,50 @@
+"""What is lost with a block that does not come back, and that nobody finds it."""
+
+from __future__ import annotations
+
+from quire.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
+from quire.scheduling import Chunk, Request, SamplingParams, Step
+from quire.scheduling.spoiling import Place, lost_places
+
+
+def chunk(start: int, count: int, blocks: tuple[int, ...], windowed: BlockTable) -> Chunk:
+    request = Request("r", (1,) * 8, SamplingParams(), 1, seed=0)
+    table = BlockTable(blocks, further=(windowed,))
+    return Chunk(0, request, 0, [1] * count, start, table, 1, (), 8)
+
+
+def on_device(lane: int, *blocks: int) -> set[Place]:
+    return {Place(False, lane, block) for block in blocks}
+
+
+def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
+    back = BlockMove(MoveKind.SWAP_IN, 3, 20, 1)
+    copy = BlockMove(MoveKind.COPY, 20, 21, 1)
+    reader = chunk(4, 4, (0, 1), BlockTable((20, 22)))  # computes blocks 1 and 22 from block 20
+    # Found block 1 in the same step. Its window has left block 20 behind.
+    finder = chunk(8, 2, (0, 1, 2), BlockTable((22, 23), num_dropped=1))
+    other = chunk(0, 4, (5,), BlockTable((25,)))
+    step = Step([back, copy], [other, finder, reader], [])
+    expected = on_device(1, 20, 21) | on_device(0, 1) | on_device(1, 22)
+    expected |= on_device(0, 2) | on_device(1, 23)
+    assert lost_places(step, [back], 4) == expected
+    assert lost_places(step, [], 4) == set()
+
+
+def test_a_block_that_did_not_go_out_is_lost_on_the_host_alone() -> None:
+    out = BlockMove(MoveKind.SWAP_OUT, 20, 3, 1)
+    step = Step([out], [chunk(0, 4, (20,), BlockTable((20,)))], [])
+    assert lost_places(step, [out], 4) == {Place(True, 1, 3)}
+
+
+def test_what_a_block_does_not_hold_is_not_found() -> None:
+    allocator = PagedAllocator(4, 4)
+    demand = Demand(9, [b"first", b"second"])
+    assert allocator.admit(1, demand) == 0
+    allocator.append({1: 9})
+    allocator.commit(1, [b"first", b"second"], 2)
+    (first, second, _) = allocator.table(1).block_ids
+    allocator.free(1)
+    allocator.withdraw(second)
+    assert allocator.admit(2, demand) == 4
+    assert allocator.table(2).block_ids[0] == first
