@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from quire.engine import Message, Tokenizer
-from quire.memory import PagedAllocator
+from quire.memory import BlockMove, MoveKind, PagedAllocator
 from quire.scheduling import Step, StepResult
 from support.fake_model import FakeExecutor
 
@@ -33,9 +35,39 @@ class Weather:
         self.scheduler_dies = False
         self.disk_is_full = False
         self.swap_fails_until = 0.0
+        self.swap_lies_until = 0.0
 
     def strike(self) -> None:
         self.strikes.append(asyncio.get_running_loop().time())
+
+
+class StormyPools(FakeExecutor):
+    """The fake model's pools, over a disk that fails or lies; what comes back is checked."""
+
+    def __init__(self, sizes: tuple[int, int, int], weather: Weather) -> None:
+        super().__init__(*sizes)
+        self._weather = weather
+        self._sums: dict[int, int] = {}  # of the host's blocks, as the swap file keeps them
+
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        now = asyncio.get_running_loop().time()
+        (layer,), failed = self.layers, []
+        for move in moves:
+            fails = move.kind is not MoveKind.COPY and now < self._weather.swap_fails_until
+            if move.kind is MoveKind.SWAP_IN:
+                fails |= _sum(layer.host[move.source]) != self._sums.get(move.source)
+            layer.move(move, fails)
+            if fails:
+                failed.append(move)
+            elif move.kind is MoveKind.SWAP_OUT:
+                self._sums[move.target] = _sum(layer.host[move.target])
+                if now < self._weather.swap_lies_until:
+                    layer.host[move.target][0] ^= 1
+        return failed
+
+
+def _sum(block: Sequence[int]) -> int:
+    return crc32(array("q", block).tobytes())
 
 
 class StormyExecutor:

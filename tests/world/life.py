@@ -120,6 +120,8 @@ class Life:
                 weather.late = event.amount
             case "swap fails":
                 weather.swap_fails_until = now + event.amount
+            case "swap lies":
+                weather.swap_lies_until = now + event.amount
             case "disk full":
                 weather.disk_is_full = True
             case "clock jumps":

@@ -187,8 +187,8 @@ def _fault(rng: random.Random, at: float) -> Fault:
     what = rng.choice([name for name in FAULTS if name != "engine dies"] * 3 + ["engine dies"])
     amounts = {
         "late": rng.choice([2.0, 30.0, 300.0]),
-        "swap fails": rng.random() * 100,
-        "swap lies": rng.random() * 100,
+        "swap fails": rng.choice([10.0, 7200.0]),
+        "swap lies": rng.choice([10.0, 7200.0]),
         "clock jumps": rng.choice([-5.0, -86400.0, 3.0, 3600.0, 86400.0]),
         "drain": rng.choice([0.5, 5.0, 1000.0]),
     }

@@ -11,10 +11,17 @@ from quire.config import ServerConfig
 from quire.engine import Delta, Engine, EngineThread, Intake, RequestRecorder, Tokenizer
 from quire.scheduling import Preemption, RecoveryCosts, Scheduler
 from quire.server import create_app
-from support.fake_model import EOS, FakeExecutor
+from support.fake_model import EOS
 from support.invariants import check_allocator
 from world.exchange import Answer, Exchange
-from world.faults import StormyAllocator, StormyExecutor, StormyPath, StormyTokenizer, Weather
+from world.faults import (
+    StormyAllocator,
+    StormyExecutor,
+    StormyPath,
+    StormyPools,
+    StormyTokenizer,
+    Weather,
+)
 from world.script import KEYS
 from world.settings import Settings
 from world.thread import VirtualThread
@@ -58,8 +65,6 @@ class VirtualServer:
     def _engine(self, settings: Settings, tokenizer: Tokenizer, weather: Weather) -> Engine:
         loop = asyncio.get_running_loop()
         sizes = settings.num_blocks, BLOCK, settings.num_host_blocks
-        fake = FakeExecutor(*sizes)
-        fake.fails = lambda: loop.time() < weather.swap_fails_until
         self.allocator = StormyAllocator(*sizes)
         self.allocator.weather = weather
         scheduler = Scheduler(
@@ -81,7 +86,7 @@ class VirtualServer:
         path: Any = self.path
         return Engine(
             scheduler,
-            StormyExecutor(fake, weather),
+            StormyExecutor(StormyPools(sizes, weather), weather),
             intake,
             clock=lambda: loop.time() + weather.clock_offset,
             session_timeout=settings.session_timeout,

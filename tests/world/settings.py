@@ -27,10 +27,10 @@ class Settings:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Settings:
-        host_blocks = rng.choice([0, 40])
+        host_blocks = rng.choice([0, 40, 80])
         modes = list(PreemptionMode) if host_blocks else [PreemptionMode.RECOMPUTE]
         return cls(
-            num_blocks=rng.choice([48, 80, 300]),
+            num_blocks=rng.choice([40, 48, 80, 300]),
             num_host_blocks=host_blocks,
             max_num_seqs=rng.choice([4, 8, 32]),
             max_num_batched_tokens=rng.choice([8, 32, 256]),
