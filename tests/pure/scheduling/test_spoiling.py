@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
-from quire.scheduling import Chunk, Request, SamplingParams, Step
+from quire.scheduling import Chunk, Request, SamplingParams, Scheduler, Step, StepResult
 from quire.scheduling.spoiling import Place, lost_places
 
 
@@ -48,3 +48,17 @@ def test_what_a_block_does_not_hold_is_not_found() -> None:
     allocator.withdraw(second)
     assert allocator.admit(2, demand) == 4
     assert allocator.table(2).block_ids[0] == first
+
+
+def test_what_a_request_computed_from_a_lost_block_is_not_found_once_it_has_left() -> None:
+    scheduler = Scheduler(PagedAllocator(8, 4), max_num_seqs=2, max_num_batched_tokens=32)
+    prompt = tuple(range(1, 14))
+    scheduler.add(Request("left", prompt, SamplingParams(), 1, seed=0))
+    step = scheduler.schedule(0.0)
+    second = step.chunks[0].table.block_ids[1]
+    scheduler.abort("left")
+    lost = BlockMove(MoveKind.SWAP_IN, 0, second)
+    scheduler.update(step, StepResult({}, failed_moves=[lost]), 1.0)
+    group = scheduler.add(Request("next", prompt, SamplingParams(), 1, seed=0))
+    scheduler.schedule(2.0)
+    assert group.memory.cached_tokens == 0
