@@ -99,8 +99,7 @@ class Counter:
     def __init__(self, llm: LLM) -> None:
         executor: Any = llm.engine.executor
         self.steps = self.tokens = self.context = 0
-        for name in ("execute", "submit"):  # whichever the engine calls
-            setattr(executor, name, self._counting(getattr(executor, name)))
+        executor.submit = self._counting(executor.submit)
 
     def _counting(self, call: Callable[[Step], Any]) -> Callable[[Step], Any]:
         def count(step: Step) -> Any:

@@ -18,14 +18,29 @@ from collections.abc import Callable
 from functools import partial
 
 from quire.memory import Demand, PagedAllocator
-from quire.scheduling import Request, Sample, SamplingParams, Scheduler, Step, StepResult
+from quire.scheduling import (
+    Outcome,
+    Progress,
+    Request,
+    Sample,
+    SamplingParams,
+    Scheduler,
+    Step,
+    StepResult,
+)
 
 BLOCK_SIZE = 16
 PROMPT = 4096
 
 
+def ignore(progress: Progress) -> bool:
+    """No text ends for a reason of its own."""
+    return False
+
+
 def answer(step: Step) -> StepResult:
-    return StepResult({chunk.seq_id: [Sample(7)] * chunk.num_samples for chunk in step.chunks})
+    outcome = Outcome([Sample(7)])
+    return StepResult({chunk.seq_id: outcome for chunk in step.chunks if chunk.readout})
 
 
 def request(name: str, prompt: tuple[int, ...], max_tokens: int) -> Request:
@@ -48,7 +63,7 @@ def decode(running: int, steps: int = 100) -> float:
         scheduled = time.perf_counter() - start
         result = answer(step)
         start = time.perf_counter()
-        scheduler.update(step, result, number + 0.5)
+        scheduler.update(step, result, number + 0.5, ignore)
         times.append(scheduled + time.perf_counter() - start)
     return statistics.median(times[5:]) * 1e6 / running
 
@@ -68,7 +83,7 @@ def admission(hit: bool) -> float:
         start = time.perf_counter()
         step = scheduler.schedule(float(number))
         times.append(time.perf_counter() - start)
-        scheduler.update(step, answer(step), number + 0.5)
+        scheduler.update(step, answer(step), number + 0.5, ignore)
     return statistics.median(times[1:]) * 1e6
 
 
@@ -100,13 +115,13 @@ def beam_step(width: int = 6) -> float:
         start = time.perf_counter()
         step = scheduler.schedule(float(number))
         scheduled = time.perf_counter() - start
-        result = StepResult({})
+        result = StepResult()
         for i, chunk in enumerate(step.chunks):  # the best beam of each step splits
-            result.candidates[chunk.seq_id] = [
-                (token, -0.1 * token - i) for token in range(chunk.num_candidates)
-            ]
+            count = 0 if chunk.readout is None else chunk.readout.candidates
+            found = [(token, -0.1 * token - i) for token in range(count)]
+            result.outcomes[chunk.seq_id] = Outcome(candidates=found)
         start = time.perf_counter()
-        scheduler.update(step, result, number + 0.5)
+        scheduler.update(step, result, number + 0.5, ignore)
         times.append(scheduled + time.perf_counter() - start)
     return statistics.median(times[5:]) * 1e6
 

@@ -134,7 +134,7 @@ def test_null_and_neutral_values_ask_for_nothing(shared: LiveServer) -> None:
 
 def test_sampling_fields_reach_the_engine(server: LiveServer) -> None:
     seen = []
-    server.executor.fail = lambda step: seen.extend(c.request.params for c in step.chunks)
+    server.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)
     extras = {
         "top_k": 5,
         "min_p": 0.1,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from quire.memory import BlockTable
-from quire.scheduling import Chunk, Request, SamplingParams
+from quire.scheduling import Chunk, Readout
 
 _BLOCKS = 3  # of each sequence
 
 
 def make_chunk(seq_id: int, start: int, count: int) -> Chunk:
     """Blocks 3 s, 3 s + 1, 3 s + 2 are sequence s's."""
-    prompt = tuple(5 + (7 * seq_id + 3 * i) % 250 for i in range(9))
-    request = Request(str(seq_id), prompt, SamplingParams(temperature=0.0), 1, seed=0)
     tokens = [5 + (7 * seq_id + 3 * i) % 250 for i in range(start, start + count)]
     blocks = tuple(_BLOCKS * seq_id + i for i in range(_BLOCKS))
-    table = BlockTable(blocks)
-    return Chunk(seq_id, request, 0, tokens, start, table, 1, (), len(prompt))
+    return Chunk(seq_id, tokens, start, BlockTable(blocks), 9, Readout())
 
 
 def decode_chunks() -> list[list[Chunk]]:

@@ -16,7 +16,19 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import Chunk, Request, Sample, Step, StepResult
+from quire.scheduling import (
+    Chunk,
+    Opened,
+    Outcome,
+    PendingStep,
+    Readout,
+    Request,
+    Roster,
+    Sample,
+    Step,
+    StepResult,
+    confirmed,
+)
 from quire.scheduling.beam_search import BeamSearch
 from support.tables import physical_block, visible
 
@@ -169,6 +181,7 @@ class FakeExecutor:
     def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         self.layers = [FakeLayer(num_blocks, block_size, num_host_blocks, Sight())]
         self.fails: Callable[[], bool] = lambda: False  # asked for each move to or from the host
+        self.roster = Roster()
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out the moves in order; those that failed."""
@@ -180,8 +193,17 @@ class FakeExecutor:
                 failed.append(move)
         return failed
 
+    def submit(self, step: Step) -> PendingStep:
+        """See ``Executor``."""
+        result = self.execute(step)
+        return PendingStep(step, lambda: result)
+
     def execute(self, step: Step) -> StepResult:
-        result = StepResult({}, failed_moves=self.move(step.moves))
+        return self.compute(step, self.roster.follow(step))
+
+    def compute(self, step: Step, known: Sequence[Opened]) -> StepResult:
+        """What a step comes to, ``known`` being whose its chunks are."""
+        failed_moves = self.move(step.moves)
         for chunk in step.chunks:
             for number, (layer, table) in enumerate(self._layers(chunk)):
                 for position, token in enumerate(chunk.token_ids, chunk.start):
@@ -191,20 +213,33 @@ class FakeExecutor:
                     block, offset = layer.place(table, position)
                     block[offset] = _key(number, layer.sight, previous, token)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
-        for chunk in step.chunks:
+        outcomes = {}
+        for chunk, whose in zip(step.chunks, known, strict=True):
             length = chunk.start + len(chunk.token_ids)
             for position in range(chunk.start + 1, length):  # what the others of a chunk see
                 for layer, table in self._layers(chunk):
                     assert -3 not in layer.seen(table, position), "what is read is there"
-            keys = [layer.seen(table, length) for layer, table in self._layers(chunk)]
-            if chunk.num_candidates:
-                result.candidates[chunk.seq_id] = _candidates(keys, chunk.num_candidates)
-            elif chunk.num_samples:
-                branches = range(chunk.num_samples) if chunk.num_samples > 1 else [chunk.branch]
-                result.samples[chunk.seq_id] = [
-                    Sample(_next_token(keys, chunk.request, branch)) for branch in branches
-                ]
-        return result
+            if chunk.readout is not None:
+                outcomes[chunk.seq_id] = self._read_out(whose, chunk, chunk.readout)
+        return StepResult(outcomes, failed_moves)
+
+    def _read_out(self, known: Opened, chunk: Chunk, readout: Readout) -> Outcome:
+        length = chunk.start + len(chunk.token_ids)
+        if readout.candidates:
+            return Outcome(candidates=_candidates(self._keys(chunk, length), readout.candidates))
+        assert known.seq_id == chunk.seq_id
+        assert known.output_start == chunk.output_start
+        lengths = range(length - readout.rows + 1, length + 1)
+        first = 0 if readout.draws > 1 else known.branch
+        tokens = [_next_token(self._keys(chunk, n), known.request, first) for n in lengths]
+        last, others = self._keys(chunk, length), range(1, readout.draws)
+        return Outcome(
+            confirmed(list(map(Sample, tokens)), chunk.drafts),
+            [Sample(_next_token(last, known.request, branch)) for branch in others],
+        )
+
+    def _keys(self, chunk: Chunk, length: int) -> Keys:
+        return [layer.seen(table, length) for layer, table in self._layers(chunk)]
 
     def poison(self, lane: int, blocks: Sequence[int]) -> None:
         """Overwrite device blocks that nobody may read any more."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from quire.scheduling import IN_FLIGHT, Chunk, Step, StepResult
+from quire.scheduling import IN_FLIGHT, Chunk, Opened, PendingStep, Step, StepResult
 from support.fake_model import FakeExecutor
 
 
@@ -24,24 +24,31 @@ class FakePipeline:
         self.executor = executor
         self._rng = rng
         self._late_writes = late_writes
-        self._last_chunks: list[Chunk] = []
+        self._last: tuple[list[Chunk], list[Opened]] = ([], [])
         self._queue: deque[Callable[[], None]] = deque()
         self._sampled: dict[int, int] = {}  # by the step before
         self.fail: Callable[[str], None] = lambda what: None  # told "submit" and "collect"
         self.log: list[str] = []  # what has been called
         self.num_ahead = 0  # steps that were planned ahead
 
-    def execute(self, step: Step) -> StepResult:
-        return self.submit(step).collect()
-
-    def submit(self, step: Step) -> FakeFlight:
+    def submit(self, step: Step) -> PendingStep:
+        """See ``Executor``."""
         self.log.append("submit")
+        known = self.executor.roster.follow(step)
         self.fail("submit")
         self.num_ahead += step.ahead
-        flight = FakeFlight(self, step)
-        self.enqueue(flight.compute)
+        results: list[StepResult] = []
+        self.enqueue(lambda: results.append(self.compute(step, known)))
         self.proceed()
-        return flight
+
+        def collect() -> StepResult:
+            while not results:
+                self.do_next()
+            self.log.append("collect")
+            self.fail("collect")
+            return results[0]
+
+        return PendingStep(step, collect)
 
     def enqueue(self, work: Callable[[], None]) -> None:
         """To be done after what is queued before it."""
@@ -56,14 +63,14 @@ class FakePipeline:
         if self._queue:
             self._queue.popleft()()
 
-    def compute(self, step: Step) -> StepResult:
+    def compute(self, step: Step, known: list[Opened]) -> StepResult:
         """What the device does when it comes to a step."""
         chunks = [self._with_token(chunk) for chunk in step.chunks]
-        result = self.executor.execute(replace(step, chunks=chunks))
+        result = self.executor.compute(replace(step, chunks=chunks), known)
         if self._late_writes:
-            self.executor.execute(Step([], self._last_chunks, []))
-            self._last_chunks = chunks
-        self._sampled = {i: s[0].token_id for i, s in result.samples.items() if len(s) == 1}
+            self.executor.compute(Step([], self._last[0]), self._last[1])
+            self._last = chunks, known
+        self._sampled = {i: o.tokens[-1].token_id for i, o in result.outcomes.items() if o.tokens}
         return result
 
     def _with_token(self, chunk: Chunk) -> Chunk:
@@ -71,22 +78,3 @@ class FakePipeline:
             assert IN_FLIGHT not in chunk.token_ids
             return chunk
         return chunk._replace(token_ids=[self._sampled[chunk.seq_id]])
-
-
-class FakeFlight:
-    """A step in the queue of a ``FakePipeline``."""
-
-    def __init__(self, pipeline: FakePipeline, step: Step) -> None:
-        self._pipeline = pipeline
-        self._step = step
-        self._result: StepResult | None = None
-
-    def compute(self) -> None:
-        self._result = self._pipeline.compute(self._step)
-
-    def collect(self) -> StepResult:
-        while self._result is None:
-            self._pipeline.do_next()
-        self._pipeline.log.append("collect")
-        self._pipeline.fail("collect")
-        return self._result

@@ -1,18 +1,16 @@
-"""Random lives of a scheduler that plans ahead of a device, followed by a second rank."""
+"""Random lives of a scheduler that plans ahead of a device."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from quire.memory import MoveKind
-from quire.scheduling import Replica, SequenceGroup, Step
-from quire.scheduling.journal import Event
+from quire.scheduling import PendingStep, SequenceGroup, Step
 from support.fake_model import FULL, Windows
-from support.fake_pipeline import FakeFlight, FakePipeline
+from support.fake_pipeline import FakePipeline
+from support.outcomes import take_in
 from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged
-from support.session_runs import tables
-
-_Begun = tuple[Step, FakeFlight]
+from support.twin import Twin
 
 
 class PipelinedRun(SchedulerRun):
@@ -31,21 +29,11 @@ class PipelinedRun(SchedulerRun):
     ) -> None:
         super().__init__(seed, make_allocator, windows)
         self.pipeline = FakePipeline(self.executor, self.rng, late_writes=late_writes)
-        self.events: list[Event] = []
-        self.scheduler = self.make_scheduler(journal=self.events.append)
-        self.rank = Replica(self.make_scheduler())
-        self.begun: _Begun | None = None
+        self.scheduler = Twin(self.make_scheduler(), self.make_scheduler())
+        self.begun: PendingStep | None = None
         self.groups: list[SequenceGroup] = []
         self.num_copies = 0
         self.num_dropped = 0  # tokens that were computed for sequences that had stopped
-
-    def check(self) -> None:
-        for event in self.events:
-            self.rank.follow(event)
-        self.events.clear()
-        if self.lanes():
-            assert tables(self.rank.scheduler.allocator) == tables(self.allocator)
-        super().check()
 
     def submit(self, number: int) -> None:
         super().submit(number)
@@ -60,7 +48,10 @@ class PipelinedRun(SchedulerRun):
             assert copied == self.num_copies, "each copy is put down to the group that asked for it"
 
     def step(self, now: float) -> None:
-        step, flight = self.begun or self.begin(self.scheduler.schedule(now))
+        if self.begun is None:
+            self.propose()
+        pending = self.begun or self.begin(self.scheduler.schedule(now))
+        step = pending.step
         if self.begun is None:
             self.take_expired(step, now)
         assert step.chunks or not self.scheduler.running
@@ -75,32 +66,28 @@ class PipelinedRun(SchedulerRun):
             self.begun = self.begin(ahead)
         self.abort_some()
         self.pipeline.proceed()
-        result = flight.collect()
+        result = pending.collect()
         self.failed_moves += len(result.failed_moves)
-        for progress in self.scheduler.update(step, result, now + 0.5):
+        for progress in take_in(self.scheduler, step, result, now + 0.5):
             request_id = progress.request.request_id
             self.outputs[request_id][progress.branch].append(progress.sample.token_id)
         self.check()
         self.abort_some()
         if self.begun is not None:
-            live = [self.scheduler.group(c.request.request_id) for c in self.begun[0].chunks]
+            live = [self.scheduler.request_of(c.seq_id) for c in self.begun.step.chunks]
             self.num_dropped += live.count(None)
         for number, lane in enumerate(self.lanes()):
             blank = list(lane.device._blank)
             self.pipeline.enqueue(partial(self.executor.poison, number, blank))
 
-    def begin(self, step: Step) -> _Begun:
+    def begin(self, step: Step) -> PendingStep:
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs
         self.check()
-        assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
-        for chunk in step.chunks:
-            params = chunk.request.params
-            if params.needs_history and not params.use_beam_search:
-                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
+        self.check_tokens(step)
         self.num_copies += sum(move.kind is MoveKind.COPY for move in step.moves)
         self.decisions.update(decision.what.value for decision in step.decisions)
-        return step, self.pipeline.submit(step)
+        return self.pipeline.submit(step)
 
     def abort_some(self) -> None:
         if self.rng.random() < 0.01 and self.requests:

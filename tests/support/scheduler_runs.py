@@ -10,6 +10,7 @@ from typing import Any
 from quire.errors import RequestError
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
 from quire.scheduling import (
+    IN_FLIGHT,
     Preemption,
     PreemptionMode,
     RecoveryCosts,
@@ -18,10 +19,13 @@ from quire.scheduling import (
     Scheduler,
     SchedulingPolicy,
     Step,
+    StepResult,
     Verdict,
 )
 from support.fake_model import EOS, FULL, VOCAB, FakeExecutor, FakeLayer, Windows, expected_outputs
 from support.invariants import check_allocator
+from support.outcomes import take_in
+from support.twin import Twin
 
 MOST_STEPS = 20_000  # a life takes some hundreds
 
@@ -123,6 +127,11 @@ class SchedulerRun:
         self.requests: dict[str, Request] = {}
         self.decisions: Counter[str] = Counter()
         self.failed_moves = 0
+        # The share of drafts that are right; None: nobody proposes any.
+        self.drafts_are = [None, 1.0, 0.0, 0.6][seed % 4]
+        self.draft_rng = random.Random(seed)
+        self.truth: dict[str, list[list[int]]] = {}
+        self.accepted = self.rejected = 0
 
     @property
     def allocator(self) -> KVAllocator:
@@ -150,32 +159,83 @@ class SchedulerRun:
         if self.max_queue_time is not None and not step.ahead:
             assert not self.scheduler.line.overdue(now - self.max_queue_time)
 
+    def expected_of(self, request: Request) -> list[list[int]]:
+        """The outputs that it must have in the end."""
+        return self.truth.setdefault(request.request_id, expected_outputs(request, self.windows))
+
+    def propose(self) -> None:
+        """Drafts for some of those that run: right, wrong, or right up to some place."""
+        rng = self.draft_rng
+        for group in self.scheduler.running if self.drafts_are is not None else ():
+            for branch in group.branches:
+                if group.beams is not None or rng.random() < 0.3:
+                    continue
+                rest = self.expected_of(group.request)[branch.index][branch.num_output_tokens :]
+                drafts = rest[: rng.randint(1, 9)]
+                if rng.random() > self.drafts_are:
+                    wrong = rng.randint(0, 3)
+                    drafts[wrong:] = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))]
+                self.scheduler.propose(branch.seq_id, drafts)
+
     def step(self, now: float) -> None:
+        self.propose()
         step = self.scheduler.schedule(now)
         self.take_expired(step, now)
         if not self.scheduler.has_work:
+            self.executor.execute(step)
             return
         assert step.chunks, "a scheduler with work must compute something"
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs
         self.check()
         self.decisions.update(decision.what.value for decision in step.decisions)
-        for chunk in step.chunks:
-            params = chunk.request.params
-            if params.needs_history and not params.use_beam_search:
-                assert list(chunk.history) == self.outputs[chunk.request.request_id][chunk.branch]
+        self.check_tokens(step)
         if self.rng.random() < 0.03 and self.requests:  # while the step is under way
             victim = self.rng.choice(list(self.requests))
             if self.scheduler.abort(victim):
                 del self.requests[victim]
         result = self.executor.execute(step)
+        self.count_drafts(step, result)
         self.failed_moves += len(result.failed_moves)
-        for progress in self.scheduler.update(step, result, now + 0.5):
+        for progress in take_in(self.scheduler, step, result, now + 0.5):
             request_id = progress.request.request_id
             self.outputs[request_id][progress.branch].append(progress.sample.token_id)
         self.check()
+        self.check_roster()
         for number, lane in enumerate(self.lanes()):
             self.executor.poison(number, lane.device._blank)
+
+    def count_drafts(self, step: Step, result: StepResult) -> None:
+        for chunk in step.chunks:
+            if chunk.drafts:
+                accepted = len(result.outcomes[chunk.seq_id].tokens) - 1
+                self.accepted += accepted
+                self.rejected += len(chunk.drafts) - accepted
+
+    def check_tokens(self, step: Step) -> None:
+        """What is computed of an output is what has been told of it, and perhaps drafts."""
+        known = {opened.seq_id: opened for opened in step.opened}
+        for chunk in step.chunks:
+            found = self.scheduler._live.branch(chunk.seq_id)
+            assert found is not None
+            request, branch = found[0].request, found[1]
+            if chunk.seq_id in known:
+                assert known[chunk.seq_id].request is request
+            assert chunk.output_start == branch.num_prompt_tokens
+            if request.params.use_beam_search or request.request_id not in self.outputs:
+                continue
+            text = [*request.prompt_token_ids, *self.outputs[request.request_id][branch.index]]
+            tokens = chunk.token_ids[: len(chunk.token_ids) - len(chunk.drafts)]
+            if tokens != [IN_FLIGHT]:
+                assert list(tokens) == text[chunk.start : chunk.start + len(tokens)]
+
+    def check_roster(self) -> None:
+        """Executors have been told of all that live, and of nobody else."""
+        live = self.scheduler._live
+        told = {*self.executor.roster._known} - {*live._closed}
+        told |= {one.seq_id for one in live._opened} | {one.child for one in live._forked}
+        begun = {i for i, (group, _) in live._branches.items() if group.begun}
+        assert told - {*live._closed} == begun
 
     def lanes(self) -> tuple[PagedAllocator, ...]:
         if isinstance(self.allocator, LayeredAllocator):
@@ -187,6 +247,8 @@ class SchedulerRun:
             check_allocator(lane)
         usage = self.allocator.usage()
         assert min(usage) >= 0
+        if isinstance(self.scheduler, Twin):
+            self.scheduler.check()
 
     def run(self) -> None:
         for number in range(self.rng.randint(1, 16)):
@@ -199,6 +261,6 @@ class SchedulerRun:
                 self.submit(100 + clock)
             assert clock < MOST_STEPS, "no progress"
         for request_id, request in self.requests.items():
-            assert self.outputs[request_id] == expected_outputs(request, self.windows), request
+            assert self.outputs[request_id] == self.expected_of(request), request
         usage = self.allocator.usage()
         assert usage.cached + usage.free == usage.capacity, "leaked blocks"

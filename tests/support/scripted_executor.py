@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from quire.scheduling import Chunk, Sample, Step, StepResult, TokenLogprobs
+from quire.scheduling import Chunk, Outcome, PendingStep, Request, Sample, Step, TokenLogprobs
 from support.fake_model import FakeExecutor
 
 _PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread
@@ -42,31 +42,41 @@ class ScriptedExecutor:
         self.held = False
         self._may_step.release()
 
-    def execute(self, step: Step) -> StepResult:
+    def submit(self, step: Step) -> PendingStep:
+        """See ``Executor``."""
+        known = self._fake.roster.follow(step)
         if self.held:
             assert self._may_step.acquire(timeout=_PATIENCE), "nobody released the executor"
         self.fail(step)
         self.num_steps += 1
-        result = self._fake.execute(step)
-        samples = {}
-        prompt_logprobs = {}
-        for chunk in step.chunks:
-            if chunk.num_samples:
-                raw = [sample.token_id for sample in result.samples[chunk.seq_id]]
-                samples[chunk.seq_id] = [self._sample(chunk, token_id) for token_id in raw]
-            if chunk.request.params.prompt_logprobs is not None:
-                known = chunk.request.prompt_token_ids
-                next_tokens = known[chunk.start + 1 : chunk.start + 1 + len(chunk.token_ids)]
-                count = chunk.request.params.prompt_logprobs
-                prompt_logprobs[chunk.seq_id] = [self._logprobs(t, count) for t in next_tokens]
-        return StepResult(samples, prompt_logprobs)
+        result = self._fake.compute(step, known)
+        for chunk, whose in zip(step.chunks, known, strict=True):
+            outcome = self._outcome(
+                whose.request, chunk, result.outcomes.get(chunk.seq_id, Outcome())
+            )
+            result.outcomes[chunk.seq_id] = outcome
+        return PendingStep(step, lambda: result)
 
-    def _sample(self, chunk: Chunk, raw: int) -> Sample:
+    def _outcome(self, request: Request, chunk: Chunk, raw: Outcome) -> Outcome:
+        tokens, forks = (
+            [self._sample(request, chunk, sample.token_id) for sample in samples]
+            for samples in (raw.tokens, raw.forks)
+        )
+        count = request.params.prompt_logprobs
+        if count is None:
+            return Outcome(tokens, forks)
+        known = request.prompt_token_ids
+        next_tokens = known[chunk.start + 1 : chunk.start + 1 + len(chunk.token_ids)]
+        return Outcome(
+            tokens, forks, prompt_logprobs=[self._logprobs(t, count) for t in next_tokens]
+        )
+
+    def _sample(self, request: Request, chunk: Chunk, raw: int) -> Sample:
         token_id = self._words[raw % len(self._words)]
         if self.script is not None:
             position = chunk.start + len(chunk.token_ids) - chunk.output_start
             token_id = self.script[position]
-        count = chunk.request.params.logprobs
+        count = request.params.logprobs
         return Sample(token_id, None if count is None else self._logprobs(token_id, count))
 
     def _logprobs(self, token_id: int, count: int) -> TokenLogprobs:

@@ -1,15 +1,15 @@
-"""Random lives of sessions beside other requests, each followed by a second rank."""
+"""Random lives of sessions beside other requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from quire.errors import RequestError, SessionBusyError
-from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
-from quire.scheduling import Replica, Request, SamplingParams, SequenceGroup, Step
-from quire.scheduling.journal import Event
+from quire.scheduling import Progress, Request, SamplingParams, SequenceGroup, Step
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
+from support.outcomes import take_in
 from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged, random_place
+from support.twin import Twin
 
 TICKS = 60
 
@@ -33,20 +33,6 @@ class _Session:
         self.turn, self.output = None, []
 
 
-def tables(allocator: KVAllocator) -> object:
-    """All that a rank knows of memory."""
-    lanes = allocator.lanes if isinstance(allocator, LayeredAllocator) else (allocator,)
-    known = []
-    for lane in lanes:
-        assert isinstance(lane, PagedAllocator)
-        lists = {
-            seq_id: (*table.blocks, table.num_tokens, table.num_dropped, table.swapped)
-            for seq_id, table in lane._tables.items()
-        }
-        known.append((lists, lane.device.ref_counts, lane.device._hashes, lane.host.ref_counts))
-    return known
-
-
 class SessionRun(SchedulerRun):
     """Sessions append, generate, cut, recompute and are closed, with other requests beside them."""
 
@@ -55,27 +41,15 @@ class SessionRun(SchedulerRun):
     ) -> None:
         super().__init__(seed, make_allocator, windows)
         self.sinks = self.rng.choice([0, 0, 2, 5])
-        self.events: list[Event] = []
-        self.scheduler = self.make_scheduler(
-            max_num_sessions=4, attention_sinks=self.sinks, journal=self.events.append
-        )
-        replica = self.make_scheduler(max_num_sessions=4, attention_sinks=self.sinks)
-        self.rank = Replica(replica)
+        settings = {"max_num_sessions": 4, "attention_sinks": self.sinks}
+        self.scheduler = Twin(self.make_scheduler(**settings), self.make_scheduler(**settings))
+        self.num_opened = 0
         self.open: dict[str, _Session] = {}
         self.groups: list[SequenceGroup] = []
         self.held_seconds = self.last_time = 0.0
         self.num_turns = 0
         self.num_expired_turns = 0
         self.cuts = 0
-
-    # -- the second rank -------------------------------------------------------------------
-
-    def check(self) -> None:
-        for event in self.events:
-            self.rank.follow(event)
-        self.events.clear()
-        assert tables(self.rank.scheduler.allocator) == tables(self.allocator)
-        super().check()
 
     def pass_time(self, now: float) -> None:
         held = sum(lane.device.num_held for lane in self.lanes())
@@ -88,7 +62,8 @@ class SessionRun(SchedulerRun):
         """Something that a user may do between two steps, or during one."""
         rng, scheduler = self.rng, self.scheduler
         if len(self.open) < 3 and rng.random() < 0.4:
-            number = f"s{now}-{len(self.events)}-{rng.random()}"
+            self.num_opened += 1
+            number = f"s{self.num_opened}"
             session = _Session(number, rng.choice(["", "salt"]))
             scheduler.open_session(number, session.salt)
             self.open[number] = session
@@ -169,6 +144,12 @@ class SessionRun(SchedulerRun):
         if group is not None:
             self.groups.append(group)
 
+    def expected_of(self, request: Request) -> list[list[int]]:
+        for session in self.open.values():
+            if session.turn is request:
+                return [session.expected]
+        return super().expected_of(request)
+
     def take_expired(self, step: Step, now: float) -> None:
         for session in self.open.values():  # its input stays in its history
             if session.turn is not None and self.scheduler.group(session.turn.request_id) is None:
@@ -182,14 +163,14 @@ class SessionRun(SchedulerRun):
     def step(self, now: float) -> None:
         self.pass_time(now)
         by_turn = {s.turn.request_id: s for s in self.open.values() if s.turn is not None}
+        self.propose()
         step = self.scheduler.schedule(now)
         self.take_expired(step, now)
         self.check()
         if not self.scheduler.has_work:
+            self.executor.execute(step)
             return
         assert step.chunks, "a scheduler with work must compute something"
-        assert self.rank.step.moves == step.moves
-        assert [c.table for c in self.rank.step.chunks] == [c.table for c in step.chunks]
         self.decisions.update(decision.what.value for decision in step.decisions)
         self.decisions.update(d.what.value + " idle" for d in step.decisions if "idle" in d.why)
         if self.rng.random() < 0.1:  # while the step is under way
@@ -198,20 +179,24 @@ class SessionRun(SchedulerRun):
         result = self.executor.execute(step)
         self.failed_moves += len(result.failed_moves)
         self.pass_time(now + 0.5)
-        for progress in self.scheduler.update(step, result, now + 0.5):
+
+        def is_over(progress: Progress) -> bool:
             request_id = progress.request.request_id
             if request_id not in by_turn:
                 self.outputs[request_id][progress.branch].append(progress.sample.token_id)
-                continue
+                return False
             session = by_turn[request_id]
             session.output.append(progress.sample.token_id)
+            stopped = self.rng.random() < 0.03  # by a stop string
             if progress.finish_reason is not None:
                 assert session.output == session.expected
+            if progress.finish_reason is not None or stopped:
                 session.end_turn()
-            elif self.rng.random() < 0.03:  # a stop string
-                self.scheduler.finish(progress.seq_id)
-                session.end_turn()
+            return stopped
+
+        take_in(self.scheduler, step, result, now + 0.5, is_over)
         self.check()
+        self.check_roster()
         for number, lane in enumerate(self.lanes()):
             self.executor.poison(number, lane.device._blank)
 

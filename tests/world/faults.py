@@ -12,7 +12,7 @@ from zlib import crc32
 
 from quire.engine import Message, Tokenizer
 from quire.memory import BlockMove, MoveKind, PagedAllocator
-from quire.scheduling import Step, StepResult
+from quire.scheduling import Outcome, PendingStep, Step
 from support.fake_model import FakeExecutor
 
 
@@ -77,8 +77,9 @@ class StormyExecutor:
         self._fake = fake
         self._weather = weather
 
-    def execute(self, step: Step) -> StepResult:
+    def submit(self, step: Step) -> PendingStep:
         weather = self._weather
+        known = self._fake.roster.follow(step)
         if weather.steps_that_raise:
             weather.steps_that_raise -= 1
             weather.strike()
@@ -87,14 +88,13 @@ class StormyExecutor:
             weather.steps_without_memory -= 1
             weather.strike()
             raise MemoryError("not a byte more")
-        result = self._fake.execute(step)
-        if weather.steps_not_a_number and result.samples:
+        result = self._fake.compute(step, known)
+        sampled = [seq_id for seq_id, outcome in result.outcomes.items() if outcome.tokens]
+        if weather.steps_not_a_number and sampled:
             weather.steps_not_a_number -= 1
             weather.strike()
-            seq_id = next(iter(result.samples))
-            del result.samples[seq_id]
-            result.failures[seq_id] = "not a number"
-        return result
+            result.outcomes[sampled[0]] = Outcome(failure="not a number")
+        return PendingStep(step, lambda: result)
 
 
 class StormyAllocator(PagedAllocator):

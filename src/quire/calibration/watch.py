@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from quire.engine import Delta, Engine
-from quire.scheduling import Executor, Step, StepResult
+from quire.scheduling import Executor, PendingStep, Step
 from quire.simulation import Work, work_of
 
 
@@ -46,8 +46,8 @@ class _Watch:
 
     def __init__(self, inner: Executor) -> None:
         self.inner = inner
-        self.step = Step([], [], [])
+        self.step = Step()
 
-    def execute(self, step: Step) -> StepResult:
+    def submit(self, step: Step) -> PendingStep:
         self.step = step
-        return self.inner.execute(step)
+        return self.inner.submit(step)

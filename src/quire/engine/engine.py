@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from quire.engine.flight import Flight
 from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
@@ -17,17 +16,18 @@ from quire.engine.recorder import RequestRecorder
 from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import ConfigError, EngineError, QueueTimeoutError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, RequestError
 from quire.scheduling import (
     Decision,
     Executor,
-    PipelinedExecutor,
+    Outcome,
+    PendingStep,
+    Progress,
     Request,
     SamplingParams,
     Scheduler,
     SequenceGroup,
     Step,
-    StepResult,
     Verdict,
 )
 
@@ -42,7 +42,7 @@ class Engine:
     """Drives one scheduler and one executor. Not thread-safe: one thread calls it.
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
-        its result. The executor must be a ``PipelinedExecutor``; ConfigError if it is not.
+        its result. It pays where something else than the calling thread computes.
     max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
         like.
     """
@@ -61,11 +61,6 @@ class Engine:
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
     ) -> None:
-        if run_ahead and not isinstance(executor, PipelinedExecutor):
-            raise ConfigError(
-                "async_scheduling needs an executor whose steps can be submitted; "
-                f"{type(executor).__name__} computes in the thread that calls it"
-            )
         self.scheduler = scheduler
         self.intake = intake
         self.clock = clock
@@ -73,9 +68,9 @@ class Engine:
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
         self.waiting_room = WaitingRoom(scheduler.line, max_num_waiting)
         self.executor = executor
-        self._pipeline = executor if isinstance(executor, PipelinedExecutor) and run_ahead else None
-        self._flight: Flight | None = None  # begun by the last call of step()
-        self._landed = 0.0  # when the last step was done
+        self._run_ahead = run_ahead
+        self._pending: PendingStep | None = None  # begun by the last call of step()
+        self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
         # Each of a prompt's tokens may ask for a hundred of them.
         self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(self._decode_alone)
@@ -134,9 +129,12 @@ class Engine:
         step fills hold what they should.
         """
         spoiled = False
-        if self._flight is not None and self._flight.computes(request_id):
-            self._flight.land()
-            spoiled = self._flight.broken
+        pending, group = self._pending, self.scheduler.group(request_id)
+        if pending is not None and group is not None:
+            branches = {branch.seq_id for branch in group.branches}
+            if any(chunk.seq_id in branches for chunk in pending.step.chunks):
+                pending.wait()
+                spoiled = pending.broken
         progress = self._requests.pop(request_id, None)
         if progress is not None:
             self._note_end(progress)
@@ -154,7 +152,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or self._flight is not None
+        return self.scheduler.has_work or self._pending is not None
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
@@ -165,67 +163,83 @@ class Engine:
 
         With ``run_ahead``, the next one is begun before, where it can be planned already.
         """
-        flight = self._flight
-        if flight is None:
-            started = self.clock()
-            flight = self._begin(self.scheduler.schedule(started), started)
-        self._flight = self._begin_next(flight)
+        pending = self._pending
+        if pending is None:
+            pending = self._begin(self.scheduler.schedule(self.clock()))
+        self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
-        return expired + self._land(flight)
+        return expired + self._take_in(pending)
 
-    def _begin_next(self, flight: Flight) -> Flight | None:
-        if self._pipeline is None or flight.broken:
+    def _begin_next(self, pending: PendingStep) -> PendingStep | None:
+        if not self._run_ahead or pending.broken:
             return None
-        started = self.clock()
-        step = self.scheduler.schedule_ahead(flight.step, started)
-        return None if step is None else self._begin(step, started)
+        step = self.scheduler.schedule_ahead(pending.step, self.clock())
+        return None if step is None else self._begin(step)
 
-    def _begin(self, step: Step, started: float) -> Flight:
+    def _begin(self, step: Step) -> PendingStep:
         self._note(step)
-        self.waiting_room.observe(started)
-        usage = self.scheduler.allocator.usage()
-        if self._pipeline is None:
-            return Flight.to_compute(self.executor, step, usage, started)
-        return Flight.begun(self._pipeline, step, usage, started)
-
-    def _land(self, flight: Flight) -> list[Delta]:
-        """Wait for a step, and take in what it gave."""
-        step = flight.step
+        self.waiting_room.observe(step.now)
         try:
-            result = flight.result()
+            return self.executor.submit(step)
+        except Exception as error:
+            return PendingStep.failed(step, error)
+
+    def _take_in(self, pending: PendingStep) -> list[Delta]:
+        """Wait for a step, and take in what it gave."""
+        step = pending.step
+        try:
+            result = pending.collect()
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
-            return self._give_up(flight)
+            return self._give_up(pending)
         now = self.clock()
-        self.stats.observe_step(step, flight.usage, now - max(flight.started, self._landed))
+        self.stats.observe_step(step, now - max(step.now, self._last_end))
         self.stats.num_failed_swaps += len(result.failed_moves)
-        self._landed = now
-        self._take_prompt_logprobs(step, result)
-        deltas = self._fail(step, result.failures)
-        for progress in self.scheduler.update(step, result, now):
-            request_id = progress.request.request_id
-            request = self._requests[request_id]
-            delta = request.advance(progress, now)
-            if delta.finish_reason is not None and progress.finish_reason is None:
-                self.scheduler.finish(progress.seq_id)  # a stop string
-            if request.done:  # told once its blocks are free, and charged
+        self._last_end = now
+        deltas = self._take_aside(step, result.outcomes)
+
+        def told(progress: Progress) -> bool:
+            delta = self._requests[progress.request.request_id].advance(progress, now)
+            deltas.append(delta)
+            return delta.finish_reason is not None
+
+        self.scheduler.update(step, result, now, told)
+        # A request's end is told once its blocks are free, and charged.
+        ends = {d.request_id: i for i, d in enumerate(deltas) if d.finish_reason is not None}
+        for request_id, last in ends.items():
+            request = self._requests.get(request_id)
+            if request is not None and request.done:
                 del self._requests[request_id]
                 self._note_end(request)
-                delta = replace(delta, final=request.final(now))
-            deltas.append(delta)
+                deltas[last] = replace(deltas[last], final=request.final(now))
         return deltas
 
-    def _give_up(self, flight: Flight) -> list[Delta]:
+    def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
+        """What the scheduler is not concerned with: log-probabilities of prompts, and failures."""
+        failures: dict[int, str] = {}
+        for chunk in step.chunks:
+            outcome = outcomes.get(chunk.seq_id)
+            if outcome is None:
+                continue
+            if outcome.failure is not None:
+                failures[chunk.seq_id] = outcome.failure
+            elif outcome.prompt_logprobs:
+                request = self._request_of(chunk.seq_id)
+                if request is not None:
+                    request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
+        return self._fail(failures)
+
+    def _give_up(self, pending: PendingStep) -> list[Delta]:
         """End the requests of a step that failed, and of the one that was to go on from it."""
-        steps = [flight.step]
-        if self._flight is not None:
-            self._flight.land()  # nobody needs what it gives, but it must not go on
-            steps.append(self._flight.step)
-            self._flight = None
+        steps = [pending.step]
+        if self._pending is not None:
+            self._pending.wait()  # nobody needs what it gives, but it must not go on
+            steps.append(self._pending.step)
+            self._pending = None
         deltas = []
         for step in steps:
             self.scheduler.spoil(step.moves)
-            deltas += self._fail(step, dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
+            deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
     def _decode_alone(self, token_id: int) -> str:
@@ -256,24 +270,19 @@ class Engine:
         error = QueueTimeoutError(f"the request {decision.why}", retry_after)
         self._expired.append(request.fail(error, self.clock()))
 
-    def _take_prompt_logprobs(self, step: Step, result: StepResult) -> None:
-        if not result.prompt_logprobs:
-            return
-        for chunk in step.chunks:
-            logprobs = result.prompt_logprobs.get(chunk.seq_id)
-            request = self._requests.get(chunk.request.request_id)
-            if logprobs and request is not None:
-                request.take_prompt_logprobs(chunk.start + 1, logprobs)
+    def _request_of(self, seq_id: int) -> RequestProgress | None:
+        request = self.scheduler.request_of(seq_id)
+        return None if request is None else self._requests.get(request.request_id)
 
-    def _fail(self, step: Step, failures: Mapping[int, str]) -> list[Delta]:
+    def _fail(self, failures: Mapping[int, str]) -> list[Delta]:
         """End the requests whose sequences failed; the others and the engine live on."""
         deltas = []
-        for chunk in step.chunks:
-            request = self._requests.get(chunk.request.request_id)
-            if chunk.seq_id in failures and request is not None:
-                del self._requests[chunk.request.request_id]
+        for seq_id, why in failures.items():
+            request = self._request_of(seq_id)
+            if request is not None:
+                request_id = request.request.request_id
+                del self._requests[request_id]
                 self._note_end(request)
-                self.scheduler.abort(chunk.request.request_id, spoiled=True)
-                error = EngineError(failures[chunk.seq_id])
-                deltas.append(request.fail(error, self.clock()))
+                self.scheduler.abort(request_id, spoiled=True)
+                deltas.append(request.fail(EngineError(why), self.clock()))
         return deltas

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quire.engine.detokenizer import Detokenizer
@@ -82,7 +82,7 @@ class RequestProgress:
         self._first_token_time: float | None = None
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
-    def take_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
+    def take_prompt_logprobs(self, start: int, logprobs: Sequence[TokenLogprobs]) -> None:
         """Those of the prompt tokens from ``start`` on.
 
         A prompt that is computed again brings them again, and the last ones hold: the first may

@@ -20,11 +20,11 @@ class EngineStats:
         default_factory=lambda: dict.fromkeys(Usage._fields, 0.0)
     )
 
-    def observe_step(self, step: Step, usage: Usage, seconds: float) -> None:
+    def observe_step(self, step: Step, seconds: float) -> None:
         self.num_steps += 1
         self.num_tokens += step.num_tokens
         self.busy_seconds += seconds
-        for kind, slots in usage._asdict().items():
+        for kind, slots in step.usage._asdict().items():
             self.slot_seconds[kind] += slots * seconds
 
     @property

@@ -124,6 +124,22 @@ class KVAllocator(Protocol):
         """
         ...
 
+    def draft(self, seq_id: int, count: int) -> bool:
+        """Room for ``count`` tokens more, in the step that the last ``append`` was for.
+
+        They may turn out wrong, so nothing is given back or copied for them: False where they
+        would take more than free blocks.
+        """
+        ...
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        """Take tokens back: all but ``num_tokens``, at least as many as before the last append.
+
+        The sequence is as if they had not come, but that copies, and regions that have grown, stay
+        as they are. What they shared a block with is not found by content any more.
+        """
+        ...
+
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         """A child that shares all the tokens of its parent."""
         ...

@@ -104,10 +104,18 @@ class ContiguousAllocator:
         if moves is None:
             return None
         for seq_id, count in wants.items():
-            self._branches[seq_id].num_tokens += count
-            self._used += count
-            self._reserved -= count
+            self._fill(seq_id, count)
         return moves
+
+    def draft(self, seq_id: int, count: int) -> bool:
+        """False where the sequence would have to move to a larger region."""
+        if self._outgrown({seq_id: count}):
+            return False
+        self._fill(seq_id, count)
+        return True
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        self._fill(seq_id, num_tokens - self._branches[seq_id].num_tokens)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         """A copy of the parent in a spare region of its family.
@@ -219,9 +227,7 @@ class ContiguousAllocator:
         return max(0, min(reserved, terms.longest) - branch.num_tokens) or None
 
     def extend(self, seq_id: int, count: int) -> None:
-        self._branches[seq_id].num_tokens += count
-        self._used += count
-        self._reserved -= count
+        self._fill(seq_id, count)
 
     def usage(self, ahead: int = 0) -> Usage:
         size, device = self.block_size, self.device
@@ -326,6 +332,12 @@ class ContiguousAllocator:
         return moves
 
     # -- bookkeeping ---------------------------------------------------------------------------
+
+    def _fill(self, seq_id: int, count: int) -> None:
+        """So many more tokens of a sequence; fewer, if negative."""
+        self._branches[seq_id].num_tokens += count
+        self._used += count
+        self._reserved -= count
 
     def _filled(self, branch: Branch) -> range:
         """The device blocks that hold the branch's tokens."""

@@ -62,6 +62,15 @@ class LayeredAllocator:
             return None
         return self._in_all(lambda lane: lane.append(wants))
 
+    def draft(self, seq_id: int, count: int) -> bool:
+        if not all(lane.can_draft(seq_id, count) for lane in self.lanes):
+            return False
+        return all(lane.draft(seq_id, count) for lane in self.lanes)
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        for lane in self.lanes:
+            lane.trim(seq_id, num_tokens)
+
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         return self._in_all(lambda lane: lane.fork(parent_id, child_id))
 

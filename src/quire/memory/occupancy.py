@@ -33,6 +33,11 @@ class Occupancy:
         self.filled[block] += count
         self.used += count
 
+    def empty(self, block: int, tokens: int) -> None:
+        """A held block keeps no more than ``tokens``."""
+        self.used -= self.filled[block] - tokens
+        self.filled[block] = tokens
+
     def copy(self, target: int, tokens: int) -> None:
         """A block that has been taken gets the first ``tokens`` of another."""
         self.filled[target] = tokens

@@ -126,6 +126,38 @@ class PagedAllocator:
             self._write(table, count)
         return moves
 
+    def can_draft(self, seq_id: int, count: int) -> bool:
+        table = self._tables[seq_id]
+        missing = table.missing(table.num_tokens + count, self.block_size)
+        return missing <= self.device.num_free
+
+    def draft(self, seq_id: int, count: int) -> bool:
+        if not self.can_draft(seq_id, count):
+            return False
+        self._write(self._tables[seq_id], count)  # the last append has made the tail its own
+        return True
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        table, size = self._tables[seq_id], self.block_size
+        if num_tokens == table.num_tokens:
+            return
+        reserved, table.num_tokens = table.reserved, num_tokens
+        self._occupancy.reserved += table.reserved - reserved
+        kept = self._blocks_for(max(num_tokens, table.promised)) - table.num_dropped
+        while len(table.blocks) > kept:
+            self._release_last(table)
+        # What comes next is written where those tokens were, so nobody may find them there.
+        for index in range(num_tokens // size - table.num_dropped, kept):
+            block = table.blocks[index]
+            self.device.withdraw(block)
+            if self.device.ref_counts[block] == 1:
+                owners = [table]
+            else:
+                owners = [one for one in self._tables.values() if block in one.blocks]
+            tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
+            self._occupancy.empty(block, tokens)
+        table.num_published = min(table.num_published, num_tokens // size)
+
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.
 
@@ -334,6 +366,12 @@ class PagedAllocator:
             self._occupancy.release(block)
         del table.blocks[gone], table.entries[gone]
         table.num_dropped += count
+        table.view = None
+
+    def _release_last(self, table: BlockList) -> None:
+        block = table.blocks.pop()
+        table.charge += self.device.charged(block) - table.entries.pop()
+        self._occupancy.release(block)
         table.view = None
 
     def _copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:

@@ -2,9 +2,10 @@
 
 from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.line import SchedulingPolicy
+from quire.scheduling.pending import Executor, PendingStep
 from quire.scheduling.preemption import Preemption, PreemptionMode, RecoveryCosts
-from quire.scheduling.replica import Replica
 from quire.scheduling.request import FinishReason, Request
+from quire.scheduling.roster import Roster
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.scheduler import Scheduler
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
@@ -12,14 +13,16 @@ from quire.scheduling.session import Session, SessionEvent, SessionVerb
 from quire.scheduling.step import (
     IN_FLIGHT,
     Chunk,
-    Executor,
-    PipelinedExecutor,
+    Forked,
+    Opened,
+    Outcome,
     Progress,
+    Readout,
     Sample,
     Step,
     StepResult,
-    StepUnderWay,
     TokenLogprobs,
+    confirmed,
 )
 
 __all__ = [
@@ -28,14 +31,18 @@ __all__ = [
     "Decision",
     "Executor",
     "FinishReason",
+    "Forked",
     "MemoryStory",
-    "PipelinedExecutor",
+    "Opened",
+    "Outcome",
+    "PendingStep",
     "Preemption",
     "PreemptionMode",
     "Progress",
+    "Readout",
     "RecoveryCosts",
-    "Replica",
     "Request",
+    "Roster",
     "Sample",
     "SamplingParams",
     "Scheduler",
@@ -46,7 +53,7 @@ __all__ = [
     "SessionVerb",
     "Step",
     "StepResult",
-    "StepUnderWay",
     "TokenLogprobs",
     "Verdict",
+    "confirmed",
 ]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+
 from quire.memory import BlockMove, KVAllocator
-from quire.scheduling.sequence import Sequence, SequenceGroup
-from quire.scheduling.step import IN_FLIGHT, Chunk, Step
+from quire.scheduling.decoding import LiveGroups
+from quire.scheduling.sequence import Sequence, SequenceGroup, Status
+from quire.scheduling.step import IN_FLIGHT, Chunk, Readout, Step
+
+_NEXT = Readout()  # one sample, from the last row: most chunks
 
 
 class Chunker:
-    """Makes chunks, and publishes the blocks that they fill."""
+    """Makes chunks, and publishes the blocks that they fill as soon as their tokens are known."""
 
-    def __init__(self, allocator: KVAllocator, enable_prefix_caching: bool) -> None:
+    def __init__(
+        self, allocator: KVAllocator, live: LiveGroups, enable_prefix_caching: bool
+    ) -> None:
         self._allocator = allocator
+        self._live = live
         self._enable_prefix_caching = enable_prefix_caching
+        self._unpublished: list[int] = []  # sequences whose planned tokens fill blocks, if right
 
     def add(
         self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
@@ -42,48 +52,75 @@ class Chunker:
 
     def cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
         """A chunk of ``tokens`` known tokens from position ``start`` on."""
-        request = group.request
-        end, size = start + tokens, self._allocator.block_size
+        token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
         if self._enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
-            self.publish(branch, end)
-        samples = candidates = 0
-        if end == len(branch.token_ids):
-            if group.beams is not None:
-                candidates = group.beams.num_candidates
-            else:
-                samples = 1 if group.expanded else request.params.width
+            self._publish(branch, end)
+        readout = None
+        if end == len(token_ids):
+            readout = _readout(group)
         return Chunk(
             branch.seq_id,
-            request,
-            branch.index,
-            [branch.token_ids[start]] if tokens == 1 else branch.token_ids[start:end].tolist(),
+            [token_ids[start]] if tokens == 1 else token_ids[start:end].tolist(),
             start,
             self._allocator.table(branch.seq_id),
-            samples,
-            _history(branch) if request.params.needs_history else (),
             branch.num_prompt_tokens,
-            candidates,
+            readout,
         )
 
-    def next_unknown(self, group: SequenceGroup, branch: Sequence) -> tuple[Chunk, bool]:
-        """A chunk of the token that the step under way samples, and one sample after it.
+    def next_unknown(self, branch: Sequence) -> Chunk:
+        """A chunk of the token that the step under way samples, and one sample after it."""
+        start, table = len(branch.token_ids), self._allocator.table(branch.seq_id)
+        self._note_unknown(branch.seq_id, start, start + 1)
+        return Chunk(branch.seq_id, [IN_FLIGHT], start, table, branch.num_prompt_tokens, _NEXT)
 
-        Whether it fills a block, which is to be published once the token is known.
-        """
-        start, size = len(branch.token_ids), self._allocator.block_size
-        who = (branch.seq_id, group.request, branch.index)
-        table, prompt = self._allocator.table(branch.seq_id), branch.num_prompt_tokens
-        history = _history(branch) if group.request.params.needs_history else ()
-        chunk = Chunk(*who, [IN_FLIGHT], start, table, 1, history, prompt)
-        return chunk, self._enable_prefix_caching and not (start + 1) % size
+    def add_drafts(self, step: Step, drafts: Mapping[int, Seq[int]], budget: int) -> None:
+        """Let a step verify ``drafts`` too, by sequence, where there is room for them."""
+        for place, chunk in enumerate(step.chunks):
+            if not budget:
+                break
+            found = self._live.branch(chunk.seq_id) if chunk.seq_id in drafts else None
+            if found is None or chunk.readout is not _NEXT or not found[0].expanded:
+                continue
+            group, branch = found
+            seq_id, known = branch.seq_id, len(branch.token_ids)
+            # One more token is sampled than drafts are confirmed.
+            most = min(budget, group.request.max_tokens - branch.num_output_tokens - 1)
+            own = drafts[seq_id][:most]
+            if own and self._allocator.draft(seq_id, len(own)):
+                self._note_unknown(seq_id, known, known + len(own))
+                step.chunks[place] = chunk._replace(
+                    token_ids=[*chunk.token_ids, *own],
+                    table=self._allocator.table(seq_id),
+                    readout=Readout(rows=1 + len(own)),
+                )
+                group.memory.hold(*self._allocator.blocks_held(group.tables()))
+                budget -= len(own)
 
-    def publish(self, branch: Sequence, end: int) -> None:
+    def publish_known(self) -> None:
+        """A step has been taken in: publish what is full of tokens that are known by it."""
+        for seq_id in self._unpublished:
+            found = self._live.branch(seq_id)
+            if found is not None and found[0].status is Status.RUNNING:
+                known = len(found[1].token_ids)
+                self._publish(found[1], min(known, self._allocator.num_tokens(seq_id)))
+        self._unpublished.clear()
+
+    def _note_unknown(self, seq_id: int, start: int, end: int) -> None:
+        """Positions from ``start`` to ``end`` are computed before their tokens are known."""
+        size = self._allocator.block_size
+        if self._enable_prefix_caching and end // size > start // size:
+            self._unpublished.append(seq_id)
+
+    def _publish(self, branch: Sequence, end: int) -> None:
         """Let the branch's blocks be found that are full of its first ``end`` tokens."""
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
 
 
-def _history(branch: Sequence) -> tuple[int, ...]:
-    return tuple(branch.token_ids[branch.num_prompt_tokens :])
+def _readout(group: SequenceGroup) -> Readout:
+    if group.beams is not None:
+        return Readout(candidates=group.beams.num_candidates)
+    width = group.request.params.width
+    return _NEXT if group.expanded or width == 1 else Readout(draws=width)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
 from itertools import count
 
 from quire.memory import BlockMove, KVAllocator
@@ -12,10 +13,13 @@ from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.session import Session
-from quire.scheduling.step import Progress, Sample, Step
+from quire.scheduling.step import Forked, Opened, Outcome, Progress, Sample, Step
 
-Candidates = dict[int, list[tuple[int, float]]]
+Candidates = dict[int, Seq[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""
+
+Told = Callable[[Progress], object]
+"""Told of each new token; true if the text is complete by it, for reasons of its own."""
 
 
 class LiveGroups:
@@ -34,7 +38,12 @@ class LiveGroups:
         self.branch = self._branches.get
         self._sessions: dict[str, Session] = {}  # by the request_id of their turns
         self._seq_ids = count()
+        self.num_ended = 0  # branches, of all that have been
         self._fork_moves: list[BlockMove] = []
+        # What the next step tells of who lives:
+        self._opened: list[Opened] = []
+        self._forked: list[Forked] = []
+        self._closed: list[int] = []
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -68,9 +77,30 @@ class LiveGroups:
         self._sessions[request.request_id] = session
         return group
 
+    def open(self, group: SequenceGroup) -> None:
+        """The group is let in for the first time."""
+        (trunk,) = group.branches
+        if trunk.seq_id in self._closed:  # by the last turn of its session
+            self._closed.remove(trunk.seq_id)
+        opened = Opened(trunk.seq_id, group.request, trunk.index, trunk.num_prompt_tokens)
+        self._opened.append(opened)
+
+    def take_news(self) -> tuple[Seq[Opened], Seq[Forked], Seq[int]]:
+        """Who has been opened, forked and closed since the last call."""
+        if not (self._opened or self._forked or self._closed):
+            return (), (), ()
+        news = self._opened, self._forked, self._closed
+        self._opened, self._forked, self._closed = [], [], []
+        return news
+
     @property
     def has_fork_moves(self) -> bool:
         return bool(self._fork_moves)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something that executors have not been told."""
+        return bool(self._opened or self._forked or self._closed)
 
     @property
     def has_turns(self) -> bool:
@@ -82,42 +112,50 @@ class LiveGroups:
         moves, self._fork_moves = self._fork_moves, []
         return moves
 
-    def served(self, step: Step) -> Iterator[tuple[Request, int]]:
-        """Tokens that a step has computed beside prompts: one for each that it samples."""
+    def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
+        """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam."""
         for chunk in step.chunks:
-            tokens = chunk.num_samples or min(chunk.num_candidates, 1)
-            known = self.branch(chunk.seq_id) if tokens else None
-            if known is not None and known[0].status is Status.RUNNING:
-                yield chunk.request, tokens
+            if chunk.readout is not None:
+                known = self.branch(chunk.seq_id)
+                if known is not None and known[0].status is Status.RUNNING:
+                    outcome = outcomes[chunk.seq_id]
+                    yield known[0].request, len(outcome.tokens) + len(outcome.forks) or 1
 
-    def sample(
-        self,
-        group: SequenceGroup,
-        branch: Sequence,
-        samples: list[Sample],
-        progress: list[Progress],
+    def extend(
+        self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], told: Told
     ) -> None:
-        """Extend the branch by its sample; a trunk forks into one branch for each sample.
+        """The branch goes on with ``tokens``; beyond its end they count for nothing.
 
-        What that comes to is added to ``progress``.
+        All but the last of them were drafts of the step. The slots of those that were wrong are
+        given back.
         """
-        group.expanded = True
-        if len(samples) == 1:
-            progress.append(self._extend(group, branch, samples[0]))
-            return
-        forks = [self._fork(group, branch, index) for index in range(1, len(samples))]
-        group.branches += forks  # all forks before the first end
-        for one, sample in zip([branch, *forks], samples, strict=True):
-            progress.append(self._extend(group, one, sample))
-
-    def _extend(self, group: SequenceGroup, branch: Sequence, sample: Sample) -> Progress:
-        branch.token_ids.append(sample.token_id)
-        reason = _finish_reason(group.request, branch)
-        if reason is not None:
+        request, over = group.request, False
+        drafted = branch.num_computed > len(branch.token_ids)
+        for sample in tokens:
+            branch.token_ids.append(sample.token_id)
+            reason = _finish_reason(request, branch)
+            one = Progress(request, branch.seq_id, branch.index, sample, reason)
+            if told(one) or reason is not None:
+                over = True
+                break
+        if drafted:
+            branch.num_computed = len(branch.token_ids) - 1
+            self._allocator.trim(branch.seq_id, branch.num_computed)
+            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        if over:
             self.end(group, branch)
-        return Progress(group.request, branch.seq_id, branch.index, sample, reason)
 
-    def search(self, group: SequenceGroup, candidates: Candidates) -> list[Progress]:
+    def expand(
+        self, group: SequenceGroup, trunk: Sequence, samples: Seq[Sample], told: Told
+    ) -> None:
+        """The prompt is done: the trunk forks into a branch for each of its samples."""
+        group.expanded = True
+        forks = [self._fork(group, trunk, index) for index in range(1, len(samples))]
+        group.branches += forks  # all forks before the first end
+        for one, sample in zip([trunk, *forks], samples, strict=True):
+            self.extend(group, one, (sample,), told)
+
+    def search(self, group: SequenceGroup, candidates: Candidates, told: Told) -> None:
         """Let the beams split, die or end, now that all of them have their candidates."""
         beams, parents = group.beams, group.branches
         assert beams is not None
@@ -128,18 +166,14 @@ class LiveGroups:
             lambda place: parents[place].token_ids[prompt:],
         )
         if choices:
-            self._split(group, choices)
-            return []
-        progress = []
+            return self._split(group, choices)
         for index, hypothesis in enumerate(beams.finished[: group.request.params.num_outputs]):
             reason, last = beams.finish_reason(hypothesis), len(hypothesis.token_ids) - 1
             for i, token_id in enumerate(hypothesis.token_ids):
                 ended = (reason, hypothesis.cumulative_logprob) if i == last else (None, None)
-                sample = Sample(token_id)
-                progress.append(Progress(group.request, parents[0].seq_id, index, sample, *ended))
+                told(Progress(group.request, parents[0].seq_id, index, Sample(token_id), *ended))
         for branch in list(parents):
             self.end(group, branch)
-        return progress
 
     def wake_forks(self, group: SequenceGroup, parent: Sequence) -> None:
         """Fork off the dormant branches that waited for their parent to come this far."""
@@ -158,6 +192,9 @@ class LiveGroups:
             charge = self._allocator.free(branch.seq_id, spoiled=spoiled)
             group.memory.block_seconds += charge
         del self._branches[branch.seq_id]
+        self.num_ended += 1
+        if group.begun:
+            self._closed.append(branch.seq_id)
         group.branches.remove(branch)
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         if not group.branches:
@@ -183,6 +220,7 @@ class LiveGroups:
         child = parent.child(next(self._seq_ids), index)
         self._fork_moves += self._allocator.fork(parent.seq_id, child.seq_id)
         self._branches[child.seq_id] = (group, child)
+        self._forked.append(Forked(parent.seq_id, child.seq_id, index))
         return child
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.scheduling.chunking import Chunker
-from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.sequence import Sequence, SequenceGroup
 from quire.scheduling.step import Chunk, Step
 
@@ -33,13 +32,11 @@ class _Growth(NamedTuple):
 
 
 class Lookahead:
-    """Plans growth beyond a step under way, and publishes blocks once their tokens are known."""
+    """Plans growth beyond a step under way."""
 
-    def __init__(self, allocator: KVAllocator, live: LiveGroups, chunker: Chunker) -> None:
+    def __init__(self, allocator: KVAllocator, chunker: Chunker) -> None:
         self._allocator = allocator
-        self._live = live
         self._chunker = chunker
-        self._unpublished: list[tuple[int, int]] = []  # seq_id, tokens that its blocks are full of
 
     def grow(
         self, running: Seq[SequenceGroup], under_way: Step, budget: int
@@ -47,8 +44,8 @@ class Lookahead:
         """The next step of these groups, and what is left of the budget of tokens.
 
         None, and nothing has changed: it depends on what the step under way gives. That is so for
-        beams and forks; where a group would have to give way to others, which those that stop may
-        spare it; and after moves to or from the host, which may fail.
+        beams, forks and drafts; where a group would have to give way to others, which those that
+        stop may spare it; and after moves to or from the host, which may fail.
         """
         if any(move.kind is not MoveKind.COPY for move in under_way.moves):
             return None
@@ -62,24 +59,13 @@ class Lookahead:
         for group in dict.fromkeys(one.group for one in growth):
             group.memory.copied_blocks += self._copies_for(group, moves)
             group.memory.hold(*self._allocator.blocks_held(group.tables()))
-        return Step(moves, chunks, [], ahead=True), budget - sum(one.tokens for one in growth)
-
-    def publish_known(self) -> None:
-        """The step under way has been taken in: publish the blocks that end with its samples."""
-        for seq_id, end in self._unpublished:
-            known = self._live.branch(seq_id)
-            if known is not None:
-                self._chunker.publish(known[1], end)
-        self._unpublished.clear()
+        return Step(moves, chunks, ahead=True), budget - sum(one.tokens for one in growth)
 
     def _chunk(self, growth: _Growth) -> Chunk:
         group, branch, start, tokens = growth
-        if not growth.unknown:
-            return self._chunker.cut(group, branch, start, tokens)
-        chunk, fills = self._chunker.next_unknown(group, branch)
-        if fills:
-            self._unpublished.append((branch.seq_id, start + 1))
-        return chunk
+        if growth.unknown:
+            return self._chunker.next_unknown(branch)
+        return self._chunker.cut(group, branch, start, tokens)
 
     def _copies_for(self, group: SequenceGroup, moves: Seq[BlockMove]) -> int:
         """How many of the moves copy a block for this group."""
@@ -106,10 +92,11 @@ def _foresee(running: Seq[SequenceGroup], under_way: Step, budget: int) -> list[
             chunk = chunks.get(branch.seq_id)
             if chunk is not None:
                 start += len(chunk.token_ids)
-                if chunk.num_samples:
+                readout = chunk.readout
+                if readout is not None:
                     if branch.num_output_tokens + 1 >= group.request.max_tokens:
                         continue  # this sample is its last
-                    if chunk.num_samples > 1:
+                    if readout.draws > 1 or readout.rows > 1:
                         return None
                     known += 1
             tokens = min(known - start, budget)

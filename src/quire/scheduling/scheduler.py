@@ -6,17 +6,17 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator
-from quire.scheduling import journal as inputs
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decision import Decision, Verdict
-from quire.scheduling.decoding import Candidates, LiveGroups
+from quire.scheduling.decoding import Candidates, LiveGroups, Told
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
 from quire.scheduling.line import Line, SchedulingPolicy
 from quire.scheduling.lookahead import Lookahead
@@ -27,7 +27,7 @@ from quire.scheduling.sessions import Sessions
 from quire.scheduling.spoiling import Place, lost_places, target_of
 from quire.scheduling.stats import SchedulerStats
 from quire.scheduling.steady import SteadyDecoding
-from quire.scheduling.step import Progress, Step, StepResult
+from quire.scheduling.step import Step, StepResult
 
 
 class Scheduler:
@@ -42,7 +42,6 @@ class Scheduler:
 
     max_queue_time: seconds after which a request that has never been let in ends by itself; its
         Decision tells. None: never.
-    journal: is given every input that decides block tables, in order (``journal.Event``).
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Scheduler:
         max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
         max_queue_time: float | None = None,
-        journal: Callable[[inputs.Event], None] | None = None,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
@@ -76,9 +74,9 @@ class Scheduler:
         self._admission = Admission(
             allocator, self._live, self._preemption, self.stats, enable_prefix_caching
         )
-        self._chunker = Chunker(allocator, enable_prefix_caching)
-        self._lookahead = Lookahead(allocator, self._live, self._chunker)
-        self._journal = journal
+        self._chunker = Chunker(allocator, self._live, enable_prefix_caching)
+        self._lookahead = Lookahead(allocator, self._chunker)
+        self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -90,7 +88,6 @@ class Scheduler:
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        self._note(inputs.Added(request))
         return self.line.queue(self._live.add(request, rank))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
@@ -103,7 +100,6 @@ class Scheduler:
         group = self._live.get(request_id)
         if group is None:
             return False
-        self._note(inputs.Aborted(request_id, spoiled))
         self._blocked = None
         self._end(group, spoiled=spoiled)
         return True
@@ -113,15 +109,19 @@ class Scheduler:
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
 
-    def finish(self, seq_id: int) -> None:
-        """End one branch: its text is complete (a stop string, which only the text shows)."""
-        self._note(inputs.Finished(seq_id))
+    def propose(self, seq_id: int, drafts: Seq[int]) -> None:
+        """Drafts of the tokens that a sequence may go on with, for the next step to verify.
+
+        They are computed along with the sequence's own next token, as far as there is room for them
+        in that step and in the pool once everybody has had what is known to be computed. Which
+        text comes of it does not depend on them: those that are not what is sampled leave no trace.
+        """
+        self._drafts[seq_id] = drafts
+
+    def request_of(self, seq_id: int) -> Request | None:
+        """Whose sequence it is; None if it has ended."""
         known = self._live.branch(seq_id)
-        if known is not None:
-            self._blocked = None
-            self._live.end(*known)
-            if not known[0].branches:
-                self.line.leave(known[0])
+        return None if known is None else known[0].request
 
     def group(self, request_id: str) -> SequenceGroup | None:
         return self._live.get(request_id)
@@ -154,12 +154,10 @@ class Scheduler:
         client: whose share it counts against; None: nobody's.
         """
         self.sessions.open(session_id, cache_salt, client)
-        self._note(inputs.SessionOpened(session_id, cache_salt, client))
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
         """Input for the next turn, which will compute it."""
         self.sessions.append(session_id, token_ids)
-        self._note(inputs.Appended(session_id, tuple(token_ids)))
 
     def add_turn(self, session_id: str, request: Request) -> SequenceGroup:
         """Queue a request that goes on from the session's history, or refuse it."""
@@ -171,39 +169,36 @@ class Scheduler:
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        self._note(inputs.TurnAdded(session_id, request))
         return self.line.queue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
         self.sessions.hard_cut(session_id)
-        self._note(inputs.HardCut(session_id))
 
     def recompute(self, session_id: str, last_n: int) -> None:
         """Let attention sinks and the last tokens be the history, computed afresh from 0."""
         self.sessions.recompute(session_id, last_n)
-        self._note(inputs.Recomputed(session_id, last_n))
 
     def close_session(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""
         self.sessions.close(session_id)
-        self._note(inputs.SessionClosed(session_id))
 
     # -- one iteration -------------------------------------------------------------------------
 
     def schedule(self, now: float) -> Step:
         """The next step. Empty only if there is nothing to do."""
-        self._note(inputs.Scheduled(now))
         self.allocator.advance(now)
         self.allocator.settle()
         self._blocked = None
-        step = Step(self._live.take_fork_moves(), [], [])
+        step = Step(self._live.take_fork_moves(), now=now)
         self._expire(now, step)
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
-            self._admit_waiting(step, budget)
-        self._count_decisions(step)
-        return step
+            budget = self._admit_waiting(step, budget)
+            if self._drafts:
+                self._chunker.add_drafts(step, self._drafts, budget)
+        self._drafts.clear()
+        return self._complete(step)
 
     def schedule_ahead(self, under_way: Step, now: float) -> Step | None:
         """The step after ``under_way``, whose result is still to come, and nothing else is.
@@ -212,7 +207,7 @@ class Scheduler:
         Tokens are what ``schedule`` would lead to; whoever waits for what a sequence holds that
         ``under_way`` ends is let in one step later.
         """
-        self._note(inputs.ScheduledAhead(now))
+        self._drafts.clear()
         if self._live.has_fork_moves or self._live.has_turns:
             return None
         self.allocator.advance(now)
@@ -227,48 +222,57 @@ class Scheduler:
         self._admit_waiting(step, budget)
         if not step.chunks and all(decision.what is Verdict.WAIT for decision in step.decisions):
             return None
-        self._count_decisions(step)
-        return step
+        return self._complete(step)
 
-    def update(self, step: Step, result: StepResult, now: float) -> list[Progress]:
-        """Take in what a step gave. Chunks of sequences that have ended since are skipped."""
-        if self._journal is not None:  # what decides is picked out only for one
-            self._journal(inputs.Updated(inputs.deciding(result), now))
+    def _complete(self, step: Step) -> Step:
+        for decision in step.decisions:
+            self.stats.decisions[decision.what.value] += 1
+        opened, forked, closed = self._live.take_news()
+        usage = self.allocator.usage()
+        return replace(step, opened=opened, forked=forked, closed=closed, usage=usage)
+
+    def update(self, step: Step, result: StepResult, now: float, told: Told) -> None:
+        """Take in what a step gave. Chunks of sequences that have ended since are skipped.
+
+        told: of each new token; true where the text ends with it for a reason that only the text
+            shows, a stop string. What has been confirmed beyond that counts for nothing.
+        """
         self.allocator.advance(now)
         self._spoil(lost_places(step, result.failed_moves, self.allocator.block_size))
-        self.line.newcomers.serve(self._live.served(step))
-        progress: list[Progress] = []
+        outcomes = result.outcomes
+        self.line.newcomers.serve(self._live.served(step, outcomes))
         searching: dict[str, Candidates] = {}
-        find, running, samples = self._live.branch, Status.RUNNING, result.samples
+        live, running = self._live, Status.RUNNING
+        find, extend, ended = live.branch, live.extend, live.num_ended
         for chunk in step.chunks:
-            seq_id = chunk.seq_id
+            seq_id, readout = chunk.seq_id, chunk.readout
             known = find(seq_id)
             if known is None or known[0].status is not running:
                 continue
             group, branch = known
             branch.num_computed += len(chunk.token_ids)
-            if chunk.num_samples:
-                self._live.sample(group, branch, samples[seq_id], progress)
-                continue
-            if group.expanded:
-                self._live.wake_forks(group, branch)
-            if chunk.num_candidates:
-                found = searching.setdefault(chunk.request.request_id, {})
-                found[seq_id] = result.candidates[seq_id]
+            if readout is None:
+                if group.expanded:
+                    live.wake_forks(group, branch)
+            elif readout.candidates:
+                found = searching.setdefault(group.request.request_id, {})
+                found[seq_id] = outcomes[seq_id].candidates
+            elif group.expanded:
+                extend(group, branch, outcomes[seq_id].tokens, told)
+            else:
+                outcome = outcomes[seq_id]
+                live.expand(group, branch, [*outcome.tokens, *outcome.forks], told)
         for request_id, candidates in searching.items():
-            searched = self._live.get(request_id)
+            searched = live.get(request_id)
             if searched is not None:
-                progress += self._live.search(searched, candidates)
-        if any(one.finish_reason for one in progress):
+                live.search(searched, candidates, told)
+        if live.num_ended > ended:
             self._blocked = None
             self.line.leave_ended()
-        self._lookahead.publish_known()
-        return progress
+        self._chunker.publish_known()
 
     def spoil(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        moves = tuple(moves)
-        self._note(inputs.Spoiled(moves))
         self._spoil({target_of(move) for move in moves})
 
     def _spoil(self, lost: Set[Place]) -> None:
@@ -287,7 +291,7 @@ class Scheduler:
         first = self.line.first()
         if first is not None and (first is not self._blocked or self._time_matters):
             return None
-        if self._live.has_fork_moves or self.sessions:
+        if self._live.has_fork_moves or self._live.has_news or self.sessions:
             return None
         waits = None if first is None else self.stats.decisions
         return SteadyDecoding.begin(
@@ -361,19 +365,23 @@ class Scheduler:
 
     # -- admission -----------------------------------------------------------------------------
 
-    def _admit_waiting(self, step: Step, budget: int) -> None:
+    def _admit_waiting(self, step: Step, budget: int) -> int:
+        """Let in who has waited, first come first served; the budget left over."""
         if not self.line.num_waiting:
-            return
+            return budget
         running = self.line.num_running_seqs
         while budget and (group := self.line.first()) is not None:
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
                 shortage = Shortage(why, group.width, spare, "a larger max_num_seqs")
-                return self._wait(group, shortage, step)
+                self._wait(group, shortage, step)
+                break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
-                return
+                break
+            if not group.begun:
+                self._live.open(group)
             self.line.let_in(group)
             running += group.width
             wants = grant(group, budget)
@@ -385,8 +393,9 @@ class Scheduler:
                 # It is one of the running now, and must find room to grow: in the next step, by
                 # preempting others if it comes before them.
                 assert had_blocks, "admission left room for these tokens"
-                return
+                break
             budget -= self._chunker.add(group, wants, moves, step)
+        return budget
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
@@ -410,11 +419,3 @@ class Scheduler:
         if self._live.get(request.request_id) is not None:
             raise RequestError(f"request {request.request_id} is already running", "request_id")
         refuse_too_long(request, known, self.allocator)
-
-    def _count_decisions(self, step: Step) -> None:
-        for decision in step.decisions:
-            self.stats.decisions[decision.what.value] += 1
-
-    def _note(self, event: inputs.Event) -> None:
-        if self._journal is not None:
-            self._journal(event)

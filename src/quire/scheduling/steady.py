@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from quire.memory import KVAllocator, Usage
 from quire.scheduling.decision import Verdict
 from quire.scheduling.sequence import Sequence, SequenceGroup
-from quire.scheduling.step import Chunk
+from quire.scheduling.step import Chunk, Readout
 
 _TAKE, _FILL = 0, 1
 _Event = tuple[int, int, int]
@@ -106,15 +106,14 @@ class SteadyDecoding:
         step has been planned, and their chunks are returned: ``update`` must be given them.
         """
         steps, chunks = self.num_steps, []
-        for place, (_, group, branch) in enumerate(self.members):
+        for place, (_, _, branch) in enumerate(self.members):
             self._catch_up(place, steps)
             known = branch.num_computed + steps
             if branch.seq_id in ending:
                 known -= 1
                 table = self._allocator.table(branch.seq_id)
-                token, prompt = [branch.index], branch.num_prompt_tokens
-                who = (branch.seq_id, group.request, branch.index)
-                chunks.append(Chunk(*who, token, known, table, 1, (), prompt))
+                prompt = branch.num_prompt_tokens
+                chunks.append(Chunk(branch.seq_id, [branch.index], known, table, prompt, Readout()))
             branch.num_computed = known
             _reach(branch, known + 1)
         for group in dict.fromkeys(group for _, group, _ in self.members):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
-from quire.memory import BlockMove, BlockTable
+from quire.memory import BlockMove, BlockTable, Usage
 from quire.scheduling.decision import Decision
 from quire.scheduling.request import FinishReason, Request
 
@@ -14,29 +15,70 @@ IN_FLIGHT = -1
 planned before that token was known; its executor has it."""
 
 
-class Chunk(NamedTuple):
-    """Tokens of one sequence to compute in this step, and what to sample after them."""
+_UNKNOWN = Usage(0, 0, 0, 0, 0, 0)
+
+
+class Opened(NamedTuple):
+    """A sequence that steps compute from now on. One that is known already begins a new request."""
 
     seq_id: int
     request: Request
     branch: int  # its place among the request's outputs
-    token_ids: list[int]  # or IN_FLIGHT alone
+    output_start: int  # position of the request's first output token
+
+
+class Forked(NamedTuple):
+    """A sequence that goes its own way from now on, with all that ``parent`` has computed."""
+
+    parent: int
+    child: int
+    branch: int
+
+
+class Readout(NamedTuple):
+    """What is to be made of a chunk's last rows."""
+
+    rows: int = 1  # sampled, the last ones: 1, and one for each draft at the end of the chunk
+    draws: int = 1  # samples from the last of them: n at the end of a trunk of n branches
+    candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
+
+
+class Chunk(NamedTuple):
+    """Tokens of one sequence to compute in this step: all that a forward pass needs of it."""
+
+    seq_id: int
+    token_ids: Sequence[int]  # or IN_FLIGHT alone
     start: int  # position of the first of them
     table: BlockTable  # with room for them
-    num_samples: int  # 0 in the midst of a prefill; n at the end of a trunk of n branches
-    history: tuple[int, ...]  # output tokens that are known, if the params need them
-    output_start: int  # position of the request's first output token
-    num_candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
+    output_start: int  # see Opened
+    readout: Readout | None  # None in the midst of a prefill
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        """The tokens at its end that nobody has confirmed."""
+        rows = 1 if self.readout is None else self.readout.rows
+        return self.token_ids[len(self.token_ids) - rows + 1 :]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration: carry out the moves in order, then compute all chunks in one batch."""
+    """One iteration: carry out the moves in order, then compute all chunks in one batch.
 
-    moves: list[BlockMove]
-    chunks: list[Chunk]
-    decisions: list[Decision]
-    ahead: bool = False  # planned while the one before is under way: there may be tokens IN_FLIGHT
+    opened, forked, closed: who lives from this step on, in this order; what an executor keeps of
+        a sequence can be forgotten once it is closed.
+    ahead: planned while the one before is under way, so that there may be tokens IN_FLIGHT.
+    now: when it was planned. usage: of the pool while it is under way.
+    """
+
+    moves: list[BlockMove] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    opened: Sequence[Opened] = ()
+    forked: Sequence[Forked] = ()
+    closed: Sequence[int] = ()
+    ahead: bool = False
+    now: float = 0.0
+    usage: Usage = _UNKNOWN
 
     @property
     def num_tokens(self) -> int:
@@ -56,51 +98,51 @@ class Sample(NamedTuple):
     logprobs: TokenLogprobs | None = None
 
 
+class Outcome(NamedTuple):
+    """What a step gave for one sequence.
+
+    tokens: that follow what was known of it: one, after as many drafts as have turned out right.
+    forks: first tokens of further branches, as many as draws beyond the first were asked for.
+    candidates: likeliest next tokens and their log-probabilities, likeliest first.
+    prompt_logprobs: for each token of the chunk whose successor is in the prompt, the
+        log-probabilities of that successor.
+    failure: why nothing could be sampled. Its request cannot go on.
+    """
+
+    tokens: Sequence[Sample] = ()
+    forks: Sequence[Sample] = ()
+    candidates: Sequence[tuple[int, float]] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    failure: str | None = None
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What executing a step gave.
 
-    samples: seq_id -> as many samples as its chunk asked for.
-    prompt_logprobs: seq_id -> for each token of the chunk whose successor is in the prompt, the
-        log-probabilities of that successor.
-    candidates: seq_id -> the likeliest next tokens and their log-probabilities, likeliest first.
+    outcomes: by seq_id, of the chunks that were to be read out, or whose prompt is scored.
     failed_moves: block moves to or from the host that did not take place.
-    failures: seq_id -> why nothing could be sampled for it. Its request cannot go on.
     """
 
-    samples: dict[int, list[Sample]]
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-    candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
     failed_moves: list[BlockMove] = field(default_factory=list)
 
 
-class Executor(Protocol):
-    """Carries out steps on some device."""
+def confirmed(samples: Sequence[Sample | None], drafts: Sequence[int]) -> Sequence[Sample]:
+    """The tokens that a text goes on with, if ``drafts`` are what it was taken to go on with.
 
-    def execute(self, step: Step) -> StepResult: ...
-
-
-class StepUnderWay(Protocol):
-    """A step that a device computes by itself."""
-
-    def collect(self) -> StepResult:
-        """Wait for it. To be asked for once, of one step after the other."""
-        ...
-
-
-@runtime_checkable
-class PipelinedExecutor(Executor, Protocol):
-    """Carries out steps on a device that needs nobody to wait for it.
-
-    Steps take effect in the order in which they are submitted, moves included: one that is
-    submitted while another is under way reads what that one writes, and writes only where that one
-    has read.
+    samples: one more than drafts: what was sampled after the token before each of them, and after
+        the last. None: nothing could be. As each was sampled as if all drafts before it were right,
+        none counts after the first that was wrong.
     """
-
-    def submit(self, step: Step) -> StepUnderWay:
-        """Begin a step: one that was planned ahead after the one under way, others after none."""
-        ...
+    tokens: list[Sample] = []
+    for sample, draft in zip(samples, (*drafts, None), strict=True):
+        if sample is None:
+            break
+        tokens.append(sample)
+        if sample.token_id != draft:
+            break
+    return tokens
 
 
 class Progress(NamedTuple):

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 
-from quire.scheduling import Chunk, Sample, Step, StepResult
+from quire.scheduling import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
 from quire.simulation.live import END, LiveRequest
 
 _TOKENS = [Sample(index) for index in range(256)]  # by branch
@@ -24,33 +24,38 @@ class SimulatedModel:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self._roster = Roster()
 
     def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
-        result = StepResult({})
+        """What every chunk gives that is to be read out."""
+        outcomes = {}
         beams: Counter[str] = Counter()
-        for chunk in step.chunks:
-            if chunk.num_samples == 1:
-                result.samples[chunk.seq_id] = [self.sample(chunk, live)]
-            elif chunk.num_samples:
-                first = self.sample(chunk, live)
-                tokens = _TOKENS[: chunk.num_samples]
-                ends = first is _END
-                result.samples[chunk.seq_id] = [_END] * len(tokens) if ends else tokens
-            elif chunk.num_candidates:
-                request_id = chunk.request.request_id
+        for chunk, known in zip(step.chunks, self._roster.follow(step), strict=True):
+            readout, request_id = chunk.readout, known.request.request_id
+            if readout is None:
+                continue
+            if readout.candidates:
                 place = f"{self._seed},{request_id},{chunk.start},{beams[request_id]}"
-                result.candidates[chunk.seq_id] = _candidates(place, chunk.num_candidates)
+                found = _candidates(place, readout.candidates)
+                outcomes[chunk.seq_id] = Outcome(candidates=found)
                 beams[request_id] += 1
-        return result
+                continue
+            end = chunk.start + len(chunk.token_ids)
+            lengths = range(end - readout.rows + 1, end + 1)
+            tokens = [_sample(known, length, live) for length in lengths]
+            forks = [_sample(known._replace(branch=i), end, live) for i in range(1, readout.draws)]
+            outcomes[chunk.seq_id] = Outcome(confirmed(tokens, chunk.drafts), forks)
+        return StepResult(outcomes)
 
-    def sample(self, chunk: Chunk, live: Mapping[str, LiveRequest]) -> Sample:
-        """The branch's own token, or the end of the text if that is all there is to say."""
-        request = chunk.request
-        if request.eos_token_ids:  # else max_tokens ends it
-            produced = chunk.start + len(chunk.token_ids) - len(request.prompt_token_ids) + 1
-            if produced >= live[request.request_id].output_tokens:
-                return _END
-        return _TOKENS[chunk.branch]
+
+def _sample(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Sample:
+    """After ``length`` tokens the branch's own one, or the end of a text that is complete by it."""
+    request = known.request
+    if request.eos_token_ids:  # else max_tokens ends it
+        produced = length - len(request.prompt_token_ids) + 1
+        if produced >= live[request.request_id].output_tokens:
+            return _END
+    return _TOKENS[known.branch]
 
 
 def _candidates(place: str, count: int) -> list[tuple[int, float]]:

@@ -136,14 +136,15 @@ class Simulator:
         if self._idle:
             work, self._idle = work._replace(woken=1), False
         end = now + self._cost_model.seconds(work)
-        usage = scheduler.allocator.usage()
         if self._map_at is not None and end > self._map_at:
             self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
             self._map_at = None
         running = scheduler.num_running_seqs
-        self._recorder.step(now, end, usage, running, self._num_waiting)
+        self._recorder.step(now, end, step.usage, running, self._num_waiting)
         results = self._model.results(step, self._live)
-        self._progress(scheduler.update(step, results, end), end)
+        progress: list[Progress] = []
+        scheduler.update(step, results, end, progress.append)
+        self._progress(progress, end)
         return end
 
     @property
@@ -235,9 +236,11 @@ class Simulator:
             live.num_output_tokens += steps - 1
             if steps > 1:
                 live.last_times[branch.index] = start
-        last = Step([], chunks, [])
+        last = Step([], chunks)
         results = self._model.results(last, self._live)
-        self._progress(self._scheduler.update(last, results, end), end, gaps)
+        progress: list[Progress] = []
+        self._scheduler.update(last, results, end, progress.append)
+        self._progress(progress, end, gaps)
 
 
 def _gaps(rows: Iterable[tuple[LiveRequest, Sequence]], now: float) -> dict[float, int]:

@@ -43,8 +43,8 @@ def work_of(step: Step) -> Work:
             prefill_tokens += count
             pairs += count * chunk.start + count * (count + 1) // 2
             prefill_context += end
-        if chunk.num_samples or chunk.num_candidates:
-            samples += 1
+        if chunk.readout is not None:
+            samples += chunk.readout.rows
     copied = swapped = 0
     for move in step.moves:
         if move.kind is MoveKind.COPY:

@@ -12,7 +12,16 @@ import quire
 from quire.engine import Delta, Engine, Intake, RequestOutput, load_tokenizer
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import Sample, SamplingParams, Scheduler, Step, StepResult
+from quire.scheduling import (
+    Outcome,
+    PendingStep,
+    Roster,
+    Sample,
+    SamplingParams,
+    Scheduler,
+    Step,
+    StepResult,
+)
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
 STORY = TOKENIZER.encode("one two three four five six seven eight", add_special_tokens=False)
@@ -24,23 +33,27 @@ class Storyteller:
 
     def __init__(self, story: Sequence[int]) -> None:
         self.story = list(story)
+        self.roster = Roster()
         self.break_step = False
         self.fail_prompts: set[int] = set()  # first tokens of prompts that give no sample
 
-    def execute(self, step: Step) -> StepResult:
+    def submit(self, step: Step) -> PendingStep:
+        known = self.roster.follow(step)
         if self.break_step:
             self.break_step = False
             raise RuntimeError("device lost")
-        samples, failures = {}, {}
-        for chunk in step.chunks:
-            prompt = chunk.request.prompt_token_ids
+        outcomes = {}
+        for chunk, (_, request, _, _) in zip(step.chunks, known, strict=True):
+            prompt = request.prompt_token_ids
             position = chunk.start + len(chunk.token_ids) - len(prompt)
-            if chunk.num_samples and prompt[0] in self.fail_prompts:
-                failures[chunk.seq_id] = "no number"
-            elif chunk.num_samples:
-                token = self.story[position] if position < len(self.story) else EOS
-                samples[chunk.seq_id] = [Sample(token)] * chunk.num_samples
-        return StepResult(samples, failures=failures)
+            if chunk.readout is None:
+                continue
+            if prompt[0] in self.fail_prompts:
+                outcomes[chunk.seq_id] = Outcome(failure="no number")
+            else:
+                token = Sample(self.story[position] if position < len(self.story) else EOS)
+                outcomes[chunk.seq_id] = Outcome([token], [token] * (chunk.readout.draws - 1))
+        return PendingStep(step, lambda: StepResult(outcomes))
 
 
 class Clock:

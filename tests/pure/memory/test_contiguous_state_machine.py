@@ -142,6 +142,27 @@ class ContiguousMachine(RuleBasedStateMachine):
                 block, offset = divmod(len(self.texts[i]) - 1, self.size)
                 place = self.allocator.table(i).block_ids[block], offset
                 self.device[place] = tuple(self.texts[i])
+        for i in wants:
+            self.draft_and_trim(i, data.draw(st.integers(0, 5)), data)
+
+    def draft_and_trim(self, seq_id: int, count: int, data: st.DataObject) -> None:
+        """Tokens beyond the last append where they need no other region, and fewer after that."""
+        count = min(count, self.groups[seq_id].longest - len(self.texts[seq_id]))
+        before = self.state()
+        if not self.allocator.draft(seq_id, count):
+            assert self.policy is Reservation.POW2
+            assert self.state() == before
+            return
+        assert self.allocator.num_tokens(seq_id) == len(self.texts[seq_id]) + count
+        kept = data.draw(st.integers(0, count))
+        self.allocator.trim(seq_id, len(self.texts[seq_id]) + kept)
+        for _ in range(kept):
+            self.texts[seq_id].append(7)
+            block, offset = divmod(len(self.texts[seq_id]) - 1, self.size)
+            place = self.allocator.table(seq_id).block_ids[block], offset
+            self.device[place] = tuple(self.texts[seq_id])
+        if not kept:
+            assert self.state() == before
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())

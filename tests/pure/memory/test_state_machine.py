@@ -114,8 +114,42 @@ class PagedMachine(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(groups))
         wants = {i: data.draw(st.integers(1, 5)) for i in group}
         before = [self.seen_blocks(i) for i in group]
+        known = {i: self.computed[i] for i in group}
         if not self.grow(wants):
             assert before == [self.seen_blocks(i) for i in group]
+            return
+        for i in group:
+            self.draft(i, data.draw(st.integers(0, 6)))
+        check_allocator(self.allocator)
+        if data.draw(st.booleans()):  # some of it was wrong
+            for i in group:
+                self.trim(i, data.draw(st.integers(known[i], self.computed[i])))
+
+    def draft(self, seq_id: int, count: int) -> None:
+        """Tokens beyond the last append, or nothing at all."""
+        if not count:
+            return
+        free, held = self.allocator.num_free_blocks, self.allocator.table(seq_id).block_ids
+        if self.allocator.draft(seq_id, count):
+            assert self.allocator.table(seq_id).block_ids[: len(held)] == held, "all stay"
+            self.texts[seq_id] = self.texts[seq_id][: self.computed[seq_id]] + [7] * count
+            self.write(seq_id, count)
+            return
+        assert self.allocator.table(seq_id).block_ids == held
+        room = len(held) * self.size + free * self.size
+        dropped = self.allocator.table(seq_id).num_dropped * self.size
+        assert self.computed[seq_id] + count > room + dropped
+
+    def trim(self, seq_id: int, num_tokens: int) -> None:
+        if self.clock % 2:  # some of it can be found: what is true of it will be written over
+            hashes = self.hashes(self.texts[seq_id][: self.computed[seq_id]])
+            self.allocator.commit(seq_id, hashes, len(hashes))
+            self.allocator.settle()
+        self.allocator.trim(seq_id, num_tokens)
+        assert self.allocator.num_tokens(seq_id) == num_tokens
+        del self.texts[seq_id][max(num_tokens, 1) :]
+        self.computed[seq_id] = num_tokens
+        check_allocator(self.allocator)
 
     def seen_blocks(self, seq_id: int) -> list[int]:
         """The blocks of what the next token sees, in order."""

@@ -12,16 +12,16 @@ import pytest
 from quire.memory import PagedAllocator
 from quire.scheduling import (
     Chunk,
+    Outcome,
     Request,
-    Sample,
     SamplingParams,
     Scheduler,
     SchedulingPolicy,
     Step,
-    StepResult,
     Verdict,
 )
 from quire.scheduling.fair import PRIORITY_TOKENS, FairQueue
+from support.outcomes import answer, take_in
 
 FAIR = SchedulingPolicy.FAIR
 
@@ -48,6 +48,7 @@ class Shop:
         self.served: Counter[str] = Counter()  # tokens, by client
         self.admitted: list[str] = []  # for the first time
         self.preempted = 0
+        self.told: dict[int, Request] = {}  # whose a sequence is
         self._gave_way: set[str] = set()
         self._reach: dict[str, int] = defaultdict(int)  # of each prompt, by request
 
@@ -73,15 +74,19 @@ class Shop:
                 self._gave_way.add(name)
                 self.preempted += 1
         self.clock += 1.0
-        samples = {chunk.seq_id: [Sample(7)] * chunk.num_samples for chunk in step.chunks}
-        self.scheduler.update(step, StepResult(samples), self.clock)
+        self.told.update({opened.seq_id: opened.request for opened in step.opened})
+        self.told.update({fork.child: self.told[fork.parent] for fork in step.forked})
+        result = answer(step)
+        take_in(self.scheduler, step, result, self.clock)
         for chunk in step.chunks:
-            self.served[chunk.request.client] += self._new(chunk) + chunk.num_samples
+            outcome = result.outcomes.get(chunk.seq_id, Outcome())
+            request = self.told[chunk.seq_id]
+            self.served[request.client] += self._new(request.request_id, chunk)
+            self.served[request.client] += len(outcome.tokens) + len(outcome.forks)
         return step
 
-    def _new(self, chunk: Chunk) -> int:
+    def _new(self, name: str, chunk: Chunk) -> int:
         """Tokens of the prompt that were computed for the first time."""
-        name = chunk.request.request_id
         end = min(chunk.start + len(chunk.token_ids), chunk.output_start)
         known = self._reach.get(name, chunk.start)  # what it begins with was cached
         self._reach[name] = max(known, end)
@@ -220,14 +225,12 @@ def test_what_is_computed_for_nobody_is_not_charged() -> None:
         shop.add(request(f"b{number}", "b"))
     step = shop.scheduler.schedule(0.0)
     ahead = shop.scheduler.schedule_ahead(step, 0.0)
-    assert ahead is not None and any(chunk.request.client == "a" for chunk in ahead.chunks)
     seq_id = group.branches[0].seq_id
-    result = StepResult({chunk.seq_id: [Sample(7)] for chunk in step.chunks})
-    shop.scheduler.update(step, result, 0.0)
-    shop.scheduler.finish(seq_id)  # a stop string, which nobody knew of when it was planned
+    assert ahead is not None and any(chunk.seq_id == seq_id for chunk in ahead.chunks)
+    # By a stop string, which nobody knew of when it was planned.
+    take_in(shop.scheduler, step, answer(step), 0.0, lambda progress: progress.seq_id == seq_id)
     served = shop.queue._accounts["a"].served
-    result = StepResult({chunk.seq_id: [Sample(7)] for chunk in ahead.chunks})
-    shop.scheduler.update(ahead, result, 0.0)
+    take_in(shop.scheduler, ahead, answer(ahead), 0.0)
     assert shop.queue._accounts["a"].served == served
 
 

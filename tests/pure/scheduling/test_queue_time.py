@@ -9,14 +9,13 @@ from quire.memory import PagedAllocator
 from quire.scheduling import (
     Decision,
     Request,
-    Sample,
     SamplingParams,
     Scheduler,
     SchedulingPolicy,
     Step,
-    StepResult,
     Verdict,
 )
+from support.outcomes import answer, take_in
 
 
 def make(blocks: int = 64, **limits: Any) -> Scheduler:
@@ -30,17 +29,13 @@ def request(name: str, arrival: float = 0.0, prompt: int = 4, max_tokens: int = 
     return Request(name, tokens, params, max_tokens, seed=1, arrival=arrival)
 
 
-def answer(step: Step) -> StepResult:
-    return StepResult({chunk.seq_id: [Sample(7)] * chunk.num_samples for chunk in step.chunks})
-
-
 def expired(step: Step) -> list[Decision]:
     return [decision for decision in step.decisions if decision.what is Verdict.EXPIRE]
 
 
 def run(scheduler: Scheduler, now: float) -> Step:
     step = scheduler.schedule(now)
-    scheduler.update(step, answer(step), now)
+    take_in(scheduler, step, answer(step), now)
     return step
 
 
@@ -90,7 +85,7 @@ def test_a_step_may_be_empty_but_for_those_it_ends() -> None:
     scheduler.add(request("a"))
     step = scheduler.schedule(10.0)
     assert not step.chunks and len(expired(step)) == 1
-    assert scheduler.update(step, answer(step), 10.0) == []
+    assert take_in(scheduler, step, answer(step), 10.0) == []
     assert not scheduler.has_work
     assert scheduler.allocator.usage().used == 0
 
@@ -127,7 +122,7 @@ def test_steps_planned_ahead_end_them_too() -> None:
         ahead = scheduler.schedule_ahead(step, now)
         assert ahead is not None and ahead.chunks
         ended = expired(ahead)
-        scheduler.update(step, answer(step), now)
+        take_in(scheduler, step, answer(step), now)
         step = ahead
     assert now == 6.0 and ended[0].request_id == "b"
 
@@ -138,7 +133,7 @@ def test_nobody_is_ended_where_no_step_would_tell() -> None:
     scheduler.add(request("b"))
     step = scheduler.schedule(0.0)
     assert scheduler.schedule_ahead(step, 6.0) is None, "a ends with the step, b has to wait"
-    scheduler.update(step, answer(step), 6.0)
+    take_in(scheduler, step, answer(step), 6.0)
     assert [decision.request_id for decision in expired(scheduler.schedule(6.0))] == ["b"]
 
 

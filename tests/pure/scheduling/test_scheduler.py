@@ -22,6 +22,7 @@ from quire.scheduling import (
 )
 from quire.scheduling.line import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
+from support.outcomes import take_in
 
 _STARTS = (Verdict.ADMIT, Verdict.RESUME)
 
@@ -52,11 +53,12 @@ class Bench:
         """Run one step; {request_id: tokens computed}."""
         step = self.scheduler.schedule(self.clock)
         self.clock += 1.0
-        self.scheduler.update(step, self.executor.execute(step), self.clock)
+        whose = self.executor.roster.follow(step)
+        take_in(self.scheduler, step, self.executor.compute(step, whose), self.clock)
         self.latest = step
         done: dict[str, int] = {}
-        for chunk in step.chunks:
-            name = chunk.request.request_id
+        for chunk, known in zip(step.chunks, whose, strict=True):
+            name = known.request.request_id
             done[name] = done.get(name, 0) + len(chunk.token_ids)
         return done
 
@@ -310,7 +312,7 @@ def test_misses_are_told_apart() -> None:
 def test_spoiled_blocks_are_not_found_again() -> None:
     bench = Bench()
     bench.scheduler.add(request("x1", prompt=10, max_tokens=1))
-    bench.scheduler.schedule(0.0)
+    bench.executor.roster.follow(bench.scheduler.schedule(0.0))
     bench.scheduler.abort("x1", spoiled=True)
     assert bench.allocator.usage().cached == 0
     bench.scheduler.add(request("x2", prompt=10, max_tokens=1))

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quire.errors import RequestError, SessionBusyError, UnknownSessionError
 from quire.memory import PagedAllocator, Window
 from quire.scheduling import (
     Preemption,
     PreemptionMode,
-    Replica,
     Request,
     SamplingParams,
     Scheduler,
     SessionVerb,
     Verdict,
 )
-from quire.scheduling.journal import Event, HardCut, Recomputed, SessionClosed
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.lanes import make_lanes, random_windows
-from support.session_runs import SessionRun, tables
+from support.outcomes import take_in
+from support.session_runs import SessionRun
 
 RUNS = 900
-TOLD_AFTERWARDS = (HardCut, Recomputed, SessionClosed)  # not before they have been allowed
 
 
 def random_run(seed: int) -> SessionRun:
@@ -65,14 +60,12 @@ class Talk:
         window = None if sight.window is None else Window(sight.window, 16, sight.sinks)
         allocator = PagedAllocator(num_blocks, 4, host_blocks, window)
         mode = PreemptionMode.SWAP if host_blocks else PreemptionMode.RECOMPUTE
-        self.events: list[Event] = []
         self.scheduler = Scheduler(
             allocator,
             max_num_seqs=4,
             max_num_batched_tokens=16,
             preemption=Preemption(allocator, mode),
             attention_sinks=sight.sinks,
-            journal=self.events.append,
             **options,
         )
         self.executor = FakeExecutor(num_blocks, 4, host_blocks)
@@ -106,7 +99,7 @@ class Talk:
             step = self.scheduler.schedule(0.0)
             self.decisions += map(str, step.decisions)
             self.width = max([self.width, *(len(c.table.block_ids) for c in step.chunks)])
-            for progress in self.scheduler.update(step, self.executor.execute(step), 0.0):
+            for progress in take_in(self.scheduler, step, self.executor.execute(step), 0.0):
                 name = progress.request.request_id
                 outputs.setdefault(name, []).append(progress.sample.token_id)
         return outputs
@@ -316,25 +309,3 @@ def test_a_turn_stands_in_line_by_when_it_came() -> None:
     talk.add("late", [1, 2, 3])
     names = [group.request.request_id for group in talk.scheduler.waiting]
     assert names == ["r0", "r1", "r2", turn.request_id, "late"]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32))
-def test_a_rank_may_come_late_and_read_the_journal_from_a_file(seed: int) -> None:
-    run = random_run(seed)
-    journal: list[bytes] = []
-    seen: dict[int, str] = {}  # tables after so many events
-
-    def keep(event: Event) -> None:
-        seen[len(journal)] = repr(tables(run.allocator))
-        journal.append(pickle.dumps(event))
-        run.events.append(event)
-
-    run.scheduler = run.make_scheduler(max_num_sessions=4, attention_sinks=run.sinks, journal=keep)
-    run.run()
-    rank = Replica(run.make_scheduler(max_num_sessions=4, attention_sinks=run.sinks))
-    for number, event in enumerate(journal):
-        if not isinstance(pickle.loads(event), TOLD_AFTERWARDS):
-            assert repr(tables(rank.scheduler.allocator)) == seen[number]
-        rank.follow(pickle.loads(event))
-    assert tables(rank.scheduler.allocator) == tables(run.allocator)

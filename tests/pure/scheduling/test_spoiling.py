@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from quire.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
-from quire.scheduling import Chunk, Request, SamplingParams, Scheduler, Step, StepResult
+from quire.scheduling import Chunk, Readout, Request, SamplingParams, Scheduler, Step, StepResult
 from quire.scheduling.spoiling import Place, lost_places
+from support.outcomes import take_in
 
 
 def chunk(start: int, count: int, blocks: tuple[int, ...], windowed: BlockTable) -> Chunk:
-    request = Request("r", (1,) * 8, SamplingParams(), 1, seed=0)
-    table = BlockTable(blocks, further=(windowed,))
-    return Chunk(0, request, 0, [1] * count, start, table, 1, (), 8)
+    return Chunk(0, [1] * count, start, BlockTable(blocks, further=(windowed,)), 8, Readout())
 
 
 def on_device(lane: int, *blocks: int) -> set[Place]:
@@ -24,7 +23,7 @@ def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
     # Found block 1 in the same step. Its window has left block 20 behind.
     finder = chunk(8, 2, (0, 1, 2), BlockTable((22, 23), num_dropped=1))
     other = chunk(0, 4, (5,), BlockTable((25,)))
-    step = Step([back, copy], [other, finder, reader], [])
+    step = Step([back, copy], [other, finder, reader])
     expected = on_device(1, 20, 21) | on_device(0, 1) | on_device(1, 22)
     expected |= on_device(0, 2) | on_device(1, 23)
     assert lost_places(step, [back], 4) == expected
@@ -33,7 +32,7 @@ def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
 
 def test_a_block_that_did_not_go_out_is_lost_on_the_host_alone() -> None:
     out = BlockMove(MoveKind.SWAP_OUT, 20, 3, 1)
-    step = Step([out], [chunk(0, 4, (20,), BlockTable((20,)))], [])
+    step = Step([out], [chunk(0, 4, (20,), BlockTable((20,)))])
     assert lost_places(step, [out], 4) == {Place(True, 1, 3)}
 
 
@@ -58,7 +57,7 @@ def test_what_a_request_computed_from_a_lost_block_is_not_found_once_it_has_left
     second = step.chunks[0].table.block_ids[1]
     scheduler.abort("left")
     lost = BlockMove(MoveKind.SWAP_IN, 0, second)
-    scheduler.update(step, StepResult({}, failed_moves=[lost]), 1.0)
+    take_in(scheduler, step, StepResult(failed_moves=[lost]), 1.0)
     group = scheduler.add(Request("next", prompt, SamplingParams(), 1, seed=0))
     scheduler.schedule(2.0)
     assert group.memory.cached_tokens == 0

@@ -10,6 +10,7 @@ import pytest
 from quire.memory import PagedAllocator
 from quire.scheduling import Request, SamplingParams, Scheduler
 from support.fake_model import EOS, FakeExecutor, expected_outputs
+from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
 
 RUNS = max(2000, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))  # more on demand
@@ -41,6 +42,6 @@ def test_end_of_sequence_ends_a_branch() -> None:
         outputs: list[list[int]] = [[], []]
         while scheduler.has_work:
             step = scheduler.schedule(0.0)
-            for progress in scheduler.update(step, executor.execute(step), 0.0):
+            for progress in take_in(scheduler, step, executor.execute(step), 0.0):
                 outputs[progress.branch].append(progress.sample.token_id)
         assert outputs == expected_outputs(request)

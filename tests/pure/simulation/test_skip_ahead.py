@@ -35,9 +35,7 @@ def run(
     steps: dict[float, Any] = {}
 
     def note(now: float, step: Step) -> None:
-        chunks = [
-            (c.seq_id, len(c.token_ids), c.start, c.table, c.num_samples) for c in step.chunks
-        ]
+        chunks = [(c.seq_id, len(c.token_ids), c.start, c.table, c.readout) for c in step.chunks]
         steps[now] = (step.moves, chunks, step.decisions)
 
     simulator = Simulator(

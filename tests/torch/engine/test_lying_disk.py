@@ -170,13 +170,13 @@ def test_an_honest_disk_is_believed(model_dir: ModelDir, tmp_path: Path) -> None
     swapping = {"preemption_mode": "swap", "swap_space": 0.001, "swap_path": str(tmp_path)}
     llm = make_llm(model_dir("llama"), 50, {}, **swapping)
     moved = 0
-    execute = llm.engine.executor.execute
+    submit = llm.engine.executor.submit
 
     def watched(step: Any) -> Any:
         nonlocal moved
         moved += sum(move.kind is MoveKind.SWAP_IN for move in step.moves)
-        return execute(step)
+        return submit(step)
 
-    llm.engine.executor.execute = watched  # type: ignore[method-assign]
+    llm.engine.executor.submit = watched  # type: ignore[method-assign]
     serve(llm, random_prompts(33, 41, 37), lambda: None)
     assert moved > 0 and llm.engine.stats.num_failed_swaps == 0

@@ -11,7 +11,17 @@ from quire.build import build_engine
 from quire.calibration.prediction import simulated
 from quire.config import EngineConfig
 from quire.engine import Engine, RequestRecorder
-from quire.scheduling import Executor, RecoveryCosts, SamplingParams, Step, StepResult
+from quire.scheduling import (
+    Executor,
+    Opened,
+    Outcome,
+    PendingStep,
+    RecoveryCosts,
+    Roster,
+    SamplingParams,
+    Step,
+    StepResult,
+)
 from quire.simulation import RequestRecord, Simulator, Work, work_of
 from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
@@ -45,27 +55,33 @@ class TimedExecutor:
         self.now = 0.0
         self.steps: Seen = []
         self._executor = executor
+        self._roster = Roster()
         self._beams = SimulatedModel(seed=0)
 
-    def execute(self, step: Step) -> StepResult:
-        self.steps.append(seen(self.now, step))
+    def submit(self, step: Step) -> PendingStep:
+        known = self._roster.follow(step)
+        self.steps.append(seen(self.now, step, known))
         self.now += Costs().seconds(work_of(step))
-        result = self._executor.execute(step)
-        beams = [chunk for chunk in step.chunks if chunk.num_candidates]
-        candidates = self._beams.results(Step([], beams, []), {}).candidates
-        for chunk in beams:
-            first = 100 * (1 + int(chunk.request.request_id))
-            result.candidates[chunk.seq_id] = [
-                (first + rank, logprob) for rank, logprob in candidates[chunk.seq_id]
-            ]
+        pending = self._executor.submit(step)
+        return PendingStep(step, lambda: self._with_beams(step, known, pending.collect()))
+
+    def _with_beams(self, step: Step, known: list[Opened], result: StepResult) -> StepResult:
+        told = Step(opened=known, chunks=[c for c in step.chunks if c.readout])
+        simulated = self._beams.results(told, {}).outcomes
+        for chunk, whose in zip(step.chunks, known, strict=True):
+            if chunk.readout is not None and chunk.readout.candidates:
+                first = 100 * (1 + int(whose.request.request_id))
+                found = simulated[chunk.seq_id].candidates
+                candidates = [(first + rank, logprob) for rank, logprob in found]
+                result.outcomes[chunk.seq_id] = Outcome(candidates=candidates)
         return result
 
 
-def seen(now: float, step: Step) -> tuple[float, Any, Any, Any]:
+def seen(now: float, step: Step, known: list[Opened]) -> tuple[float, Any, Any, Any]:
     # Not seq_id: the simulator gives numbers to those in line later, if the line is long.
     chunks = [
-        (c.request.request_id, c.branch, len(c.token_ids), c.start, c.table, c.num_samples)
-        for c in step.chunks
+        (who.request.request_id, who.branch, len(c.token_ids), c.start, c.table, c.readout)
+        for c, who in zip(step.chunks, known, strict=True)
     ]
     return now, step.moves, chunks, step.decisions
 
@@ -99,9 +115,10 @@ def test_the_same_steps_block_for_block(
 
     settings = simulated(config, capacity)
     steps: Seen = []
+    roster = Roster()
     simulator = Simulator(
         settings, Costs(), skip_ahead=False, keep_records=None,
-        on_step=lambda now, step: steps.append(seen(now, step)),
+        on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
     )  # fmt: skip
     result = simulator.run(Trace.open(path))
     assert len(steps) == len(executor.steps)

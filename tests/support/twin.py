@@ -1,0 +1,95 @@
+"""Two schedulers that are given the same, and so must come to the same block tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
+from quire.scheduling import Progress, Scheduler, Step, StepResult
+
+_VERBS = {
+    "abort", "add", "add_turn", "append", "close_session", "hard_cut", "open_session",
+    "propose", "recompute", "spoil",
+}  # fmt: skip
+
+
+class Twin:
+    """``Scheduler``'s verbs, on two of them that are made alike; all else is the first one's."""
+
+    def __init__(self, first: Scheduler, second: Scheduler) -> None:
+        self._first = first
+        self._second = second
+        self._steps: list[tuple[Step, Step]] = []  # those that have not been taken in
+
+    def check(self) -> None:
+        assert tables(self._first.allocator) == tables(self._second.allocator)
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._first, name)
+        return self._both(own, getattr(self._second, name)) if name in _VERBS else own
+
+    def _both(self, first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*args: Any, **named: Any) -> Any:
+            try:
+                return first(*args, **named)
+            finally:  # what one refuses, the other does
+                try:
+                    second(*args, **named)
+                except Exception as error:
+                    assert error.args, "said in words"
+
+        return act
+
+    def schedule(self, now: float) -> Step:
+        return self._planned(self._first.schedule(now), self._second.schedule(now))
+
+    def schedule_ahead(self, under_way: Step, now: float) -> Step | None:
+        (step,) = [other for one, other in self._steps if one is under_way]
+        first = self._first.schedule_ahead(under_way, now)
+        second = self._second.schedule_ahead(step, now)
+        if first is None or second is None:
+            assert first is second is None
+            return None
+        return self._planned(first, second)
+
+    def update(
+        self, step: Step, result: StepResult, now: float, told: Callable[[Progress], bool]
+    ) -> None:
+        (place,) = [place for place, (one, _) in enumerate(self._steps) if one is step]
+        heard: list[tuple[Progress, bool]] = []
+
+        def first(progress: Progress) -> bool:
+            heard.append((progress, told(progress)))
+            return heard[-1][1]
+
+        def second(progress: Progress) -> bool:
+            known, over = heard.pop(0)
+            assert progress == known
+            return over
+
+        self._first.update(step, result, now, first)
+        self._second.update(self._steps.pop(place)[1], result, now, second)
+        assert not heard
+
+    def _planned(self, first: Step, second: Step) -> Step:
+        assert first.moves == second.moves
+        assert first.chunks == second.chunks
+        self._steps.append((first, second))
+        return first
+
+
+def tables(allocator: KVAllocator) -> object:
+    """All that is known of memory."""
+    lanes = allocator.lanes if isinstance(allocator, LayeredAllocator) else (allocator,)
+    known: list[object] = []
+    for lane in lanes:
+        if not isinstance(lane, PagedAllocator):
+            known.append(lane.usage())
+            continue
+        lists = {
+            seq_id: (*table.blocks, table.num_tokens, table.num_dropped, table.swapped)
+            for seq_id, table in lane._tables.items()
+        }
+        known.append((lists, lane.device.ref_counts, lane.device._hashes, lane.host.ref_counts))
+    return known
