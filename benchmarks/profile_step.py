@@ -28,7 +28,7 @@ from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
 from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
-from quire.execution.submitted import SubmittedStep
+from quire.execution.choosing import Choosing
 from quire.kernels.decoder import OperationWise
 
 PARTS = (
@@ -73,11 +73,10 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
             clock.watch(kernels, name, "attention" if is_attention else "other kernels")
     clock.watch(model, "forward", "rest of the model")
     clock.watch(model, "logits", "rest of the model")
-    clock.watch(SubmittedStep, "choose", "sampling")
-    clock.watch(SubmittedStep, "collect", "sampling")
+    clock.watch(Choosing, "choose", "sampling")
+    clock.watch(Choosing, "outcomes", "sampling")
     clock.watch(forward_module, "build_batch", "batch building")
-    for name in ("execute", "submit"):
-        clock.watch(type(executor), name, "executor")
+    clock.watch(type(executor), "submit", "executor")
     for name in ("schedule", "schedule_ahead", "update"):
         clock.watch(type(llm.engine.scheduler), name, "scheduling")
     clock.watch(RequestProgress, "advance", "detokenising")

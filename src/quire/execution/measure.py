@@ -10,7 +10,7 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.forward import BlockStore
 from quire.execution.lanes import Lane
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import Chunk, RecoveryCosts, Request, SamplingParams, Step
+from quire.scheduling import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 
 _PROMPT_TOKENS = 256
 _BLOCKS = 16
@@ -39,7 +39,8 @@ def measure_recovery(
     )
     table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
-    step = Step([], [Chunk(0, request, 0, [0] * tokens, 0, table, 0, (), tokens)], [])
+    opened, chunk = Opened(0, request, 0, tokens), Chunk(0, [0] * tokens, 0, table, tokens, None)
+    step, end = Step(chunks=[chunk], opened=[opened]), Step(closed=[0])
     there, back = (
         [
             BlockMove(kind, block, block, lane)
@@ -55,8 +56,9 @@ def measure_recovery(
         settle()
 
     def compute() -> None:
-        executor.execute(step)
+        executor.submit(step).collect()
         settle()
+        executor.submit(end)
 
     return RecoveryCosts(
         swap_per_block=_seconds(swap) / (2 * count * len(lanes)),

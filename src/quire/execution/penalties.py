@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +36,7 @@ class _Edits:
     def add(self, row: int, token_ids: Iterable[int], values: Iterable[float]) -> None:
         """Either iterable may be an array, which is taken over without a look at each item."""
         known = len(self.token_ids)
-        self.token_ids.extend(array("q", token_ids))
+        self.token_ids.extend(token_ids)
         self.values.extend(values)
         self.rows.append(row)
         self.lengths.append(len(self.token_ids) - known)
@@ -131,14 +131,18 @@ def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
             edits.banned.add_same(i, forbidden, -math.inf)
         if params.logit_bias:
             edits.biases.add(i, params.logit_bias, params.logit_bias.values())
-        if params.repetition_penalty != 1.0 and (
-            seen := row.request.prompt_token_ids + row.history
-        ):
-            edits.repetitions.add_same(i, seen, clamp_positive(params.repetition_penalty))
+        if row.past is None:
+            continue
+        repetition = params.repetition_penalty
         frequency, presence = params.frequency_penalty, params.presence_penalty
-        if (frequency or presence) and row.history:
-            counts = Counter(row.history)
-            edits.counts.add(i, counts, [presence + frequency * n for n in counts.values()])
+        counts = row.past.counts(row.num_output_tokens)
+        if repetition != 1.0:
+            factor = clamp_positive(repetition)
+            edits.repetitions.add_same(i, row.past.prompt, factor)
+            edits.repetitions.add_same(i, counts.token_ids, factor)
+        if (frequency or presence) and counts.token_ids:
+            values = np.frombuffer(counts.counts, np.float32) * frequency + presence
+            edits.counts.add(i, counts.token_ids, array("f", values.tobytes()))
     return edits
 
 
@@ -149,8 +153,7 @@ def _forbidden(row: SampleRow) -> set[int]:
     if row.num_output_tokens < request.params.min_tokens:
         forbidden.update(request.eos_token_ids, request.params.stop_token_ids)
     for word in request.bad_word_ids:
-        start = len(row.history) - (len(word) - 1)
-        if word and start >= 0 and row.history[start:] == word[:-1]:
+        if word and row.past is not None and row.past.ends_with(word[:-1], row.num_output_tokens):
             forbidden.add(word[-1])
     return forbidden
 

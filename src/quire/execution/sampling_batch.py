@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.execution.past import Past
 from quire.execution.randomness import uniform
 from quire.execution.transfer import to_device
 from quire.scheduling import Request
@@ -22,7 +23,7 @@ class SampleRow(NamedTuple):
     request: Request
     branch: int  # its place among the request's outputs
     num_output_tokens: int  # output tokens before this one
-    history: tuple[int, ...]  # those tokens, if params.needs_history
+    past: Past | None  # which has those tokens; None: the params do not look at them
 
 
 class Filters(NamedTuple):

@@ -14,7 +14,6 @@ import pytest
 
 import quire
 from quire.engine import AsyncEngine, Engine, Intake, RequestOutput, load_tokenizer
-from quire.errors import ConfigError
 from quire.memory import PagedAllocator
 from quire.scheduling import SamplingParams, Scheduler
 from support.fake_model import FakeExecutor
@@ -262,10 +261,3 @@ def test_a_sessions_turn_is_not_run_ahead_and_keeps_its_cache() -> None:
     engine.add_request("q", [4, 5], LONG)  # between turns
     finish(engine)
     assert pipeline(engine).num_ahead == 39
-
-
-def test_an_executor_that_computes_in_the_calling_thread_is_refused() -> None:
-    scheduler = Scheduler(PagedAllocator(8, 4), max_num_seqs=8, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0)
-    with pytest.raises(ConfigError, match="async_scheduling"):
-        Engine(scheduler, FakeExecutor(8, 4), intake, run_ahead=True)

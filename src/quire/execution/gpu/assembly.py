@@ -72,7 +72,7 @@ class OnGPU:
 
         def rehearse() -> _Parts:
             parts = self._assemble(model, lanes, kv_dtype)
-            parts.executor.execute(self._worst_step(model, lanes))
+            self._rehearse(parts.executor, model, lanes)
             return parts
 
         return Room(self._plan.pool_bytes(rehearse), 1.0)
@@ -82,7 +82,7 @@ class OnGPU:
 
         def build() -> _Parts:
             parts = self._assemble(model, lanes, kv_dtype)
-            parts.executor.execute(self._worst_step(model, lanes))
+            self._rehearse(parts.executor, model, lanes)
             return parts
 
         self._lanes, self._max_positions = lanes, model.max_positions
@@ -119,15 +119,18 @@ class OnGPU:
             forward.record(graph_sizes(most), recorder)
         return _Parts(ModelExecutor(model, kv_cache, forward, kernels), forward, kv_cache)
 
-    def _worst_step(self, model: Model, lanes: Sequence[Lane]) -> Step:
+    def _rehearse(self, executor: ModelExecutor, model: Model, lanes: Sequence[Lane]) -> None:
+        """Compute the largest step."""
         limits = self._limits
-        return worst_step(
+        step = worst_step(
             limits.max_num_batched_tokens,
             limits.max_num_seqs,
             model.max_positions,
             limits.block_size,
             [lane.num_sink_blocks(limits.block_size) for lane in lanes],
         )
+        executor.submit(step).collect()
+        executor.submit(Step(closed=[opened.seq_id for opened in step.opened]))
 
 
 def _widest(lane: Lane, model: Model, block_size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.memory import BlockTable
-from quire.scheduling import Chunk, Request, SamplingParams, Step
+from quire.scheduling import Chunk, Opened, Readout, Request, SamplingParams, Step
 
 # Nearly all of the vocabulary is kept, so the sampler has to sort it.
 _SAMPLING = SamplingParams(temperature=100.0, top_p=0.9999)
@@ -25,7 +25,7 @@ def worst_step(
     """
     num_seqs = min(max_tokens, max_seqs)
     spare = max_tokens - num_seqs
-    chunks = []
+    chunks, opened = [], []
     for seq_id in range(num_seqs):
         more = min(spare, max_positions - 1)
         spare -= more
@@ -34,5 +34,6 @@ def worst_step(
         first, *further = (BlockTable(blocks, num_sink_blocks=sinks) for sinks in sink_blocks)
         table = first._replace(further=tuple(further))
         request = Request(f"worst-{seq_id}", tuple(tokens), _SAMPLING, 1, seed=seq_id)
-        chunks.append(Chunk(seq_id, request, 0, tokens, 0, table, 1, (), len(tokens)))
-    return Step([], chunks, [])
+        opened.append(Opened(seq_id, request, 0, len(tokens)))
+        chunks.append(Chunk(seq_id, tokens, 0, table, len(tokens), Readout()))
+    return Step(chunks=chunks, opened=opened)

@@ -1,0 +1,240 @@
+"""A step after its forward pass: its tokens are chosen, and told when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.execution.forward import NOT_FED, Fed, Hidden
+from quire.execution.past import Past
+from quire.execution.sampler import Draws, SampleRow, beam_candidates, draw, token_logprobs
+from quire.execution.transfer import to_device
+from quire.kernels.ops import Kernels
+from quire.model import Model
+from quire.scheduling import (
+    IN_FLIGHT,
+    Chunk,
+    Opened,
+    Outcome,
+    Readout,
+    Sample,
+    StepResult,
+    TokenLogprobs,
+    confirmed,
+)
+
+_NOT_NUMBERS = "the model's logits are not numbers (NaN)"
+_PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is scored
+
+
+class _Asking(NamedTuple):
+    """A chunk that is to be read out."""
+
+    chunk: Chunk
+    readout: Readout
+    whose: Opened
+    past: Past | None  # None: its params do not look at it
+
+    @property
+    def num_draws(self) -> int:
+        rows, draws, candidates = self.readout
+        return 0 if candidates else rows - 1 + draws
+
+    @property
+    def num_output_tokens(self) -> int:
+        """That are known where the first of its rows is read."""
+        end = self.chunk.start + len(self.chunk.token_ids)
+        return end - self.readout.rows + 1 - self.chunk.output_start
+
+
+class Choosing:
+    """The tokens of one step.
+
+    Where choosing them takes waiting for the forward pass, that is left until the next step needs
+    them, or somebody the result.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        known: Sequence[Opened],
+        pasts: Sequence[Past | None],
+        hidden: Hidden | None,
+        model: Model,
+        kernels: Kernels,
+        before: Choosing | None,
+    ) -> None:
+        """known, pasts: of the chunks' sequences. hidden: None without chunks.
+        before: whose tokens are IN_FLIGHT in the chunks."""
+        self._asking = [
+            _Asking(chunk, chunk.readout, whose, past)
+            for chunk, whose, past in zip(chunks, known, pasts, strict=True)
+            if chunk.readout is not None
+        ]
+        self._chunks, self._known = chunks, known
+        self._model = model
+        self._kernels = kernels
+        self._draws: Draws | None = None
+        self._result: StepResult | None = None
+        self._outcomes: dict[int, Outcome] = {}
+        # Only until tokens have been chosen:
+        self._hidden, self._before, self._logits = hidden, before, None
+        if hidden is not None and self._asking:
+            # Only rows that are sampled pass the LM head, each once however many samples it gives.
+            self._logits = model.logits(hidden.asked)
+
+    def begin(self) -> None:
+        """Choose the tokens now, if that takes no waiting."""
+        scored = any(one.request.params.prompt_logprobs is not None for one in self._known)
+        if not scored and not any(map(_takes_waiting, self._asking)):
+            self.choose()
+
+    @torch.inference_mode()
+    def choose(self) -> None:
+        """Choose the tokens, if that has not been done, and look at all else that is asked for."""
+        hidden, logits = self._hidden, self._logits
+        if hidden is None:
+            return
+        if logits is not None:
+            self._remember()
+            self._sample(logits)
+            self._find_candidates(logits)
+        for seq_id, logprobs in self._prompt_logprobs(hidden.states):
+            outcome = self._outcomes.get(seq_id, Outcome())
+            self._outcomes[seq_id] = outcome._replace(prompt_logprobs=logprobs)
+        self._hidden = self._before = self._logits = None
+
+    def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> Fed:
+        """What the next step's chunks need of it; the tokens of chunk i begin at ``bounds[i]``."""
+        fed = [i for i, chunk in enumerate(chunks) if chunk.token_ids[0] == IN_FLIGHT]
+        if not fed:
+            return NOT_FED
+        firsts = accumulate((asking.num_draws for asking in self._asking), initial=0)
+        row_of = {one.chunk.seq_id: row for one, row in zip(self._asking, firsts, strict=False)}
+        rows = [row_of[chunks[i].seq_id] for i in fed]
+        return Fed([bounds[i] for i in fed], rows, self._tokens)
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """What the step gave, by sequence; waits for it."""
+        self.choose()
+        if self._draws is not None:
+            drawn, first = self._draws.read(), 0
+            for asking in self._asking:
+                last = first + asking.num_draws
+                if last > first:
+                    seq_id = asking.chunk.seq_id
+                    outcome = self._outcomes.get(seq_id, _NOTHING)
+                    self._outcomes[seq_id] = _outcome(asking, drawn[first:last], outcome)
+                first = last
+            self._draws = None
+        return self._outcomes
+
+    def _tokens(self) -> Tensor:
+        self.choose()
+        assert self._draws is not None, "a step that another is fed from has sampled"
+        return self._draws.tokens
+
+    def _remember(self) -> None:
+        """Note what the sequences have been given, where their params look at it."""
+        for asking in self._asking:
+            if asking.past is not None:
+                chunk = asking.chunk
+                tokens, start = chunk.token_ids, chunk.start - chunk.output_start
+                if tokens[0] == IN_FLIGHT:
+                    assert self._before is not None
+                    outcome = self._before.outcomes()[chunk.seq_id]
+                    tokens = [sample.token_id for sample in outcome.tokens]
+                asking.past.take(max(0, start), tokens[max(0, -start) :])
+
+    def _sample(self, logits: Tensor) -> None:
+        """Draw what each chunk asks for from its rows of ``logits`` [asked, V]."""
+        rows: list[SampleRow] = []
+        sources: list[int] = []
+        first = 0
+        for asking in self._asking:
+            count, draws, candidates = asking.readout
+            if not candidates:
+                rows += _sample_rows(asking)
+                sources += range(first, first + count)
+                sources += [first + count - 1] * (draws - 1)
+            first += count
+        if not rows:
+            return
+        if sources != list(range(first)):
+            logits = logits[to_device(torch.tensor(sources), logits.device)]
+        self._draws = draw(logits, rows, self._kernels.argmax)
+
+    def _find_candidates(self, logits: Tensor) -> None:
+        """The likeliest next tokens for chunks of beams, which have one row each."""
+        firsts = accumulate((asking.readout.rows for asking in self._asking), initial=0)
+        beams = [
+            (row, asking)
+            for row, asking in zip(firsts, self._asking, strict=False)
+            if asking.readout.candidates
+        ]
+        if not beams:
+            return
+        rows = [row for _, asking in beams for row in _sample_rows(asking)]
+        counts = [asking.readout.candidates for _, asking in beams]
+        found = beam_candidates(logits[[row for row, _ in beams]], rows, counts)
+        for (_, asking), candidates in zip(beams, found, strict=True):
+            outcome = Outcome(failure=_NOT_NUMBERS)
+            if candidates is not None:
+                outcome = Outcome(candidates=candidates)
+            self._outcomes[asking.chunk.seq_id] = outcome
+
+    def _prompt_logprobs(self, hidden: Tensor) -> Iterator[tuple[int, list[TokenLogprobs]]]:
+        bounds = accumulate((len(chunk.token_ids) for chunk in self._chunks), initial=0)
+        for chunk, whose, first in zip(self._chunks, self._known, bounds, strict=False):
+            num_top = whose.request.params.prompt_logprobs
+            if num_top is None:
+                continue
+            end = chunk.start + len(chunk.token_ids)
+            successors = whose.request.prompt_token_ids[chunk.start + 1 : end + 1]
+            entries: list[TokenLogprobs] = []
+            for i in range(0, len(successors), _PROMPT_LOGPROB_ROWS):
+                part = successors[i : i + _PROMPT_LOGPROB_ROWS]
+                logits = self._model.logits(hidden[first + i : first + i + len(part)])
+                entries += token_logprobs(logits, part, [num_top] * len(part))
+            yield chunk.seq_id, entries
+
+
+_NOTHING = Outcome()
+
+
+def _outcome(asking: _Asking, drawn: Sequence[Sample | None], known: Outcome) -> Outcome:
+    """What the samples of a chunk come to."""
+    rows = asking.readout.rows
+    if rows == 1:
+        tokens: Sequence[Sample] = [one for one in drawn[:1] if one is not None]
+    else:
+        tokens = confirmed(drawn[:rows], asking.chunk.drafts)
+    forks = [one for one in drawn[rows:] if one is not None]
+    if not tokens or len(forks) < len(drawn) - rows:
+        return Outcome(failure=_NOT_NUMBERS)
+    return Outcome(tokens, forks, (), known.prompt_logprobs)
+
+
+def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:
+    (_, request, branch, _), past, known = asking.whose, asking.past, asking.num_output_tokens
+    rows, draws, _ = asking.readout
+    if draws > 1:
+        for fork in range(draws):
+            yield SampleRow(request, fork, known, past)
+    else:
+        for row in range(rows):
+            yield SampleRow(request, branch, known + row, past)
+
+
+def _takes_waiting(asking: _Asking) -> bool:
+    """Whether choosing its tokens takes a look at what is being computed."""
+    if asking.readout.candidates:
+        return True
+    params = asking.whose.request.params
+    # How many tokens top_k and top_p keep decides what is launched.
+    truncated = not params.greedy and (params.top_k > 0 or params.top_p < 1)
+    return truncated or (asking.past is not None and asking.chunk.token_ids[0] == IN_FLIGHT)

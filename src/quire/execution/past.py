@@ -1,0 +1,118 @@
+"""What choosing a sequence's next token may depend on beside logits: the tokens before it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from quire.scheduling import Step
+
+
+class TokenCounts:
+    """How often each token occurs in a text: two arrays side by side, in no order."""
+
+    def __init__(self) -> None:
+        self.token_ids = array("q")  # each once
+        self.counts = array("f")
+        self._places: dict[int, int] = {}  # of a token in the arrays
+
+    def add(self, token_id: int) -> None:
+        place = self._places.setdefault(token_id, len(self.token_ids))
+        if place == len(self.token_ids):
+            self.token_ids.append(token_id)
+            self.counts.append(0.0)
+        self.counts[place] += 1.0
+
+    def remove(self, token_id: int) -> None:
+        """One occurrence, of one that is there."""
+        place = self._places[token_id]
+        self.counts[place] -= 1.0
+        if not self.counts[place]:
+            last = self.token_ids.pop()
+            count = self.counts.pop()
+            del self._places[token_id]
+            if last != token_id:
+                self.token_ids[place], self.counts[place] = last, count
+                self._places[last] = place
+
+    def copy(self) -> TokenCounts:
+        other = TokenCounts()
+        other.token_ids, other.counts = self.token_ids[:], self.counts[:]
+        other._places = self._places.copy()
+        return other
+
+
+class Past:
+    """The output of a sequence, as far as it has been computed, and the tokens of its prompt.
+
+    The output is a fact; counts are derived from it, and go along with it: a token costs the same
+    however many came before.
+    """
+
+    def __init__(self, prompt: Iterable[int]) -> None:
+        self.prompt = array("q", dict.fromkeys(prompt))  # each once; shared with all forks
+        self._output = array("I")
+        self._counts: TokenCounts | None = None
+        self._counted = 0  # tokens of the output, from its beginning
+
+    def take(self, start: int, token_ids: Sequence[int]) -> None:
+        """The output is computed anew from its token ``start`` on, from these tokens."""
+        if start < self._counted:
+            self.counts(start)
+        del self._output[start:]
+        self._output.extend(token_ids)
+
+    def counts(self, length: int) -> TokenCounts:
+        """Of the first ``length`` tokens of the output; valid until the next call."""
+        if self._counts is None:
+            self._counts, self._counted = TokenCounts(), 0
+        while self._counted < length:
+            self._counts.add(self._output[self._counted])
+            self._counted += 1
+        while self._counted > length:
+            self._counted -= 1
+            self._counts.remove(self._output[self._counted])
+        return self._counts
+
+    def ends_with(self, words: Sequence[int], length: int) -> bool:
+        """Whether these are the last of the first ``length`` tokens of the output."""
+        start = length - len(words)
+        return start >= 0 and self._output[start:length].tolist() == list(words)
+
+    def forget(self) -> None:
+        """Drop what is derived. It is made again from the output when it is needed."""
+        self._counts, self._counted = None, 0
+
+    def fork(self) -> Past:
+        """That of a sequence that goes its own way from here."""
+        other = Past(())
+        other.prompt, other._output = self.prompt, self._output[:]
+        if self._counts is not None:
+            other._counts, other._counted = self._counts.copy(), self._counted
+        return other
+
+
+class Pasts:
+    """Those of the sequences that live and whose params look at what came before."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Past] = {}
+
+    def follow(self, step: Step) -> list[Past | None]:
+        """To be done first of all with every step: the pasts of its chunks."""
+        known = self._known
+        for opened in step.opened:
+            known.pop(opened.seq_id, None)
+            if opened.request.params.needs_history:
+                known[opened.seq_id] = Past(opened.request.prompt_token_ids)
+        for parent, child, _ in step.forked:
+            if parent in known:
+                known[child] = known[parent].fork()
+        for seq_id in step.closed:
+            known.pop(seq_id, None)
+        return [known.get(chunk.seq_id) for chunk in step.chunks]
+
+    def forget(self) -> None:
+        """Drop all that is derived."""
+        for past in self._known.values():
+            past.forget()
