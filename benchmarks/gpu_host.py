@@ -30,6 +30,7 @@ from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv_cache import KVCache
 from quire.execution.lanes import Lane
 from quire.execution.placement import Room
+from quire.execution.worker import Worker
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Model
 from quire.scheduling import RecoveryCosts, Scheduler
@@ -90,9 +91,9 @@ class NoDevice:
         kernels = ReferenceKernels()
         cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, kernels, None)
         inputs = DeviceInputs(self.device, 8192, self._max_num_seqs, 128, [0], BLOCK_SIZE)
-        forward = DeviceForward(instant, cache, kernels, inputs)
+        forward = DeviceForward(instant, cache.layers, kernels, inputs)
         forward.record(graph_sizes(self._max_num_seqs), Once())
-        return ModelExecutor(instant, cache, forward, kernels)
+        return ModelExecutor(Worker(instant, cache, forward, kernels))
 
     def recovery_costs(self) -> RecoveryCosts:
         return RecoveryCosts(0.0, 0.0)  # nothing is swapped

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from clock import Clock
 
-import quire.execution.forward as forward_module
 from quire import LLM
 from quire.bench.machine import machine_facts
 from quire.bench.workloads import make_workload
 from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
+from quire.execution import executor as executor_module
 from quire.execution.choosing import Choosing
 from quire.kernels.decoder import OperationWise
 
@@ -63,7 +63,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
         for name in ("forward",) if linear is torch.nn.Linear else ("__call__", "floats"):
             clock.watch(linear, name, "products")
     executor = llm.engine.executor
-    parts = vars(executor._forward).values()
+    parts = vars(executor.worker._forward).values()
     kernels = next(type(part) for part in parts if hasattr(part, "attend"))
     model = next(type(part) for part in parts if hasattr(part, "logits"))
     kernels.run = OperationWise.run  # type: ignore[method-assign]
@@ -75,7 +75,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     clock.watch(model, "logits", "rest of the model")
     clock.watch(Choosing, "choose", "sampling")
     clock.watch(Choosing, "outcomes", "sampling")
-    clock.watch(forward_module, "build_batch", "batch building")
+    clock.watch(executor_module, "pack", "batch building")
     clock.watch(type(executor), "submit", "executor")
     for name in ("schedule", "schedule_ahead", "update"):
         clock.watch(type(llm.engine.scheduler), name, "scheduling")

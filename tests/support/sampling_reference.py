@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from quire.execution.past import Past
 from quire.execution.randomness import uniform
 from quire.execution.sampler import SampleRow
 from quire.scheduling import Request, SamplingParams
@@ -19,7 +20,11 @@ def make_row(*, seed: int = 0, branch: int = 0, **asked: Any) -> SampleRow:
     params = SamplingParams(bad_words=[str(word) for word in bad], max_tokens=None, **asked)
     eos = frozenset({EOS})
     request = Request("r", prompt, params, 100, seed, eos_token_ids=eos, bad_word_ids=bad)
-    return SampleRow(request, branch, position, output if params.needs_history else ())
+    past = None
+    if params.needs_history:
+        past = Past(prompt)
+        past.take(0, output)
+    return SampleRow(request, branch, position, past)
 
 
 def expected_logits(logits: list[float], row: SampleRow, output: tuple[int, ...]) -> list[float]:

@@ -1,10 +1,15 @@
-"""A step's chunks as the arrays that a model and its attention read."""
+"""A step's batch: one buffer of integers with named fields, filled once.
+
+All that a rank needs to compute a step is this buffer and its header, so they can be sent as they
+are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
 from struct import pack_into
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +19,82 @@ from quire.memory import BlockTable
 from quire.scheduling import Chunk
 
 
-def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, AttentionBatch]:
-    """Token ids [T] int64 of all chunks, in order, and where each of them stands.
+class Header(NamedTuple):
+    """How to read a buffer."""
 
-    Lists, which become arrays once they are whole: most steps have few tokens, and the weights
+    tokens: int
+    seqs: int
+    widths: tuple[int, ...]  # blocks of the widest table, by lane
+    sink_blocks: tuple[int, ...]  # LaneTables.num_sink_blocks, by lane
+    block_size: int
+    asked: int  # rows that are read out
+    fed: int  # tokens that only the device knows
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the fields, in elements, in their order."""
+        tokens, seqs = self.tokens, self.seqs
+        by_lane = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
+        return [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed, *by_lane]
+
+
+_BY_LANE = 8  # fields before those of the lanes
+
+
+class Fields(NamedTuple):
+    """What a buffer holds."""
+
+    token_ids: Tensor  # [T] int64
+    attention: AttentionBatch
+    asked: Tensor  # [R] int64, rows of tokens
+    fed_places: Tensor  # [F] int64, tokens that only the device knows: it has sampled them
+    fed_rows: Tensor  # [F] int64, where they are among what it has sampled
+
+
+class StepBatch(NamedTuple):
+    """A batch in main memory."""
+
+    header: Header
+    buffer: Tensor  # int64
+    query_starts: tuple[int, ...]  # S + 1 row bounds, for those who plan by them
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether each sequence has one token."""
+        return self.header.tokens == self.header.seqs
+
+    def fields(self) -> Fields:
+        """Views of the buffer."""
+        header = self.header
+        parts = torch.split(self.buffer, header.lengths)
+        token_ids, positions, bounds, contexts, output_starts, asked, places, rows = parts[
+            :_BY_LANE
+        ]
+        lanes = tuple(
+            LaneTables(slots, tables.view(header.seqs, width), dropped, sinks)
+            for slots, dropped, tables, width, sinks in zip(
+                parts[_BY_LANE::3], parts[_BY_LANE + 1 :: 3], parts[_BY_LANE + 2 :: 3],
+                header.widths, header.sink_blocks, strict=True,
+            )
+        )  # fmt: skip
+        attention = AttentionBatch(
+            positions, self.query_starts, contexts, output_starts, lanes, header.block_size, bounds
+        )
+        return Fields(token_ids, attention, asked, places, rows)
+
+
+def pack(
+    chunks: Sequence[Chunk],
+    block_size: int,
+    asked: Sequence[int] = (),
+    fed_places: Sequence[int] = (),
+    fed_rows: Sequence[int] = (),
+) -> StepBatch:
+    """The batch of chunks, their tokens in order.
+
+    asked: rows of tokens that are read out. fed_places, fed_rows: see ``Fields``.
+
+    Lists, which become one array once they are whole: most steps have few tokens, and the weights
     have just been through the caches, so it is quickest to touch little code and memory.
     """
     token_ids: list[int] = []
@@ -28,26 +105,30 @@ def build_batch(chunks: Sequence[Chunk], block_size: int) -> tuple[Tensor, Atten
         token_ids += chunk.token_ids
         positions += range(chunk.start, end)
         ends.append(end)
-    by_lane = zip(*(chunk.table.lanes for chunk in chunks), strict=True)
-    batch = AttentionBatch(
-        positions=_tensor(positions),
-        query_starts=tuple(accumulate((len(chunk.token_ids) for chunk in chunks), initial=0)),
-        context_lens=_tensor(ends),
-        prompt_lens=_tensor([chunk.output_start for chunk in chunks]),
-        lanes=tuple(_lane_tables(tables, chunks, ends, block_size) for tables in by_lane),
-        block_size=block_size,
-    )
-    return _tensor(token_ids), batch
+    bounds = tuple(accumulate((len(chunk.token_ids) for chunk in chunks), initial=0))
+    output_starts = [chunk.output_start for chunk in chunks]
+    numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
+    numbers += [*asked, *fed_places, *fed_rows]
+    widths, sinks = [], []
+    for tables in zip(*(chunk.table.lanes for chunk in chunks), strict=True):
+        widths.append(max(len(table.block_ids) for table in tables))
+        sinks.append(tables[0].num_sink_blocks)
+        _add_lane(numbers, tables, chunks, ends, block_size, widths[-1])
+    lanes = tuple(widths), tuple(sinks)
+    counts = len(asked), len(fed_places)
+    header = Header(len(token_ids), len(chunks), *lanes, block_size, *counts)
+    return StepBatch(header, _tensor(numbers), bounds)
 
 
-def _lane_tables(
-    tables: Sequence[BlockTable], chunks: Sequence[Chunk], ends: Sequence[int], block_size: int
-) -> LaneTables:
-    """Each chunk's table, and the slots of its tokens, which end at ``ends`` [S]."""
-    slots: list[int] = []
-    padded: list[int] = []
-    dropped: list[int] = []
-    widest = max(len(table.block_ids) for table in tables)
+def _add_lane(
+    numbers: list[int],
+    tables: Sequence[BlockTable],
+    chunks: Sequence[Chunk],
+    ends: Sequence[int],
+    block_size: int,
+    width: int,
+) -> None:
+    """Slots [T] of the chunks' tokens, which end at ``ends``; num_dropped [S]; tables [S, width]"""
     for table, chunk, end in zip(tables, chunks, ends, strict=True):
         blocks, num_dropped = table.block_ids, table.num_dropped
         first = chunk.start
@@ -55,17 +136,12 @@ def _lane_tables(
             offset = first % block_size
             last = min(end, first - offset + block_size)
             slot = blocks[first // block_size - num_dropped] * block_size + offset
-            slots += range(slot, slot + last - first)
+            numbers += range(slot, slot + last - first)
             first = last
-        padded += blocks
-        padded += (0,) * (widest - len(blocks))
-        dropped.append(num_dropped)
-    return LaneTables(
-        _tensor(slots),
-        _tensor(padded).view(len(tables), widest),
-        _tensor(dropped),
-        tables[0].num_sink_blocks,
-    )
+    numbers += [table.num_dropped for table in tables]
+    for table in tables:
+        numbers += table.block_ids
+        numbers += (0,) * (width - len(table.block_ids))
 
 
 def _tensor(numbers: Sequence[int]) -> Tensor:

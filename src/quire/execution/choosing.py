@@ -9,12 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.execution.forward import NOT_FED, Fed, Hidden
+from quire.execution.forward import Hidden
 from quire.execution.past import Past
 from quire.execution.sampler import Draws, SampleRow, beam_candidates, draw, token_logprobs
 from quire.execution.transfer import to_device
-from quire.kernels.ops import Kernels
-from quire.model import Model
+from quire.execution.worker import Worker
 from quire.scheduling import (
     IN_FLIGHT,
     Chunk,
@@ -22,7 +21,6 @@ from quire.scheduling import (
     Outcome,
     Readout,
     Sample,
-    StepResult,
     TokenLogprobs,
     confirmed,
 )
@@ -60,32 +58,30 @@ class Choosing:
 
     def __init__(
         self,
+        worker: Worker,
         chunks: Sequence[Chunk],
         known: Sequence[Opened],
         pasts: Sequence[Past | None],
-        hidden: Hidden | None,
-        model: Model,
-        kernels: Kernels,
+        hidden: Hidden,
         before: Choosing | None,
     ) -> None:
-        """known, pasts: of the chunks' sequences. hidden: None without chunks.
-        before: whose tokens are IN_FLIGHT in the chunks."""
+        """known, pasts: of the chunks' sequences. before: whose tokens are IN_FLIGHT in them."""
         self._asking = [
             _Asking(chunk, chunk.readout, whose, past)
             for chunk, whose, past in zip(chunks, known, pasts, strict=True)
             if chunk.readout is not None
         ]
         self._chunks, self._known = chunks, known
-        self._model = model
-        self._kernels = kernels
+        self._worker = worker
         self._draws: Draws | None = None
-        self._result: StepResult | None = None
+        self._told = False  # whether what was drawn is among the outcomes
         self._outcomes: dict[int, Outcome] = {}
         # Only until tokens have been chosen:
-        self._hidden, self._before, self._logits = hidden, before, None
-        if hidden is not None and self._asking:
+        self._hidden: Hidden | None = hidden
+        self._before, self._logits = before, None
+        if self._asking:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
-            self._logits = model.logits(hidden.asked)
+            self._logits = worker.logits(hidden.asked)
 
     def begin(self) -> None:
         """Choose the tokens now, if that takes no waiting."""
@@ -108,20 +104,26 @@ class Choosing:
             self._outcomes[seq_id] = outcome._replace(prompt_logprobs=logprobs)
         self._hidden = self._before = self._logits = None
 
-    def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> Fed:
-        """What the next step's chunks need of it; the tokens of chunk i begin at ``bounds[i]``."""
-        fed = [i for i, chunk in enumerate(chunks) if chunk.token_ids[0] == IN_FLIGHT]
-        if not fed:
-            return NOT_FED
+    def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which tokens the next step's chunks lack, and the rows of ``tokens`` that they are.
+
+        The tokens of chunk i begin at ``bounds[i]``.
+        """
+        lacking = [i for i, chunk in enumerate(chunks) if chunk.token_ids[0] == IN_FLIGHT]
         firsts = accumulate((asking.num_draws for asking in self._asking), initial=0)
         row_of = {one.chunk.seq_id: row for one, row in zip(self._asking, firsts, strict=False)}
-        rows = [row_of[chunks[i].seq_id] for i in fed]
-        return Fed([bounds[i] for i in fed], rows, self._tokens)
+        return [bounds[i] for i in lacking], [row_of[chunks[i].seq_id] for i in lacking]
+
+    def tokens(self) -> Tensor:
+        """[R] int64, as they were sampled, where they were."""
+        self.choose()
+        assert self._draws is not None, "a step that another is fed from has sampled"
+        return self._draws.tokens
 
     def outcomes(self) -> dict[int, Outcome]:
         """What the step gave, by sequence; waits for it."""
         self.choose()
-        if self._draws is not None:
+        if self._draws is not None and not self._told:
             drawn, first = self._draws.read(), 0
             for asking in self._asking:
                 last = first + asking.num_draws
@@ -130,13 +132,8 @@ class Choosing:
                     outcome = self._outcomes.get(seq_id, _NOTHING)
                     self._outcomes[seq_id] = _outcome(asking, drawn[first:last], outcome)
                 first = last
-            self._draws = None
+            self._told = True
         return self._outcomes
-
-    def _tokens(self) -> Tensor:
-        self.choose()
-        assert self._draws is not None, "a step that another is fed from has sampled"
-        return self._draws.tokens
 
     def _remember(self) -> None:
         """Note what the sequences have been given, where their params look at it."""
@@ -166,7 +163,7 @@ class Choosing:
             return
         if sources != list(range(first)):
             logits = logits[to_device(torch.tensor(sources), logits.device)]
-        self._draws = draw(logits, rows, self._kernels.argmax)
+        self._draws = draw(logits, rows, self._worker.kernels.argmax)
 
     def _find_candidates(self, logits: Tensor) -> None:
         """The likeliest next tokens for chunks of beams, which have one row each."""
@@ -198,7 +195,7 @@ class Choosing:
             entries: list[TokenLogprobs] = []
             for i in range(0, len(successors), _PROMPT_LOGPROB_ROWS):
                 part = successors[i : i + _PROMPT_LOGPROB_ROWS]
-                logits = self._model.logits(hidden[first + i : first + i + len(part)])
+                logits = self._worker.logits(hidden[first + i : first + i + len(part)])
                 entries += token_logprobs(logits, part, [num_top] * len(part))
             yield chunk.seq_id, entries
 

@@ -1,18 +1,19 @@
-"""One forward pass over a step's chunks: where it runs and how its batch gets there."""
+"""One forward pass over a step's batch: where it runs and how the batch gets there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from quire.execution.batch import build_batch
+from quire.execution.batch import StepBatch
 from quire.kernels.ops import Kernels, LayerKV
-from quire.memory import BlockMove
 from quire.model import Model
-from quire.scheduling import Chunk
+
+Sampled = Callable[[], Tensor]
+"""[R] int64, the tokens of the step before, where they were sampled; to be asked for last, once all
+else is ready."""
 
 
 class Hidden(NamedTuple):
@@ -22,57 +23,35 @@ class Hidden(NamedTuple):
     asked: Tensor  # [R, d], the rows that were asked for
 
 
-class Fed(NamedTuple):
-    """Tokens of a batch that only the device knows: it has sampled them in the step before."""
-
-    places: Sequence[int]  # among the batch's tokens
-    rows: Sequence[int]  # of ``sampled``, one for each place
-    sampled: Callable[[], Tensor]  # [R] int64; to be asked for last, once all else is ready
-
-
-NOT_FED = Fed((), (), lambda: torch.zeros(0, dtype=torch.int64))
-
-
-def asked_of(states: Tensor, rows: Sequence[int], places: Callable[[], Tensor]) -> Tensor:
-    """``states[rows]``, without a copy where they are the first ones; ``places``: as a tensor."""
-    if list(rows) == list(range(len(rows))):
-        return states[: len(rows)]
-    return states[places()]
+def asked_of(states: Tensor, batch: StepBatch, asked: Tensor) -> Tensor:
+    """``states[asked]``, without a copy where they are the first ones."""
+    if batch.is_decode and len(asked) == batch.header.seqs:
+        return states[: len(asked)]
+    return states[asked]
 
 
 class Forward(Protocol):
     """Runs a model over chunks whose blocks are in place."""
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
-        """The states of all tokens, and of ``rows`` among them once more."""
-        ...
-
-
-class BlockStore(Protocol):
-    """The pool's tensors and their moves."""
-
-    block_size: int
-
-    @property
-    def layers(self) -> Sequence[LayerKV]: ...
-
-    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Carry out moves as if in their order; those that failed."""
+    def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
+        """The states of all tokens, and of the rows that the batch asks for once more."""
         ...
 
 
 class DirectForward:
-    """Builds a step's batch in main memory and computes there."""
+    """Computes where the batch is, in main memory."""
 
-    def __init__(self, model: Model, kv_cache: BlockStore, kernels: Kernels) -> None:
+    def __init__(self, model: Model, layers: list[LayerKV], kernels: Kernels) -> None:
         self._model = model
-        self._kv_cache = kv_cache
+        self._layers = layers
         self._kernels = kernels
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
+    def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
         """See ``Forward``."""
-        token_ids, batch = build_batch(chunks, self._kv_cache.block_size)
-        if fed.places:
-            token_ids[list(fed.places)] = fed.sampled()[list(fed.rows)]
-        states = self._model.forward(token_ids, batch, self._kv_cache.layers, self._kernels)
-        return Hidden(states, asked_of(states, rows, lambda: torch.tensor(rows)))
+        fields = batch.fields()
+        if batch.header.fed:
+            fields.token_ids[fields.fed_places] = sampled()[fields.fed_rows]
+        states = self._model.forward(
+            fields.token_ids, fields.attention, self._layers, self._kernels
+        )
+        return Hidden(states, asked_of(states, batch, fields.asked))

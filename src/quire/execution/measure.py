@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
-from quire.execution.forward import BlockStore
 from quire.execution.lanes import Lane
+from quire.execution.worker import BlockStore
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 

@@ -15,6 +15,7 @@ from quire.execution.kv_cache import KVCache
 from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import FREE_MEMORY_SHARE, free_memory
+from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.model import Model
 from quire.scheduling import RecoveryCosts
@@ -90,8 +91,8 @@ class OnCPU:
         self._kv_cache = KVCache(
             model.kv_shapes, lanes, self._block_size, kv_dtype, kernels, self._swap_path
         )
-        forward = DirectForward(model, self._kv_cache, kernels)
-        self._executor = ModelExecutor(model, self._kv_cache, forward, kernels)
+        forward = DirectForward(model, self._kv_cache.layers, kernels)
+        self._executor = ModelExecutor(Worker(model, self._kv_cache, forward, kernels))
         return self._executor
 
     def recovery_costs(self) -> RecoveryCosts:

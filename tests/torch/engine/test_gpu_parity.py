@@ -16,6 +16,7 @@ from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
 from quire.execution.submitted import SubmittedStep
+from quire.execution.worker import Worker
 from quire.model import Model
 from quire.scheduling import RecoveryCosts, Step
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
@@ -61,9 +62,9 @@ class Interpreted:
             BLOCK_SIZE,
         )
         kernels = triton_kernels()
-        forward = DeviceForward(model, self.cache, kernels, inputs)
+        forward = DeviceForward(model, self.cache.layers, kernels, inputs)
         forward.record(graph_sizes(8), NoRecorder())
-        self.built = ModelExecutor(model, self.cache, forward, kernels)
+        self.built = ModelExecutor(Worker(model, self.cache, forward, kernels))
         return self.built
 
     def recovery_costs(self) -> RecoveryCosts:

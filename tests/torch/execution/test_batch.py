@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.execution.batch import build_batch
+from quire.execution.batch import pack
 from quire.execution.kv_cache import KVCache, bytes_per_token
 from quire.execution.lanes import Lane
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import Chunk, Request, SamplingParams
+from quire.scheduling import Chunk, Readout
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
 
@@ -26,22 +26,9 @@ def test_every_token_stands_where_its_table_says(
         width = -(-(start + count) // block_size) + seq_id % 2  # some have room to spare
         table = tuple(range(next_block + width, next_block, -1))
         next_block += width
-        request = Request(str(seq_id), (1,) * (start + 1), SamplingParams(), 1, 0)
         tokens = [1000 * seq_id + i for i in range(count)]
-        chunks.append(
-            Chunk(
-                seq_id,
-                request,
-                0,
-                tokens,
-                start,
-                BlockTable(table),
-                1,
-                (),
-                start + 1,
-            )
-        )
-    token_ids, batch = build_batch(chunks, block_size)
+        chunks.append(Chunk(seq_id, tokens, start, BlockTable(table), start + 1, Readout()))
+    token_ids, batch, *_ = pack(chunks, block_size).fields()
     row = 0
     for s, chunk in enumerate(chunks):
         assert batch.query_starts[s] == row
@@ -52,7 +39,7 @@ def test_every_token_stands_where_its_table_says(
             assert batch.lanes[0].slots[row] == block * block_size + position % block_size
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
-        assert batch.prompt_lens[s] == len(chunk.request.prompt_token_ids)
+        assert batch.prompt_lens[s] == chunk.output_start
         width = len(chunk.table.block_ids)
         assert tuple(batch.lanes[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
     assert batch.query_starts[-1] == row == len(token_ids)

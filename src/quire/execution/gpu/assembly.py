@@ -19,6 +19,7 @@ from quire.execution.gpu.worst_step import worst_step
 from quire.execution.lanes import Lane, layers_by_window
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
+from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.model import Model
@@ -112,12 +113,12 @@ class OnGPU:
             limits.block_size,
         )
         kernels = GPUKernels.on(self.device)
-        forward = DeviceForward(model, kv_cache, kernels, inputs)
+        forward = DeviceForward(model, kv_cache.layers, kernels, inputs)
         if model.replayable:
             recorder = NoRecorder() if limits.enforce_eager else CUDARecorder()
             most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
             forward.record(graph_sizes(most), recorder)
-        return _Parts(ModelExecutor(model, kv_cache, forward, kernels), forward, kv_cache)
+        return _Parts(ModelExecutor(Worker(model, kv_cache, forward, kernels)), forward, kv_cache)
 
     def _rehearse(self, executor: ModelExecutor, model: Model, lanes: Sequence[Lane]) -> None:
         """Compute the largest step."""

@@ -7,23 +7,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from quire.execution.batch import build_batch
-from quire.execution.forward import NOT_FED, BlockStore, Fed, Hidden, asked_of
+from quire.execution.batch import Fields, StepBatch
+from quire.execution.forward import Hidden, Sampled, asked_of
 from quire.execution.gpu.graphs import RecordedDecodes, Recorder
-from quire.execution.gpu.inputs import DeviceInputs, Inputs
-from quire.kernels.ops import Kernels
+from quire.execution.gpu.inputs import DeviceInputs
+from quire.kernels.ops import Kernels, LayerKV
 from quire.model import Model
-from quire.scheduling import Chunk
 
 
 class DeviceForward:
     """Computes where the model's weights are."""
 
     def __init__(
-        self, model: Model, kv_cache: BlockStore, kernels: Kernels, inputs: DeviceInputs
+        self, model: Model, layers: list[LayerKV], kernels: Kernels, inputs: DeviceInputs
     ) -> None:
         self._model = model
-        self._kv_cache = kv_cache
+        self._layers = layers
         self._kernels = kernels
         self._inputs = inputs
         self._recorded: RecordedDecodes | None = None
@@ -38,20 +37,17 @@ class DeviceForward:
 
         self._recorded = RecordedDecodes(sizes, compute, recorder)
 
-    def __call__(self, chunks: Sequence[Chunk], rows: Sequence[int], fed: Fed = NOT_FED) -> Hidden:
+    def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
         """See ``Forward``."""
-        token_ids, batch = build_batch(chunks, self._kv_cache.block_size)
         size = None
-        if self._recorded is not None and len(token_ids) == len(chunks):
-            size = self._recorded.size_for(len(chunks))
-        inputs = self._inputs.load(token_ids, batch, rows, size, fed)
+        if self._recorded is not None and batch.is_decode:
+            size = self._recorded.size_for(batch.header.seqs)
+        inputs = self._inputs.load(batch, sampled, size)
         if self._recorded is not None and size is not None:
             states = self._recorded.replay(size)
         else:
             states = self._compute(inputs)
-        return Hidden(states, asked_of(states, rows, lambda: inputs.asked))
+        return Hidden(states, asked_of(states, batch, inputs.asked))
 
-    def _compute(self, inputs: Inputs) -> Tensor:
-        return self._model.forward(
-            inputs.token_ids, inputs.batch, self._kv_cache.layers, self._kernels
-        )
+    def _compute(self, inputs: Fields) -> Tensor:
+        return self._model.forward(inputs.token_ids, inputs.attention, self._layers, self._kernels)

@@ -1,4 +1,4 @@
-"""A step's batch in one buffer on the device, brought there by one copy.
+"""A step's batch on the device, brought there by one copy.
 
 Where each array begins depends only on the numbers of tokens and sequences, so that launches that
 were recorded for these numbers find the next batch where the last one was.
@@ -12,17 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.execution.forward import NOT_FED, Fed
+from quire.execution.batch import Fields, Header, StepBatch
+from quire.execution.forward import Sampled
 from quire.kernels.ops import AttentionBatch, LaneTables
-
-
-class Inputs(NamedTuple):
-    """Views of the buffer on the device."""
-
-    token_ids: Tensor  # [T] int64
-    batch: AttentionBatch
-    asked: Tensor  # [R] int64, rows of tokens
-
 
 _BY_LANE = 8  # arrays before those of the lanes
 
@@ -38,10 +30,10 @@ class _Layout(NamedTuple):
     def lengths(self) -> list[int]:
         """Of the arrays before the block tables, in their order."""
         by_lane = [self.tokens, self.seqs] * self.lanes  # slots, num_dropped
-        return [self.tokens] * 2 + [self.seqs + 1] + [self.seqs] * 5 + by_lane
+        return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_lane
 
     def split(self, buffer: Tensor) -> list[Tensor]:
-        """token_ids, positions, bounds, context_lens, prompt_lens, asked, the places and the rows
+        """token_ids, positions, asked, bounds, context_lens, output starts, the places and the rows
         of fed tokens, then those by lane."""
         return list(torch.split(buffer[: sum(self.lengths)], self.lengths))
 
@@ -82,73 +74,71 @@ class DeviceInputs:
         if on_gpu:
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._max_width = max_width
-        self._sink_blocks = list(sink_blocks)
+        self._sink_blocks = tuple(sink_blocks)
         self._block_size = block_size
 
-    def load(
-        self,
-        token_ids: Tensor,
-        batch: AttentionBatch,
-        rows: Sequence[int],
-        num_seqs: int | None = None,
-        fed: Fed = NOT_FED,
-    ) -> Inputs:
+    def load(self, batch: StepBatch, sampled: Sampled, num_seqs: int | None = None) -> Fields:
         """Bring a batch from main memory to the device, and there give it what it is fed.
 
         ``num_seqs``: pad a batch of single tokens to so many sequences. Those that pad it have no
         tokens in the pool, and their new one goes nowhere.
         """
-        assert [lane.num_sink_blocks for lane in batch.lanes] == self._sink_blocks
+        header, given = batch.header, batch.fields()
+        assert header.sink_blocks == self._sink_blocks
         if self._copied is not None:
             self._copied.synchronize()  # the last batch may not have left main memory yet
-        real_seqs, real_tokens = len(batch.context_lens), len(token_ids)
-        seqs = real_seqs if num_seqs is None else num_seqs
-        layout = _Layout(real_tokens + seqs - real_seqs, seqs, len(self._sink_blocks))
-        arrays = layout.split(self._host)
-        given = [
-            token_ids,
-            batch.positions,
-            torch.tensor(batch.query_starts),
-            batch.context_lens,
-            batch.prompt_lens,
-            *(torch.tensor(list(n), dtype=torch.int64) for n in (rows, fed.places, fed.rows)),
-        ]
-        for lane in batch.lanes:
-            given += (lane.slots, lane.num_dropped)
-        for target, source in zip(arrays, given, strict=True):
-            target[: len(source)] = source
-            target[len(source) :] = 0
-        if seqs > real_seqs:
-            arrays[2][real_seqs:] = torch.arange(real_tokens, layout.tokens + 1)
-            for slots in arrays[_BY_LANE::2]:
-                slots[real_tokens:] = -1
+        padding = 0 if num_seqs is None else num_seqs - header.seqs
+        layout = _Layout(header.tokens + padding, header.seqs + padding, len(self._sink_blocks))
+        self._fill(layout, given, header)
         # Beyond what is read there may be blocks for tokens to come.
-        width = min(self._max_width, max(lane.block_tables.shape[1] for lane in batch.lanes))
-        for table, lane in zip(layout.tables(self._host, width), batch.lanes, strict=True):
-            given_columns = lane.block_tables[:, :width]
-            table[:real_seqs, : given_columns.shape[1]] = given_columns
+        width = min(self._max_width, max(header.widths, default=0))
+        lanes = given.attention.lanes
+        for table, lane in zip(layout.tables(self._host, width), lanes, strict=True):
+            columns = lane.block_tables[:, :width]
+            table[: header.seqs, : columns.shape[1]] = columns
         used = layout.size(width)
         self._device[:used].copy_(self._host[:used], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        bounds = batch.query_starts + tuple(range(real_tokens + 1, layout.tokens + 1))
-        inputs = self._views(layout, bounds, len(rows))
-        if fed.places:
-            places, sources = layout.split(self._device)[_BY_LANE - 2 : _BY_LANE]
-            tokens = fed.sampled()[sources[: len(fed.rows)]]
-            inputs.token_ids.index_copy_(0, places[: len(fed.places)], tokens)
+        bounds = batch.query_starts + tuple(range(header.tokens + 1, layout.tokens + 1))
+        inputs = self._views(layout, bounds, header)
+        if header.fed:
+            inputs.token_ids.index_copy_(0, inputs.fed_places, sampled()[inputs.fed_rows])
         return inputs
 
-    def load_idle(self, num_seqs: int) -> Inputs:
+    def load_idle(self, num_seqs: int) -> Fields:
         """A batch of single tokens that do nothing."""
-        none = torch.zeros(0, dtype=torch.int64)
-        lanes = tuple(LaneTables(none, none.view(0, 0), none, sinks) for sinks in self._sink_blocks)
-        batch = AttentionBatch(none, (0,), none, none, lanes, self._block_size)
-        return self.load(none, batch, (), num_seqs)
+        no_lanes = (0,) * len(self._sink_blocks)
+        header = Header(0, 0, no_lanes, self._sink_blocks, self._block_size, 0, 0)
+        nothing = torch.zeros(1, dtype=torch.int64)  # the first bound
+        return self.load(StepBatch(header, nothing, (0,)), lambda: nothing, num_seqs)
 
-    def _views(self, layout: _Layout, bounds: tuple[int, ...], num_asked: int) -> Inputs:
+    def _fill(self, layout: _Layout, given: Fields, header: Header) -> None:
+        """All that comes before the block tables, padded."""
+        arrays, attention = layout.split(self._host), given.attention
+        sources = [
+            given.token_ids,
+            attention.positions,
+            given.asked,
+            attention.starts,
+            attention.context_lens,
+            attention.prompt_lens,
+            given.fed_places,
+            given.fed_rows,
+        ]
+        for lane in attention.lanes:
+            sources += (lane.slots, lane.num_dropped)
+        for target, source in zip(arrays, sources, strict=True):
+            target[: len(source)] = source
+            target[len(source) :] = 0
+        if layout.seqs > header.seqs:
+            arrays[3][header.seqs :] = torch.arange(header.tokens, layout.tokens + 1)
+            for slots in arrays[_BY_LANE::2]:
+                slots[header.tokens :] = -1
+
+    def _views(self, layout: _Layout, query_starts: tuple[int, ...], header: Header) -> Fields:
         arrays = layout.split(self._device)
-        token_ids, positions, starts, contexts, prompts, asked = arrays[: _BY_LANE - 2]
+        token_ids, positions, asked, bounds, contexts, prompts, places, rows = arrays[:_BY_LANE]
         by_lane = arrays[_BY_LANE:]
         tables = layout.tables(self._device, self._max_width)
         lanes = tuple(
@@ -157,7 +147,8 @@ class DeviceInputs:
                 by_lane[::2], by_lane[1::2], tables, self._sink_blocks, strict=True
             )
         )
-        batch = AttentionBatch(
-            positions, bounds, contexts, prompts, lanes, self._block_size, starts
+        attention = AttentionBatch(
+            positions, query_starts, contexts, prompts, lanes, self._block_size, bounds
         )
-        return Inputs(token_ids, batch, asked[:num_asked])
+        fed = places[: header.fed], rows[: header.fed]
+        return Fields(token_ids, attention, asked[: header.asked], *fed)

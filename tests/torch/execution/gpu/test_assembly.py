@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from quire.errors import ConfigError, ModelError
+from quire.execution.batch import pack
 from quire.execution.lanes import Lane
 from quire.model import load_model
 from support.chunks import decode_chunks
@@ -72,7 +73,8 @@ def test_an_engine_is_put_together_within_its_share(
     assert costs.swap_per_block > 0 and costs.recompute_per_token > 0
     assert executor is placement.parts.executor
     for chunks in decode_chunks():
-        assert placement.parts.forward(chunks, range(len(chunks))).asked.isfinite().all()
+        batch = pack(chunks, 4, range(len(chunks)))
+        assert placement.parts.forward(batch, list).asked.isfinite().all()
 
 
 def test_what_does_not_fit_is_refused_by_name(

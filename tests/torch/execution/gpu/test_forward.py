@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
+from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden
 from quire.execution.gpu.forward import DeviceForward
@@ -17,6 +18,7 @@ from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.worst_step import worst_step
 from quire.execution.kv_cache import KVCache
 from quire.execution.lanes import Lane, layers_by_window
+from quire.execution.worker import Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Model, Streaming, load_model
@@ -61,10 +63,10 @@ def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[H
     lanes = [Lane(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
     cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, kernels)
     recorder = Recorder()
-    forward: DirectForward | DeviceForward = DirectForward(model, cache, kernels)
+    forward: DirectForward | DeviceForward = DirectForward(model, cache.layers, kernels)
     if sizes is not None:
         inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, [0] * len(lanes), BLOCK_SIZE)
-        forward = DeviceForward(model, cache, kernels, inputs)
+        forward = DeviceForward(model, cache.layers, kernels, inputs)
         if sizes:
             forward.record(sizes, recorder)
     found = []
@@ -75,7 +77,7 @@ def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[H
         ]
         ends = [sum(len(c.token_ids) for c in chunks[: i + 1]) - 1 for i in range(len(chunks))]
         with torch.inference_mode():
-            states, asked = forward(chunks, ends)
+            states, asked = forward(pack(chunks, BLOCK_SIZE, ends), lambda: torch.zeros(0))
         found.append(Hidden(states[: ends[-1] + 1].clone(), asked.clone()))
     return found, recorder.replayed
 
@@ -138,7 +140,7 @@ def test_what_is_recorded_asks_the_device_for_nothing(
                 compute()
             return compute
 
-    DeviceForward(model, cache, kernels, inputs).record([1, 4], Strict())
+    DeviceForward(model, cache.layers, kernels, inputs).record([1, 4], Strict())
     assert len(launched) > 2 * len(model.kv_shapes)
 
 
@@ -159,13 +161,15 @@ def test_asking_while_recording_is_found() -> None:
 def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
     model = load_model(model_dir("llama"), "float32")
     cache = KVCache(model.kv_shapes, [Lane((0, 1), 1)], BLOCK_SIZE, model.dtype, ReferenceKernels())
-    forward = DirectForward(model, cache, ReferenceKernels())
+    forward = DirectForward(model, cache.layers, ReferenceKernels())
     step = worst_step(600, 7, model.max_positions, BLOCK_SIZE, [0])
     assert step.num_tokens == 600
     assert len(step.chunks) == 7
     assert max(len(chunk.token_ids) for chunk in step.chunks) <= model.max_positions
-    result = ModelExecutor(model, cache, forward, ReferenceKernels()).execute(step)
-    assert len(result.samples) == 7
+    worker = Worker(model, cache, forward, ReferenceKernels())
+    result = ModelExecutor(worker).submit(step).collect()
+    assert all(len(outcome.tokens) == 1 for outcome in result.outcomes.values())
+    assert len(result.outcomes) == 7
 
 
 def test_a_small_worst_step_has_no_more_sequences_than_tokens() -> None:

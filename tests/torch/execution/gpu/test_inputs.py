@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.execution.batch import build_batch
-from quire.execution.forward import Fed
-from quire.execution.gpu.inputs import DeviceInputs, Inputs
+from quire.execution.batch import Fields, StepBatch, pack
+from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import AttentionBatch
 from quire.memory import BlockTable
-from quire.scheduling import Chunk, Request, SamplingParams
+from quire.scheduling import Chunk, Readout
 
 BLOCK_SIZE = 4
 MAX_WIDTH = 12
@@ -32,14 +31,17 @@ def make_chunks(lengths: list[tuple[int, int]], num_lanes: int, seed: int) -> li
             ids = tuple(source.randrange(1000) for _ in range(width - dropped))
             lanes.append(BlockTable(ids, dropped))
         table = lanes[0]._replace(further=tuple(lanes[1:]))
-        request = Request(str(seq_id), (1,) * (start + 1), SamplingParams(), 1, 0)
         tokens = [source.randrange(300) for _ in range(count)]
-        chunks.append(Chunk(seq_id, request, 0, tokens, start, table, 1, (), start + 1))
+        chunks.append(Chunk(seq_id, tokens, start, table, start + 1, Readout()))
     return chunks
 
 
 def make_inputs(num_lanes: int = 1) -> DeviceInputs:
     return DeviceInputs(CPU, 64, 8, MAX_WIDTH, [0] * num_lanes, BLOCK_SIZE)
+
+
+def no_tokens() -> Tensor:
+    raise AssertionError("nothing is fed")
 
 
 def assert_same(found: AttentionBatch, expected: AttentionBatch) -> None:
@@ -65,18 +67,19 @@ def test_every_load_equals_a_fresh_batch(num_lanes: int) -> None:
         lengths = [
             (source.randrange(30), source.randint(1, 7)) for _ in range(source.randint(1, 8))
         ]
-        token_ids, batch = build_batch(make_chunks(lengths, num_lanes, seed), BLOCK_SIZE)
-        rows = sorted(source.sample(range(len(token_ids)), source.randint(0, len(lengths))))
-        loaded = inputs.load(token_ids, batch, rows)
-        assert torch.equal(loaded.token_ids, token_ids)
+        count = sum(new for _, new in lengths)
+        rows = sorted(source.sample(range(count), source.randint(0, count)))
+        batch = pack(make_chunks(lengths, num_lanes, seed), BLOCK_SIZE, rows)
+        loaded, given = inputs.load(batch, no_tokens), batch.fields()
+        assert torch.equal(loaded.token_ids, given.token_ids)
         assert loaded.asked.tolist() == rows
-        assert_same(loaded.batch, batch)
-        assert len(loaded.batch.positions) == len(token_ids)
-        assert len(loaded.batch.context_lens) == len(lengths)
+        assert_same(loaded.attention, given.attention)
+        assert len(loaded.attention.positions) == count
+        assert len(loaded.attention.context_lens) == len(lengths)
 
 
-def addresses(loaded: Inputs) -> list[int]:
-    batch = loaded.batch
+def addresses(loaded: Fields) -> list[int]:
+    batch = loaded.attention
     tensors: list[Tensor] = [
         loaded.token_ids,
         batch.positions,
@@ -96,23 +99,23 @@ def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing()
     places = addresses(inputs.load_idle(8))
     for count in (8, 3, 5, 1):
         chunks = make_chunks([(7 * i, 1) for i in range(count)], 2, seed=count)
-        token_ids, batch = build_batch(chunks, BLOCK_SIZE)
-        loaded = inputs.load(token_ids, batch, range(count), num_seqs=8)
+        batch = pack(chunks, BLOCK_SIZE, range(count))
+        loaded, given = inputs.load(batch, no_tokens, num_seqs=8), batch.fields()
         assert addresses(loaded) == places
-        assert_same(loaded.batch, batch)
-        assert torch.equal(loaded.token_ids[:count], token_ids)
-        assert loaded.batch.query_starts == tuple(range(9))
-        assert loaded.batch.starts.tolist() == list(range(9))
-        assert loaded.batch.context_lens[count:].tolist() == [0] * (8 - count)
+        assert_same(loaded.attention, given.attention)
+        assert torch.equal(loaded.token_ids[:count], given.token_ids)
+        assert loaded.attention.query_starts == tuple(range(9))
+        assert loaded.attention.starts.tolist() == list(range(9))
+        assert loaded.attention.context_lens[count:].tolist() == [0] * (8 - count)
         assert loaded.token_ids[count:].tolist() == [0] * (8 - count)
-        for lane in loaded.batch.lanes:
+        for lane in loaded.attention.lanes:
             assert lane.slots[count:].tolist() == [-1] * (8 - count)
 
 
 def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """And only what is used of it."""
     inputs = make_inputs()
-    token_ids, batch = build_batch(make_chunks([(5, 1), (9, 1)], 1, 0), BLOCK_SIZE)
+    batch = pack(make_chunks([(5, 1), (9, 1)], 1, 0), BLOCK_SIZE, [0, 1])
     device_buffer = inputs._device
     copied: list[int] = []
     copy = Tensor.copy_
@@ -123,24 +126,29 @@ def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> Non
         return copy(target, source, non_blocking)
 
     monkeypatch.setattr(Tensor, "copy_", count)
-    inputs.load(token_ids, batch, [0, 1])
-    width = batch.lanes[0].block_tables.shape[1]
-    # ids, positions and slots of 2 tokens; 3 bounds; 6 numbers and a row of the table for 2.
-    assert copied == [3 * 2 + 3 + 6 * 2 + 2 * width]
+    inputs.load(batch, no_tokens)
+    (width,) = batch.header.widths
+    # ids, positions, rows and slots of 2 tokens; 3 bounds; 5 numbers and a row of the table for 2.
+    assert copied == [4 * 2 + 3 + 5 * 2 + 2 * width]
 
 
 @pytest.mark.parametrize("num_seqs", [None, 8])
 def test_fed_tokens_take_their_places(num_seqs: int | None) -> None:
     inputs = make_inputs(2)
     lengths = [(5, 1), (9, 1), (3, 1)] if num_seqs else [(5, 1), (0, 4), (9, 1), (3, 1)]
-    token_ids, batch = build_batch(make_chunks(lengths, 2, 0), BLOCK_SIZE)
-    last = len(token_ids) - 1
-    fed = Fed([0, last], [3, 1], lambda: torch.tensor([70, 71, 72, 73]))
-    expected = token_ids.clone()
+    chunks = make_chunks(lengths, 2, 0)
+    last = sum(new for _, new in lengths) - 1
+
+    def packed(*fed: list[int]) -> StepBatch:
+        return pack(chunks, BLOCK_SIZE, [0, last], *fed)
+
+    given = packed().fields()
+    expected = given.token_ids.clone()
     expected[0], expected[last] = 73, 71
-    loaded = inputs.load(token_ids, batch, [0, last], num_seqs, fed)
+    sampled = torch.tensor([70, 71, 72, 73])
+    loaded = inputs.load(packed([0, last], [3, 1]), lambda: sampled, num_seqs)
     assert torch.equal(loaded.token_ids[: last + 1], expected)
     assert loaded.asked.tolist() == [0, last]
-    assert_same(loaded.batch, batch)
-    again = inputs.load(token_ids, batch, [0, last], num_seqs)
-    assert torch.equal(again.token_ids[: last + 1], token_ids)
+    assert_same(loaded.attention, given.attention)
+    again = inputs.load(packed(), no_tokens, num_seqs)
+    assert torch.equal(again.token_ids[: last + 1], given.token_ids)

@@ -1,0 +1,64 @@
+"""What one rank is: weights, a pool of their keys and values, and a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from quire.execution.batch import StepBatch
+from quire.execution.forward import Forward, Hidden, Sampled
+from quire.kernels.ops import Kernels, LayerKV
+from quire.memory import BlockMove
+from quire.model import Model
+
+
+class BlockStore(Protocol):
+    """The pool's tensors and their moves."""
+
+    block_size: int
+
+    @property
+    def layers(self) -> Sequence[LayerKV]: ...
+
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        """Carry out moves as if in their order; those that failed."""
+        ...
+
+
+class Worker:
+    """Computes steps. It has no scheduler, no sampler and no block table: it does as it is told.
+
+    All that it is given is the same for every rank, and could be sent to others.
+    """
+
+    def __init__(
+        self, model: Model, kv_cache: BlockStore, forward: Forward, kernels: Kernels
+    ) -> None:
+        self.model = model
+        self.kernels = kernels
+        self._kv_cache = kv_cache
+        self._forward = forward
+
+    @property
+    def block_size(self) -> int:
+        return self._kv_cache.block_size
+
+    def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
+        """Carry out block moves as if in their order; those that failed."""
+        return self._kv_cache.move(moves)
+
+    @torch.inference_mode()
+    def compute(self, batch: StepBatch, sampled: Sampled) -> Hidden:
+        """The forward pass of a step whose moves have been carried out.
+
+        sampled: the tokens of the step before, for those that the batch lacks.
+        """
+        return self._forward(batch, sampled)
+
+    @torch.inference_mode()
+    def logits(self, states: Tensor) -> Tensor:
+        """float32 [R, V] of ``states`` [R, d]."""
+        return self.model.logits(states)
