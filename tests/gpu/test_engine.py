@@ -12,8 +12,7 @@ import torch
 from quire import LLM, SamplingParams
 from quire.errors import ConfigError
 from quire.execution.executor import ModelExecutor
-from quire.execution.submitted import SubmittedStep
-from quire.scheduling import Step
+from quire.scheduling import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -89,7 +88,7 @@ def test_running_ahead_does_not_change_tokens(
 ) -> None:
     submit, ahead = ModelExecutor.submit, []
 
-    def note(executor: ModelExecutor, step: Step) -> SubmittedStep:
+    def note(executor: ModelExecutor, step: Step) -> PendingStep:
         ahead.append(step.ahead)
         return submit(executor, step)
 
@@ -125,7 +124,7 @@ def test_a_step_of_plain_samples_is_submitted_without_waiting(model_dir: ModelDi
     assert isinstance(executor, ModelExecutor)
     submit = executor.submit
 
-    def without_waiting(step: Step) -> SubmittedStep:
+    def without_waiting(step: Step) -> PendingStep:
         torch.cuda.set_sync_debug_mode("error")
         try:
             return submit(step)

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 
-from quire.engine import Engine
-from quire.scheduling import Step
+from quire.scheduling import Request, Scheduler, Step
+from quire.scheduling.sequence import Sequence
+
+Drafter = Callable[[Request, Sequence], Seq[int]]
+"""What a sequence of a request may go on with."""
 
 
 class Drafting:
-    """Proposes drafts for an engine's sequences before each of its steps.
+    """Has a drafter propose something for every running sequence before each step."""
 
-    truth: every output's tokens, by request. right: the share of drafts that are right.
-    vocab_size: of the others.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        truth: Mapping[str, Sequence[Sequence[int]]],
-        right: float,
-        vocab_size: int,
-        seed: int = 0,
-    ) -> None:
-        self._engine = engine
-        self._truth = truth
-        self._right = right
-        self._vocab_size = vocab_size
-        self._rng = random.Random(seed)
+    def __init__(self, scheduler: Scheduler, drafter: Drafter) -> None:
+        self._scheduler = scheduler
+        self._drafter = drafter
         self.num_drafts = 0  # that steps have been given
-        self._schedule = engine.scheduler.schedule
-        engine.scheduler.schedule = self.schedule  # type: ignore[method-assign]
+        self._schedule = scheduler.schedule
+        scheduler.schedule = self.schedule  # type: ignore[method-assign]
 
     def schedule(self, now: float) -> Step:
-        rng, scheduler = self._rng, self._engine.scheduler
-        for group in scheduler.running:
-            if group.beams is not None:
-                continue
-            for branch in group.branches:
-                rest = self._truth[group.request.request_id][branch.index]
-                drafts = list(rest[branch.num_output_tokens :][: rng.randint(0, 7)])
-                if rng.random() > self._right:
-                    wrong = rng.randint(0, 3)
-                    drafts[wrong:] = [rng.randrange(self._vocab_size) for _ in range(4)]
-                scheduler.propose(branch.seq_id, drafts)
+        for group in self._scheduler.running:
+            if group.beams is None:
+                for branch in group.branches:
+                    drafts = self._drafter(group.request, branch)
+                    self._scheduler.propose(branch.seq_id, drafts)
         step = self._schedule(now)
         self.num_drafts += sum(len(chunk.drafts) for chunk in step.chunks)
         return step
+
+
+def knowing(
+    truth: Mapping[str, Seq[Seq[int]]], right: float, vocab_size: int, seed: int = 0
+) -> Drafter:
+    """truth: every output's tokens, by request. right: the share of proposals that are right."""
+    rng = random.Random(seed)
+
+    def propose(request: Request, branch: Sequence) -> list[int]:
+        rest = truth[request.request_id][branch.index][branch.num_output_tokens :]
+        drafts = list(rest[: rng.randint(0, 7)])
+        if rng.random() > right:
+            drafts[rng.randint(0, 3) :] = [rng.randrange(vocab_size) for _ in range(4)]
+        return drafts
+
+    return propose

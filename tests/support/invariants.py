@@ -22,7 +22,7 @@ def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
 
 def check_allocator(allocator: PagedAllocator) -> None:
     size = allocator.block_size
-    tables = allocator._tables.values()
+    tables = allocator.tables.values()
     on_device = [t for t in tables if not t.swapped]
     check_pool(allocator.device, (b for t in on_device for b in t.blocks))
     check_pool(allocator.host, (b for t in tables if t.swapped for b in t.blocks))

@@ -89,7 +89,7 @@ def tables(allocator: KVAllocator) -> object:
             continue
         lists = {
             seq_id: (*table.blocks, table.num_tokens, table.num_dropped, table.swapped)
-            for seq_id, table in lane._tables.items()
+            for seq_id, table in lane.tables.items()
         }
         known.append((lists, lane.device.ref_counts, lane.device._hashes, lane.host.ref_counts))
     return known

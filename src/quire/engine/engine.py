@@ -140,6 +140,17 @@ class Engine:
             self._note_end(progress)
         return self.scheduler.abort(request_id, spoiled=spoiled)
 
+    def audit(self) -> None:
+        """While there is nothing to do: see that memory's books are right, and say if not."""
+        try:
+            faults = self.scheduler.audit()
+        except Exception:  # whatever it is, requests have been served until now
+            logger.exception("the KV pool's books cannot be audited")
+            faults = [""]
+        for fault in filter(None, faults):
+            logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
+        self.stats.num_faults += len(faults)
+
     def close(self) -> None:
         """End the recording, if there is one."""
         if self._recorder is not None:

@@ -16,6 +16,7 @@ class EngineStats:
     num_tokens: int = 0  # computed, prompt and output
     busy_seconds: float = 0.0
     num_failed_swaps: int = 0  # blocks that did not get to the host, or not back as they were
+    num_faults: int = 0  # that memory's audits have found, and put right
     slot_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(Usage._fields, 0.0)
     )

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 Command = Callable[[], None]
 _TICK = 0.01
+_QUIET = 1.0  # seconds without work, after which there is time to look into the books
 
 
 class Turn(Enum):
@@ -42,6 +43,7 @@ class EngineThread:
         self._took_step = took_step
         self._ended = ended
         self._commands: SimpleQueue[Command | None] = SimpleQueue()
+        self._worked = False  # since the last audit
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
 
     @property
@@ -66,12 +68,17 @@ class EngineThread:
         """
         while not (self._commands.empty() and self._engine.has_work):
             try:
-                command = self._commands.get(wait)
+                command = self._commands.get(wait, _QUIET if self._worked else None)
             except Empty:
-                return Turn.IDLE
+                if not wait:
+                    return Turn.IDLE
+                self._engine.audit()
+                self._worked = False
+                continue
             if command is None:
                 return Turn.ENDED
             command()
+        self._worked = True
         self._took_step(self._engine.step())
         return Turn.STEPPED
 

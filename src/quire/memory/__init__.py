@@ -1,6 +1,7 @@
 """The KV cache's blocks: who holds which, on what terms. Standard library only."""
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
+from quire.memory.audit import audit
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks
 from quire.memory.contiguous import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
@@ -24,5 +25,6 @@ __all__ = [
     "Usage",
     "When",
     "Window",
+    "audit",
     "hash_blocks",
 ]

@@ -55,6 +55,20 @@ class Occupancy:
             self.used -= self.filled[block]
             self.filled[block] = 0
 
+    def recount(self, tables: Iterable[BlockList]) -> bool:
+        """Count everything afresh; whether anything was wrong."""
+        before = self.used, self.reserved
+        self.used, self.filled = 0, [0] * self._pool.num_blocks
+        self.reserved = 0
+        for table in tables:
+            self.fill(table)
+            self.reserved += table.reserved
+            for block in table.blocks:
+                if self._pool.content(block) is not None:  # it is full, whatever this one uses
+                    self.used += self._block_size - self.filled[block]
+                    self.filled[block] = self._block_size
+        return before != (self.used, self.reserved)
+
     def usage(self, ahead: int = 0) -> Usage:
         """The pool's slots by what they are doing; ``ahead``: used slots not yet counted."""
         size, pool = self._block_size, self._pool

@@ -41,8 +41,8 @@ class PagedAllocator:
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host_blocks)
         self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
-        self._tables: dict[int, BlockList] = {}
-        self._occupancy = Occupancy(self.device, block_size)
+        self.tables: dict[int, BlockList] = {}
+        self.occupancy = Occupancy(self.device, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
 
     @property
@@ -85,17 +85,17 @@ class PagedAllocator:
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
         table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
-        self._occupancy.revive(hits.blocks)
+        self.occupancy.revive(hits.blocks)
         table.blocks = hits.blocks  # shared before any take(), which could evict them
         table.entries = self.device.share_all(hits.blocks)
         for _ in range(length - len(hits.blocks)):
             self._acquire(table, self.device.take())
-        self._tables[seq_id] = table
-        self._occupancy.reserved += table.reserved
+        self.tables[seq_id] = table
+        self.occupancy.reserved += table.reserved
         return hits.tokens
 
     def blocks_to_append(self, wants: Mapping[int, int]) -> int:
-        size, tables, ref_counts = self.block_size, self._tables, self.device.ref_counts
+        size, tables, ref_counts = self.block_size, self.tables, self.device.ref_counts
         growth = 0
         writers: Counter[int] = Counter()  # shared block -> sharers about to write into it
         for seq_id, count in wants.items():
@@ -118,7 +118,7 @@ class PagedAllocator:
         size, ref_counts = self.block_size, self.device.ref_counts
         moves: list[BlockMove] = []
         for seq_id, count in wants.items():
-            table = self._tables[seq_id]
+            table = self.tables[seq_id]
             first = table.num_tokens
             index = first // size - table.num_dropped
             if first % size and ref_counts[table.blocks[index]] > 1:
@@ -127,22 +127,22 @@ class PagedAllocator:
         return moves
 
     def can_draft(self, seq_id: int, count: int) -> bool:
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         missing = table.missing(table.num_tokens + count, self.block_size)
         return missing <= self.device.num_free
 
     def draft(self, seq_id: int, count: int) -> bool:
         if not self.can_draft(seq_id, count):
             return False
-        self._write(self._tables[seq_id], count)  # the last append has made the tail its own
+        self._write(self.tables[seq_id], count)  # the last append has made the tail its own
         return True
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        table, size = self._tables[seq_id], self.block_size
+        table, size = self.tables[seq_id], self.block_size
         if num_tokens == table.num_tokens:
             return
         reserved, table.num_tokens = table.reserved, num_tokens
-        self._occupancy.reserved += table.reserved - reserved
+        self.occupancy.reserved += table.reserved - reserved
         kept = self._blocks_for(max(num_tokens, table.promised)) - table.num_dropped
         while len(table.blocks) > kept:
             self._release_last(table)
@@ -153,9 +153,9 @@ class PagedAllocator:
             if self.device.ref_counts[block] == 1:
                 owners = [table]
             else:
-                owners = [one for one in self._tables.values() if block in one.blocks]
+                owners = [one for one in self.tables.values() if block in one.blocks]
             tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
-            self._occupancy.empty(block, tokens)
+            self.occupancy.empty(block, tokens)
         table.num_published = min(table.num_published, num_tokens // size)
 
     def drop(self, seq_ids: Iterable[int]) -> None:
@@ -167,7 +167,7 @@ class PagedAllocator:
         if self.window is None:
             return
         for seq_id in seq_ids:
-            table = self._tables[seq_id]
+            table = self.tables[seq_id]
             count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
             if count > 0:
                 self._give_back(table, count)
@@ -175,18 +175,18 @@ class PagedAllocator:
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         # Allocates nothing, so it cannot run out.
         self._refuse_known(child_id)
-        parent = self._tables[parent_id]
+        parent = self.tables[parent_id]
         num_tokens = parent.num_tokens
         child = BlockList(num_tokens, num_tokens, parent.num_dropped, self._num_sinks)
         child.num_published, child.swapped = parent.num_published, parent.swapped
         child.blocks = self._filled_blocks(parent)
         entries = (self.host if parent.swapped else self.device).share_all(child.blocks)
         child.entries = [] if parent.swapped else entries
-        self._tables[child_id] = child
+        self.tables[child_id] = child
         return []
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         sinks, dropped, first = table.num_sinks, table.num_dropped, table.num_published
         self._publish(table.blocks, block_hashes, range(first, min(sinks, count)), 0)
         kept = range(max(first, sinks + dropped), count)
@@ -205,7 +205,7 @@ class PagedAllocator:
         self._unsettled.clear()
 
     def free(self, seq_id: int, *, spoiled: bool = False) -> float:
-        table = self._tables.pop(seq_id)
+        table = self.tables.pop(seq_id)
         if spoiled and not table.swapped:
             for block in table.blocks:
                 self.device.withdraw(block)
@@ -220,12 +220,12 @@ class PagedAllocator:
         self.device.withdraw(block)
 
     def charge(self, seq_id: int) -> float:
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         charged = map(self.device.charged, () if table.swapped else table.blocks)
         return table.charge + sum(charged) - sum(table.entries)
 
     def can_swap_out(self, seq_ids: Iterable[int]) -> bool:
-        filled = (self._filled_blocks(self._tables[seq_id]) for seq_id in seq_ids)
+        filled = (self._filled_blocks(self.tables[seq_id]) for seq_id in seq_ids)
         return len(_distinct(filled)) <= self.host.num_free
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
@@ -235,7 +235,7 @@ class PagedAllocator:
         self.drop(seq_ids)
         if not self.can_swap_out(seq_ids):
             return None
-        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
         filled = [self._filled_blocks(table) for table in tables]
         distinct = _distinct(filled)
         target = {block: self.host.take() for block in distinct}
@@ -255,7 +255,7 @@ class PagedAllocator:
         return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
 
     def can_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> bool:
-        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)
         found = self._still_on_device(distinct)
         free_hits = sum(1 for block in found.values() if not self.device.ref_counts[block])
@@ -267,10 +267,10 @@ class PagedAllocator:
         seq_ids = list(seq_ids)
         if not self.can_swap_in(seq_ids, headroom):
             return None
-        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)
         target = self._still_on_device(distinct)
-        self._occupancy.revive(target.values())
+        self.occupancy.revive(target.values())
         self.device.share_all(list(target.values()))  # before any take(), which could evict them
         moves = []
         for block in distinct:
@@ -289,47 +289,47 @@ class PagedAllocator:
             for _ in range(table.missing(table.promised, self.block_size)):
                 self._acquire(table, self.device.take())
             table.swapped = False
-            self._occupancy.fill(table)
-            self._occupancy.reserved += table.reserved
+            self.occupancy.fill(table)
+            self.occupancy.reserved += table.reserved
         return moves
 
     def table(self, seq_id: int) -> BlockTable:
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         if table.view is None:
             table.view = BlockTable(tuple(table.blocks), table.num_dropped, table.num_sinks)
         return table.view
 
     def num_tokens(self, seq_id: int) -> int:
-        return self._tables[seq_id].num_tokens
+        return self.tables[seq_id].num_tokens
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         if len(seq_ids) == 1:
-            table = self._tables[seq_ids[0]]
+            table = self.tables[seq_ids[0]]
             return (0, 0) if table.swapped else (len(table.blocks), 0)
-        tables = [self._tables[seq_id] for seq_id in seq_ids]
+        tables = [self.tables[seq_id] for seq_id in seq_ids]
         held = [table.blocks for table in tables if not table.swapped]
         distinct = len(set().union(*held))
         return distinct, sum(map(len, held)) - distinct
 
     def room(self, seq_id: int) -> int | None:
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         if self.window is not None or table.reserved or table.swapped:
             return None
         index, offset = divmod(table.num_tokens, self.block_size)
         if not offset:
             return 0
         block = table.blocks[index]
-        if self.device.ref_counts[block] != 1 or self._occupancy.filled[block] != offset:
+        if self.device.ref_counts[block] != 1 or self.occupancy.filled[block] != offset:
             return None
         return self.block_size - offset
 
     def extend(self, seq_id: int, count: int) -> None:
-        table = self._tables[seq_id]
-        self._occupancy.extend(table.blocks[-1], count)
+        table = self.tables[seq_id]
+        self.occupancy.extend(table.blocks[-1], count)
         table.num_tokens += count
 
     def usage(self, ahead: int = 0) -> Usage:
-        return self._occupancy.usage(ahead)
+        return self.occupancy.usage(ahead)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -351,10 +351,10 @@ class PagedAllocator:
 
         Tail first: a prefix is useful without its tail, a tail never without its prefix.
         """
-        self._occupancy.reserved -= table.reserved
+        self.occupancy.reserved -= table.reserved
         for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
             table.charge += self.device.charged(block) - entry
-            self._occupancy.release(block)
+            self.occupancy.release(block)
         table.entries = []
 
     def _give_back(self, table: BlockList, count: int) -> None:
@@ -363,7 +363,7 @@ class PagedAllocator:
         gone = slice(first, first + count)
         for block, entry in zip(table.blocks[gone], table.entries[gone], strict=True):
             table.charge += self.device.charged(block) - entry
-            self._occupancy.release(block)
+            self.occupancy.release(block)
         del table.blocks[gone], table.entries[gone]
         table.num_dropped += count
         table.view = None
@@ -371,14 +371,14 @@ class PagedAllocator:
     def _release_last(self, table: BlockList) -> None:
         block = table.blocks.pop()
         table.charge += self.device.charged(block) - table.entries.pop()
-        self._occupancy.release(block)
+        self.occupancy.release(block)
         table.view = None
 
     def _copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         source, target = table.blocks[index], self.device.take()
-        self._occupancy.copy(target, offset)
+        self.occupancy.copy(target, offset)
         table.charge += self.device.charged(source) - table.entries[index]
-        self._occupancy.release(source)
+        self.occupancy.release(source)
         table.blocks[index], table.entries[index] = target, self.device.charged(target)
         table.view = None
         return BlockMove(MoveKind.COPY, source, target)
@@ -388,21 +388,21 @@ class PagedAllocator:
         first = table.num_tokens
         for _ in range(table.missing(first + count, self.block_size)):
             self._acquire(table, self.device.take())
-        self._occupancy.reserved -= min(count, table.reserved)
+        self.occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
-        self._occupancy.fill(table, first // self.block_size - table.num_dropped)
+        self.occupancy.fill(table, first // self.block_size - table.num_dropped)
 
     def _append_in_place(self, wants: Mapping[int, int]) -> bool:
         """One more token of one sequence, into a block of its own that has room: most appends."""
         ((seq_id, count),) = wants.items()
-        table = self._tables[seq_id]
+        table = self.tables[seq_id]
         index, offset = divmod(table.num_tokens, self.block_size)
         if count != 1 or not offset:
             return False
         block = table.blocks[index - table.num_dropped]
         if self.device.ref_counts[block] != 1:
             return False
-        occupancy = self._occupancy
+        occupancy = self.occupancy
         if table.promised > table.num_tokens:
             occupancy.reserved -= 1
         table.num_tokens += 1
@@ -429,7 +429,7 @@ class PagedAllocator:
         return block
 
     def _refuse_known(self, seq_id: int) -> None:
-        if seq_id in self._tables:
+        if seq_id in self.tables:
             raise ValueError(f"sequence {seq_id} already has a block table")
 
 

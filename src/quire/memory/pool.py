@@ -128,6 +128,21 @@ class BlockPool:
         """Whether ``content`` was here not long ago, and its block has been taken since."""
         return content in self._evicted
 
+    def rebuild(self, owners: Sequence[int]) -> None:
+        """Let these be the reference counts, and all that follows from them follow.
+
+        Contents of blocks that nobody owns are forgotten: who knows what has been written there.
+        """
+        for block, count in enumerate(owners):
+            if self.ref_counts[block] != count:
+                self._since[block] = self.now
+                if not count:
+                    self.withdraw(block)
+        self.ref_counts = list(owners)
+        free = [block for block, count in enumerate(owners) if not count]
+        self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
+        self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+
     def _charge(self, block: int) -> None:
         owners = self.ref_counts[block]
         if owners:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from quire.errors import RequestError
-from quire.memory import BlockMove, KVAllocator
+from quire.memory import BlockMove, KVAllocator, audit
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
@@ -270,6 +270,11 @@ class Scheduler:
             self._blocked = None
             self.line.leave_ended()
         self._chunker.publish_known()
+
+    def audit(self) -> list[str]:
+        """What was wrong with the allocator's books, in words; no longer. Between two steps."""
+        everyone = [*self.running, *self.waiting, *self.sessions.resting()]
+        return audit(self.allocator, {i for group in everyone for i in group.tables()})
 
     def spoil(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""

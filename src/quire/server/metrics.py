@@ -146,6 +146,11 @@ class _EngineCollector:
             "Blocks that could not be swapped, or came back different; they were computed again.",
             self._engine.stats.num_failed_swaps,
         )
+        yield self._counter(
+            "integrity_faults",
+            "Times that the KV pool's books were wrong, and were put right, between requests.",
+            self._engine.stats.num_faults,
+        )
 
     def _kv_cache(self) -> Iterator[Metric]:
         usage = self._engine.scheduler.allocator.usage()

@@ -15,12 +15,11 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import ConfigError, EngineError
-from quire.execution import submitted
+from quire.execution import choosing
 from quire.execution.executor import ModelExecutor
 from quire.execution.placement import OnCPU
 from quire.execution.sampler import Draws, draw
-from quire.execution.submitted import SubmittedStep
-from quire.scheduling import Step
+from quire.scheduling import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -52,7 +51,7 @@ def steps_ahead(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(OnCPU, "asynchronous", True)
     submit, ahead = ModelExecutor.submit, []
 
-    def note(executor: ModelExecutor, step: Step) -> SubmittedStep:
+    def note(executor: ModelExecutor, step: Step) -> PendingStep:
         ahead.append(step.ahead)
         return submit(executor, step)
 
@@ -140,7 +139,7 @@ def test_a_failure_to_choose_ends_what_it_concerns(
             raise MemoryError("no room to choose")
         return draw(*args)
 
-    monkeypatch.setattr(submitted, "draw", fail)
+    monkeypatch.setattr(choosing, "draw", fail)
     with pytest.raises(EngineError, match="failed"):
         llm.generate(prompts, params, use_tqdm=False)
     assert_same(llm.generate(prompts, params, use_tqdm=False), expected)

@@ -12,7 +12,7 @@ import pytest
 from quire.engine import RequestOutput
 from quire.llm import LLM
 from quire.scheduling import PendingStep, SamplingParams, Step
-from support.drafting import Drafting
+from support.drafting import Drafting, knowing
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -74,7 +74,7 @@ def logprobs(outputs: dict[str, RequestOutput]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("qwen2_window", "66KiB")]
+    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("qwen2_window", "60KiB")]
 )
 @pytest.mark.parametrize("right", [1.0, 0.0, 0.6])
 def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir: ModelDir) -> None:
@@ -86,7 +86,7 @@ def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir:
     )
     for llm in (LLM(model_dir(family), **settings), tight):
         forget_at_random(llm)
-        drafting = Drafting(llm.engine, truth, right, VOCAB)
+        drafting = Drafting(llm.engine.scheduler, knowing(truth, right, VOCAB))
         found = serve(llm)
         assert facts(found) == facts(expected)
         assert logprobs(found) == pytest.approx(logprobs(expected), abs=1e-4)

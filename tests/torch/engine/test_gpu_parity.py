@@ -15,10 +15,9 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
-from quire.execution.submitted import SubmittedStep
 from quire.execution.worker import Worker
 from quire.model import Model
-from quire.scheduling import RecoveryCosts, Step
+from quire.scheduling import PendingStep, RecoveryCosts, Step
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts
 
@@ -126,7 +125,7 @@ def test_tokens_do_not_depend_on_running_ahead(
     monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
     submit, ahead = ModelExecutor.submit, []
 
-    def note(executor: ModelExecutor, step: Step) -> SubmittedStep:
+    def note(executor: ModelExecutor, step: Step) -> PendingStep:
         ahead.append(step.ahead)
         return submit(executor, step)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ from quire.scheduling import (
     Outcome,
     PendingStep,
     RecoveryCosts,
+    Request,
     Roster,
+    Sample,
     SamplingParams,
     Step,
     StepResult,
+    confirmed,
 )
+from quire.scheduling.sequence import Sequence as Branch
 from quire.simulation import RequestRecord, Simulator, Work, work_of
 from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
+from support.drafting import Drafter, Drafting
 
 Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
@@ -49,12 +56,16 @@ class TimedExecutor:
 
     Beams' candidates come from the simulation's seeded model, for no recording tells how beams
     branched. Their tokens are each request's own, as they are in a simulation.
+
+    texts: of the requests, if they are known: what the model makes of a step may differ in the last
+        bit from what it makes of the same tokens in other steps.
     """
 
     def __init__(self, executor: Executor) -> None:
         self.now = 0.0
         self.steps: Seen = []
         self._executor = executor
+        self.texts: dict[str, list[list[int]]] = {}
         self._roster = Roster()
         self._beams = SimulatedModel(seed=0)
 
@@ -63,17 +74,24 @@ class TimedExecutor:
         self.steps.append(seen(self.now, step, known))
         self.now += Costs().seconds(work_of(step))
         pending = self._executor.submit(step)
-        return PendingStep(step, lambda: self._with_beams(step, known, pending.collect()))
+        return PendingStep(step, lambda: self._as_told(step, known, pending.collect()))
 
-    def _with_beams(self, step: Step, known: list[Opened], result: StepResult) -> StepResult:
-        told = Step(opened=known, chunks=[c for c in step.chunks if c.readout])
-        simulated = self._beams.results(told, {}).outcomes
+    def _as_told(self, step: Step, known: list[Opened], result: StepResult) -> StepResult:
+        beams = [c for c in step.chunks if c.readout is not None and c.readout.candidates]
+        simulated = self._beams.results(Step(opened=known, chunks=beams), {}).outcomes
         for chunk, whose in zip(step.chunks, known, strict=True):
-            if chunk.readout is not None and chunk.readout.candidates:
+            if chunk.seq_id in simulated:
                 first = 100 * (1 + int(whose.request.request_id))
                 found = simulated[chunk.seq_id].candidates
                 candidates = [(first + rank, logprob) for rank, logprob in found]
                 result.outcomes[chunk.seq_id] = Outcome(candidates=candidates)
+            elif self.texts and chunk.readout is not None:
+                texts, rows = self.texts[whose.request.request_id], chunk.readout.rows
+                end = chunk.start + len(chunk.token_ids) - chunk.output_start
+                row_tokens = texts[whose.branch][end - rows + 1 : end + 1]
+                tokens = confirmed(list(map(Sample, row_tokens)), chunk.drafts)
+                forks = [Sample(text[0]) for text in texts[1 : chunk.readout.draws]]
+                result.outcomes[chunk.seq_id] = Outcome(tokens, forks)
         return result
 
 
@@ -97,9 +115,9 @@ def seen(now: float, step: Step, known: list[Opened]) -> tuple[float, Any, Any, 
         {"enable_prefix_caching": False, "max_num_seqs": 3},
     ],
 )
-@pytest.mark.parametrize("beams", [False, True])
+@pytest.mark.parametrize(("beams", "drafts"), [(False, False), (True, False), (False, True)])
 def test_the_same_steps_block_for_block(
-    tmp_path: Path, options: dict[str, Any], beams: bool
+    tmp_path: Path, options: dict[str, Any], beams: bool, drafts: bool
 ) -> None:
     facts = {"kv_cache_memory_bytes": "4MiB", "max_model_len": 400, "dtype": "float32", **options}
     config = EngineConfig.create(facts)
@@ -110,7 +128,12 @@ def test_the_same_steps_block_for_block(
     engine = Engine(
         built.scheduler, executor, built.intake, clock=lambda: executor.now, recorder=recorder
     )
-    measured = serve(engine, executor, beams)
+    if drafts:
+        texts = executor.texts = plain_texts(config)
+        drafting = Drafting(
+            engine.scheduler, pattern(lambda request, i: texts[request.request_id][i])
+        )
+    measured, _ = serve(engine, executor, beams)
     recorder.close()
 
     settings = simulated(config, capacity)
@@ -120,7 +143,12 @@ def test_the_same_steps_block_for_block(
         settings, Costs(), skip_ahead=False, keep_records=None,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
     )  # fmt: skip
+    if drafts:
+        scheduler = simulator._scheduler
+        simulated_drafting = Drafting(scheduler, pattern(lambda request, i: [i] * 1000))
     result = simulator.run(Trace.open(path))
+    if drafts:
+        assert simulated_drafting.num_drafts == drafting.num_drafts > 100
     assert len(steps) == len(executor.steps)
     for virtual, real in zip(steps, executor.steps, strict=True):
         assert virtual == real
@@ -130,26 +158,56 @@ def test_the_same_steps_block_for_block(
         assert (result.preemptions.swaps > 0, result.preemptions.recomputes > 0) == (
             swaps, not swaps
         )  # fmt: skip
+    if drafts:
+        return  # steps that verify anything are not skipped
     ahead = Simulator(settings, Costs(), keep_records=None).run(Trace.open(path))
     assert ahead == result
 
 
-def serve(engine: Engine, executor: TimedExecutor, beams: bool) -> dict[str, tuple[Any, ...]]:
-    """Questions that arrive while others are answered; what each of them cost."""
+def plain_texts(config: EngineConfig) -> dict[str, list[list[int]]]:
+    """What is answered without drafts, and with them, and what nobody gets to see of it."""
+    engine, _ = build_engine(config)
+    _, texts = serve(engine, None, beams=False)
+    return {name: [text + [1] * 9 for text in each] for name, each in texts.items()}
+
+
+def pattern(text_of: Callable[[Request, int], Sequence[int]]) -> Drafter:
+    """Drafts that are right or wrong by request, output and place, whatever the text is."""
+
+    def propose(request: Request, branch: Branch) -> list[int]:
+        known = branch.num_output_tokens
+        rng = random.Random(f"{request.request_id},{branch.index},{known}")
+        text = text_of(request, branch.index)
+        count, wrong = rng.randint(0, 6), rng.randint(0, 9)
+        drafts = list(text[known : known + count])
+        return [token if i < wrong else token + 1 for i, token in enumerate(drafts)]
+
+    return propose
+
+
+def serve(
+    engine: Engine, executor: TimedExecutor | None, beams: bool
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, list[list[int]]]]:
+    """Questions that arrive while others are answered; what each of them cost, and its texts.
+
+    executor: whose clock tells when they arrive; None: all at once.
+    """
     arrivals = [0.08 * number * (number % 3) for number in range(24)]
     arrivals.sort()
     told: dict[str, tuple[Any, ...]] = {}
+    texts: dict[str, list[list[int]]] = {}
     number = 0
     while number < len(arrivals) or engine.has_work:
-        if not engine.has_work:
+        if executor is not None and not engine.has_work:
             executor.now = max(executor.now, arrivals[number])
-        while number < len(arrivals) and arrivals[number] <= executor.now:
+        while number < len(arrivals) and (executor is None or arrivals[number] <= executor.now):
             engine.add_request(str(number), prompt(number), params(number, beams), arrivals[number])
             number += 1
         for delta in engine.step():
             if delta.final is not None:
                 told[delta.request_id] = facts_of(delta.final.metrics)
-    return told
+                texts[delta.request_id] = [list(o.token_ids) for o in delta.final.outputs]
+    return told, texts
 
 
 def prompt(number: int) -> str:
