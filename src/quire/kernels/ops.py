@@ -1,7 +1,8 @@
 """The operations that paging is about, as types: what kernels are given and must do.
 
-Shapes use: S sequences in the batch, T new tokens over all of them, H query heads, Hkv key/value
-heads, D head size, B blocks in the pool, N tokens a block.
+Shapes use: S sequences in the batch, T new tokens over all of them, d the width of a decoder, F
+that of its MLPs inside, H query heads, Hkv key/value heads, D their size (Dv of values, where it
+may differ), B blocks in the pool, N tokens a block.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True)
-class DecoderLayer:
+class PreNormLayer:
     """A layer that normalises first: x += output(attention(qkv(norm(x)))), then the MLP.
 
     The MLP is x += down(activation(up(norm(x)))). ``gated``: ``up`` gives two halves, and it is
@@ -131,27 +132,36 @@ class DecoderLayer:
     """
 
     attention_norm: Norm
-    qkv: Projection  # queries, keys and values of all heads, side by side
+    qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
     num_heads: int
     spec: AttentionSpec
-    output: Projection
+    output: Projection  # [T, H Dv] -> [T, d]
     mlp_norm: Norm
-    up: Projection
-    down: Projection
+    up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
+    down: Projection  # [T, F] -> [T, d]
     activation: str
     gated: bool
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
-    """Layers one after the other, and perhaps a norm of what comes out."""
+class PreNormDecoder:
+    """Such layers one after the other, and perhaps a norm of what comes out: what may be fused."""
 
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[PreNormLayer, ...]
     final_norm: Norm | None
+    dtype: torch.dtype  # of x
+
+
+class Fused(Protocol):
+    """A decoder over its share of the pool, in one call."""
+
+    def __call__(self, x: Tensor, plan: Any, rotation: Rotation | None) -> Tensor:
+        """x [T, d], whose contents need not outlast the call -> [T, d]."""
+        ...
 
 
 class Kernels(Protocol):
-    """What a decoder computes beside its matrix products, and a whole one."""
+    """What a decoder computes beside its matrix products, and perhaps all of it at once."""
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
@@ -194,16 +204,12 @@ class Kernels(Protocol):
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
 
-    def run(
-        self,
-        decoder: Decoder,
-        x: Tensor,
-        kv: Sequence[LayerKV],
-        plan: Any,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """x [T, hidden], whose contents need not outlast the call -> [T, hidden]."""
-        ...
+    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+        """All layers in one call, if these kernels can; asked each step, and remembered.
+
+        None, as here, where they have nothing better than their single operations.
+        """
+        return None
 
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]

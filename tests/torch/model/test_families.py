@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.model import load_model
-from quire.model.llama import LlamaModel
-from quire.model.opt import OPTModel
+from quire.model.decoder import DecoderModel
 from quire.model.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
@@ -63,8 +62,7 @@ def test_kv_depends_on_prompt_length(family: str, length: int, model_dir: ModelD
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in STRETCHING])
 def test_facts(family: str, model_dir: ModelDir) -> None:
     model = load_model(model_dir(family))
-    code = OPTModel if family.startswith("opt") else LlamaModel
-    assert isinstance(model, TransformersModel if family in FALLBACK else code)
+    assert isinstance(model, TransformersModel if family in FALLBACK else DecoderModel)
     assert model.vocab_size == VOCAB_SIZE
     assert model.max_positions == 256
     assert model.eos_token_ids == (1,)
