@@ -89,23 +89,6 @@ class _Layer(NamedTuple):
     native: _native.Layer
 
 
-class _Fused:
-    """``Fused`` in C++."""
-
-    def __init__(
-        self, kernels: _native.Kernels, native: _native.Decoder, decoder: PreNormDecoder
-    ) -> None:
-        self._run, self._native = kernels.run, native
-        self._ends_with_a_norm = decoder.final_norm is not None
-
-    def __call__(self, x: Tensor, plan: CPUPlan, rotation: Rotation | None) -> Tensor:
-        """See ``Fused``."""
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        self._run(self._native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation))
-        return out if self._ends_with_a_norm else x
-
-
 class CPUKernels(Kernels):
     """``Kernels`` for tensors in main memory, of the types ``DTYPES``.
 
@@ -213,8 +196,7 @@ class CPUKernels(Kernels):
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
-            native = _native_decoder(decoder, kv)
-            fused = None if native is None else _Fused(self._native, native, decoder)
+            fused = _fuse(self._native, decoder, kv)
             known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused)
         return known.fused
 
@@ -256,7 +238,7 @@ def _rows(x: Tensor) -> Tensor:
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
 
 
-def _native_decoder(decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> _native.Decoder | None:
+def _fuse(kernels: _native.Kernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
     """None where a weight is not packed."""
     native = _native.Decoder()
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
@@ -281,7 +263,14 @@ def _native_decoder(decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> _native.D
         )
     if decoder.final_norm is not None:
         native.end(_native_norm(decoder.final_norm))
-    return native
+
+    def fused(x: Tensor, plan: CPUPlan, rotation: Rotation | None) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation))
+        return x if decoder.final_norm is None else out
+
+    return fused
 
 
 def _native_layer(

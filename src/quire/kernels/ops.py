@@ -7,7 +7,7 @@ may differ), B blocks in the pool, N tokens a block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -152,12 +152,11 @@ class PreNormDecoder:
     dtype: torch.dtype  # of x
 
 
-class Fused(Protocol):
-    """A decoder over its share of the pool, in one call."""
+Fused = Callable[[Tensor, Any, Rotation | None], Tensor]
+"""A decoder over its share of the pool, in one call: x [T, d], plan, rotation -> [T, d].
 
-    def __call__(self, x: Tensor, plan: Any, rotation: Rotation | None) -> Tensor:
-        """x [T, d], whose contents need not outlast the call -> [T, d]."""
-        ...
+What x holds need not outlast the call.
+"""
 
 
 class Kernels(Protocol):
