@@ -188,27 +188,19 @@ def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> 
 
 
 def _read_qkv(config: LlamaConfig, linears: LinearReader, prefix: str) -> Joined:
-    heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
-    names = ["qkv"] if config.fused else list(heads)
-    return linears.joined(
-        [f"{prefix}.{name}_proj" for name in names],
-        config.hidden_size,
-        {name: count * config.head_dim for name, count in heads.items()},
-        config.qkv_bias,
-    )
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    parts = {"q": query, "k": key, "v": key}
+    names = [f"{prefix}.{name}_proj" for name in (["qkv"] if config.fused else parts)]
+    return linears.joined(names, config.hidden_size, parts, config.qkv_bias)
 
 
 def _read_mlp(config: LlamaConfig, linears: LinearReader, prefix: str) -> MLP:
-    inner, hidden = config.intermediate_size, config.hidden_size
-    names = ["gate_up"] if config.fused else ["gate", "up"]
+    inner, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
+    parts = {"gate": inner, "up": inner}
+    names = [f"{prefix}.{name}_proj" for name in (["gate_up"] if config.fused else parts)]
     return MLP(
-        up=linears.joined(
-            [f"{prefix}.{name}_proj" for name in names],
-            hidden,
-            {"gate": inner, "up": inner},
-            config.mlp_bias,
-        ),
-        down=linears.linear(f"{prefix}.down_proj", inner, hidden, config.mlp_bias),
+        up=linears.joined(names, hidden, parts, bias),
+        down=linears.linear(f"{prefix}.down_proj", inner, hidden, bias),
         activation=config.activation,
     )
 

@@ -118,11 +118,16 @@ def load_model(
     family = _NATIVE.get(config.architecture)
     rounded = _is_rounded(config) or quantization is not None
     if family is None:
-        own = f"architectures with code of their own: {', '.join(_NATIVE)}"
+        name, own = config.architecture, ", ".join(_NATIVE)
         if streaming is not None:
-            raise ConfigError(f"window is for {own}; this is {config.architecture}")
+            raise ConfigError(
+                f"window needs a model with rotary positions and code of its own here; {name} is "
+                f"none, but some of these are: {own}"
+            )
         if rounded:
-            raise ModelError(f"quantization is for {own}; this is {config.architecture}")
+            raise ModelError(
+                f"quantization is for architectures with code of their own: {own}; this is {name}"
+            )
         from quire.model.transformers_model import TransformersModel
 
         weights = Weights(directory, wanted)

@@ -112,7 +112,6 @@ def _build(config: OPTConfig, weights: Weights, linears: LinearReader) -> Decode
 def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str) -> Layer:
     hidden, ffn = config.hidden_size, config.ffn_size
     head_dim = hidden // config.num_heads
-    attention = f"{prefix}.self_attn"
 
     def linear(name: str, inputs: int, outputs: int) -> Linear:
         return linears.linear(f"{prefix}.{name}", inputs, outputs, config.bias)
@@ -121,15 +120,10 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
         norm = _read_norm(config, weights, f"{prefix}.{name}")
         return Norms(before=norm) if config.norm_first else Norms(after=norm)
 
-    qkv = linears.joined(
-        [f"{attention}.{name}_proj" for name in "qkv"],
-        hidden,
-        dict.fromkeys("qkv", hidden),
-        config.bias,
-    )
+    names = [f"{prefix}.self_attn.{name}_proj" for name in "qkv"]
     return Layer(
         attention=Attention(
-            qkv=qkv,
+            qkv=linears.joined(names, hidden, dict.fromkeys("qkv", hidden), config.bias),
             output=linear("self_attn.out_proj", hidden, hidden),
             kv=KVShape(config.num_heads, head_dim, head_dim),
             spec=AttentionSpec(scale=head_dim**-0.5),

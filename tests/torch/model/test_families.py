@@ -14,6 +14,7 @@ from quire.model.decoder import DecoderModel
 from quire.model.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import Tensors, rewritten
 from support.small_models import FAMILIES, VOCAB_SIZE
 
 ModelDir = Callable[[str], Path]
@@ -94,3 +95,15 @@ def test_half_precision(
     scale = expected.std()
     error, their_error = ((x - expected).square().mean().sqrt() / scale for x in (found, theirs))
     assert error < min(tolerance, 1.5 * their_error)
+
+
+def test_a_head_that_is_stored_is_used_though_the_config_says_tied(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    def add_head(name: str, tensor: Tensor) -> Tensors:
+        added = {"lm_head.weight": tensor.flip(0)} if name.endswith("embed_tokens.weight") else {}
+        return {name: tensor, **added}
+
+    directory, texts = rewritten(model_dir("smollm"), tmp_path / "head", add_head), [[3, 5, 8]]
+    found = PagedHarness(load_model(directory)).prefill(texts, CHUNK)
+    assert max_difference(found, [hf_logits(directory, text) for text in texts]) < 1e-4
