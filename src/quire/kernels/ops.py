@@ -30,7 +30,7 @@ class LayerKV(NamedTuple):
     values: Tensor  # [B, Hkv, N, value_dim]
     lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
-    value_scales: Tensor | None = None
+    value_scales: Tensor | None = None  # [B, Hkv, N] float32
 
     @property
     def parts(self) -> list[Tensor]:
@@ -85,9 +85,9 @@ class Norm(NamedTuple):
     """
 
     width: int
-    weight: Tensor | None
+    weight: Tensor | None  # [width]
     eps: float
-    bias: Tensor | None = None
+    bias: Tensor | None = None  # [width]
     centred: bool = False
 
 
@@ -99,7 +99,7 @@ class Rotation(NamedTuple):
     does not grow beyond sinks + window (StreamingLLM; Xiao et al., 2024, section 3.2).
     """
 
-    cos: Tensor  # [T, R] float32
+    cos: Tensor  # [T, R] float32, as are the others
     sin: Tensor
     sink_cos: Tensor | None = None
     sink_sin: Tensor | None = None
@@ -185,11 +185,11 @@ class Kernels(Protocol):
         ...
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """x [T, d] normalised, in its dtype."""
+        """x [T, width] normalised, in its dtype -> [T, width]."""
         ...
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """Add ``delta`` to ``x`` in place; the sum normalised. Both are [T, d]."""
+        """Add ``delta`` to ``x`` in place, both [T, d]; the sum normalised [T, d]."""
         ...
 
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
@@ -213,7 +213,10 @@ class Kernels(Protocol):
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, in the order given; source and target may be the same pool."""
+        """Copy whole blocks, in the order given; source and target may be the same pool.
+
+        pairs: block in the source, block in the target. Their parts are alike but for B.
+        """
         ...
 
 
