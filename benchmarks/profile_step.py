@@ -29,7 +29,7 @@ from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
 from quire.execution import executor as executor_module
 from quire.execution.choosing import Choosing
-from quire.kernels.decoder import OperationWise
+from quire.kernels.ops import Kernels
 
 PARTS = (
     "products",
@@ -66,9 +66,9 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     parts = vars(executor.worker._forward).values()
     kernels = next(type(part) for part in parts if hasattr(part, "attend"))
     model = next(type(part) for part in parts if hasattr(part, "logits"))
-    kernels.run = OperationWise.run  # type: ignore[method-assign]
+    kernels.fuse = Kernels.fuse  # type: ignore[method-assign]
     for name in dir(kernels):
-        if not name.startswith("_") and name != "run":
+        if not name.startswith("_") and name != "fuse":
             is_attention = name in ("plan", "attend")
             clock.watch(kernels, name, "attention" if is_attention else "other kernels")
     clock.watch(model, "forward", "rest of the model")

@@ -21,8 +21,8 @@ struct Rows {
 };
 
 struct Norm {
-  const void* weight;  // null: none
-  const void* bias;
+  const void* weight;  // [width]; null: none
+  const void* bias;    // [width]; null: none
   DType dtype;  // of weight and bias
   float eps;
   bool centred;
@@ -31,7 +31,7 @@ struct Norm {
 
 struct Rotation {
   const float* cos;  // [T, half]; null: none
-  const float* sin;
+  const float* sin;       // all are of that shape
   const float* sink_cos;  // null: as cos
   const float* sink_sin;
   int half;
@@ -107,12 +107,12 @@ struct Attend {
   Rotation rotation;
   // the tensors
   DType dtype, kv_dtype;
-  Rows query, key, value;
-  void* out;  // [T, H, Dv], contiguous
-  void* keys;
-  void* values;
-  float* key_scales;  // [B, Hkv, N]; only with int8
-  float* value_scales;
+  Rows query, key, value;  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]
+  void* out;               // [T, H, Dv], contiguous
+  void* keys;              // [B, Hkv, N, D]
+  void* values;            // [B, Hkv, N, Dv]
+  float* key_scales;       // [B, Hkv, N]; only with int8
+  float* value_scales;     // [B, Hkv, N]
   // memory and threads
   char* scratch;  // threads x scratch_bytes(attend)
   int64_t scratch_bytes;
@@ -122,12 +122,12 @@ struct Attend {
 };
 
 struct NormRows {
-  const void* x;
-  void* sum;  // null: norm of x; otherwise x + delta is stored here first
-  const void* delta;
-  void* out;
+  const void* x;      // [rows, width]
+  void* sum;          // [rows, width] by x_stride: x + delta, stored first; null: norm of x
+  const void* delta;  // [rows, width]; null: nothing is added
+  void* out;          // [rows, width], contiguous
   int64_t rows, width;
-  int64_t x_stride, delta_stride;
+  int64_t x_stride, delta_stride;  // elements from one row to the next
   DType dtype;
   Norm norm;
   int threads;
@@ -136,8 +136,8 @@ struct NormRows {
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
 
 struct Activate {
-  const void* x;
-  void* out;
+  const void* x;  // [rows, width]; gated: [rows, 2 width]
+  void* out;      // [rows, width], contiguous
   int64_t rows, width;  // of out
   int64_t x_stride;
   DType dtype;
@@ -148,7 +148,7 @@ struct Activate {
 
 struct Argmax {
   const void* x;  // [rows, width]
-  int64_t* out;
+  int64_t* out;   // [rows]
   int64_t rows, width, x_stride;
   DType dtype;
   int threads;

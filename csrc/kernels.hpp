@@ -11,7 +11,8 @@
 
 namespace quire {
 
-// Multiply rows with a packed weight; ``dtype`` is that of x, ``out_dtype`` that of out.
+// Multiply rows with a packed weight: x [rows, inputs] by x_stride -> out [rows, outputs],
+// contiguous; ``dtype`` is that of x, ``out_dtype`` that of out.
 void multiply(const Build& build, Workspace<char>& scratch, const Packed& weight, const void* x,
               int64_t x_stride, DType dtype, void* out, DType out_dtype, int64_t rows, int threads);
 
@@ -21,15 +22,16 @@ struct Layer {
   int lane = 0;
 };
 
-// A layer that normalises before its attention and before its MLP.
+// A layer that normalises before its attention and before its MLP. Products take [T, inputs] and
+// give [T, outputs].
 struct DecoderLayer {
   Norm attention_norm;
-  Packed qkv;
+  Packed qkv;  // d -> H D + Hkv D + Hkv Dv: queries, keys, values
   Layer attention;
-  Packed output;
+  Packed output;  // H Dv -> d
   Norm mlp_norm;
-  Packed up;
-  Packed down;
+  Packed up;    // d -> F; gated: 2 F
+  Packed down;  // F -> d
   Activation activation;
   bool gated;
 };
@@ -48,15 +50,19 @@ class Kernels {
     return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes();
   }
 
+  // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
   void attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows value, void* out,
               const Rotation* rotation);
-  // ``delta`` and ``sum`` null: norm of x; otherwise of x + delta, which is stored at ``sum``, and
-  // is all that is done where there is no norm.
+  // x, delta, sum (by x_stride) and out (contiguous) are [rows, width]. ``delta`` and ``sum`` null:
+  // norm of x; otherwise of x + delta, which is stored at ``sum``, and is all that is done where
+  // there is no norm.
   void norm(const Norm& norm, const void* x, int64_t x_stride, const void* delta,
             int64_t delta_stride, void* sum, void* out, int64_t rows, int64_t width, DType dtype,
             int threads);
+  // x [rows, width], gated: [rows, 2 width] -> out [rows, width], contiguous.
   void activate(const void* x, int64_t x_stride, void* out, int64_t rows, int64_t width,
                 DType dtype, Activation activation, bool gated, int threads);
+  // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
-from quire.kernels.decoder import OperationWise
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
-    Decoder,
+    Fused,
+    Kernels,
     LayerKV,
     Norm,
+    PreNormDecoder,
     Rotation,
 )
 from quire.kernels.products import PackedWeight
@@ -72,11 +73,11 @@ class CPUPlan:
 
 
 class _Decoder(NamedTuple):
-    """A decoder over a cache, and how C++ sees it; None where a weight is not packed."""
+    """What a decoder was shown to be, and how it runs as one; None where it cannot."""
 
-    decoder: Decoder
+    decoder: PreNormDecoder
     kv: Sequence[LayerKV]
-    native: _native.Decoder | None
+    fused: Fused | None
 
 
 class _Layer(NamedTuple):
@@ -88,7 +89,7 @@ class _Layer(NamedTuple):
     native: _native.Layer
 
 
-class CPUKernels(OperationWise):
+class CPUKernels(Kernels):
     """``Kernels`` for tensors in main memory, of the types ``DTYPES``.
 
     ``instruction_set`` is one of ``instruction_sets()``; by default the best of them. A decoder
@@ -191,27 +192,13 @@ class CPUKernels(OperationWise):
         )
         return out
 
-    def run(
-        self,
-        decoder: Decoder,
-        x: Tensor,
-        kv: Sequence[LayerKV],
-        plan: CPUPlan,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """See ``Kernels.run``."""
+    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+        """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
-            native = _native_decoder(decoder, kv, x.dtype)
-            known = self._decoders[id(decoder)] = _Decoder(decoder, kv, native)
-        if known.native is None:
-            return super().run(decoder, x, kv, plan, rotation)
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        self._native.run(
-            known.native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation)
-        )
-        return x if decoder.final_norm is None else out
+            fused = _fuse(self._native, decoder, kv)
+            known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused)
+        return known.fused
 
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
@@ -251,9 +238,8 @@ def _rows(x: Tensor) -> Tensor:
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
 
 
-def _native_decoder(
-    decoder: Decoder, kv: Sequence[LayerKV], dtype: torch.dtype
-) -> _native.Decoder | None:
+def _fuse(kernels: _native.Kernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+    """None where a weight is not packed."""
     native = _native.Decoder()
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         weights = [
@@ -267,7 +253,7 @@ def _native_decoder(
         native.add_layer(
             _native_norm(layer.attention_norm),
             qkv,
-            _native_layer(layer_kv, layer.spec, dtype, layer.num_heads),
+            _native_layer(layer_kv, layer.spec, decoder.dtype, layer.num_heads),
             output,
             _native_norm(layer.mlp_norm),
             up,
@@ -277,7 +263,14 @@ def _native_decoder(
         )
     if decoder.final_norm is not None:
         native.end(_native_norm(decoder.final_norm))
-    return native
+
+    def fused(x: Tensor, plan: CPUPlan, rotation: Rotation | None) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation))
+        return x if decoder.final_norm is None else out
+
+    return fused
 
 
 def _native_layer(

@@ -1,12 +1,13 @@
 """The operations that paging is about, as types: what kernels are given and must do.
 
-Shapes use: S sequences in the batch, T new tokens over all of them, H query heads, Hkv key/value
-heads, D head size, B blocks in the pool, N tokens a block.
+Shapes use: S sequences in the batch, T new tokens over all of them, d the width of a decoder, F
+that of its MLPs inside, H query heads, Hkv key/value heads, D their size (Dv of values, where it
+may differ), B blocks in the pool, N tokens a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ class LayerKV(NamedTuple):
     values: Tensor  # [B, Hkv, N, value_dim]
     lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
-    value_scales: Tensor | None = None
+    value_scales: Tensor | None = None  # [B, Hkv, N] float32
 
     @property
     def parts(self) -> list[Tensor]:
@@ -84,9 +85,9 @@ class Norm(NamedTuple):
     """
 
     width: int
-    weight: Tensor | None
+    weight: Tensor | None  # [width]
     eps: float
-    bias: Tensor | None = None
+    bias: Tensor | None = None  # [width]
     centred: bool = False
 
 
@@ -98,7 +99,7 @@ class Rotation(NamedTuple):
     does not grow beyond sinks + window (StreamingLLM; Xiao et al., 2024, section 3.2).
     """
 
-    cos: Tensor  # [T, R] float32
+    cos: Tensor  # [T, R] float32, as are the others
     sin: Tensor
     sink_cos: Tensor | None = None
     sink_sin: Tensor | None = None
@@ -123,7 +124,7 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True)
-class DecoderLayer:
+class PreNormLayer:
     """A layer that normalises first: x += output(attention(qkv(norm(x)))), then the MLP.
 
     The MLP is x += down(activation(up(norm(x)))). ``gated``: ``up`` gives two halves, and it is
@@ -131,27 +132,35 @@ class DecoderLayer:
     """
 
     attention_norm: Norm
-    qkv: Projection  # queries, keys and values of all heads, side by side
+    qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
     num_heads: int
     spec: AttentionSpec
-    output: Projection
+    output: Projection  # [T, H Dv] -> [T, d]
     mlp_norm: Norm
-    up: Projection
-    down: Projection
+    up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
+    down: Projection  # [T, F] -> [T, d]
     activation: str
     gated: bool
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
-    """Layers one after the other, and perhaps a norm of what comes out."""
+class PreNormDecoder:
+    """Such layers one after the other, and perhaps a norm of what comes out: what may be fused."""
 
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[PreNormLayer, ...]
     final_norm: Norm | None
+    dtype: torch.dtype  # of x
+
+
+Fused = Callable[[Tensor, Any, Rotation | None], Tensor]
+"""A decoder over its share of the pool, in one call: x [T, d], plan, rotation -> [T, d].
+
+What x holds need not outlast the call.
+"""
 
 
 class Kernels(Protocol):
-    """What a decoder computes beside its matrix products, and a whole one."""
+    """What a decoder computes beside its matrix products, and perhaps all of it at once."""
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
@@ -176,11 +185,11 @@ class Kernels(Protocol):
         ...
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """x [T, d] normalised, in its dtype."""
+        """x [T, width] normalised, in its dtype -> [T, width]."""
         ...
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """Add ``delta`` to ``x`` in place; the sum normalised. Both are [T, d]."""
+        """Add ``delta`` to ``x`` in place, both [T, d]; the sum normalised [T, d]."""
         ...
 
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
@@ -194,21 +203,20 @@ class Kernels(Protocol):
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
 
-    def run(
-        self,
-        decoder: Decoder,
-        x: Tensor,
-        kv: Sequence[LayerKV],
-        plan: Any,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """x [T, hidden], whose contents need not outlast the call -> [T, hidden]."""
-        ...
+    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+        """All layers in one call, if these kernels can; asked each step, and remembered.
+
+        None, as here, where they have nothing better than their single operations.
+        """
+        return None
 
     def copy_blocks(
         self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, in the order given; source and target may be the same pool."""
+        """Copy whole blocks, in the order given; source and target may be the same pool.
+
+        pairs: block in the source, block in the target. Their parts are alike but for B.
+        """
         ...
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.decoder import OperationWise
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    Kernels,
     LaneTables,
     LayerKV,
     Norm,
@@ -77,7 +77,7 @@ class ReferencePlan:
     block_size: int
 
 
-class ReferenceKernels(OperationWise):
+class ReferenceKernels(Kernels):
     """``Kernels`` for any device that torch has."""
 
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:

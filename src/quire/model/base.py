@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
 from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV
-
-
-class Streaming(NamedTuple):
-    """Attention to the first ``sinks`` tokens and the last ``window`` ones, itself included.
-
-    So a sequence may go on for ever (StreamingLLM; Xiao et al., 2024). Distances are those in the
-    cache: a sink is never farther away than ``sinks + window - 1``.
-    """
-
-    window: int
-    sinks: int = 0
-
-    @property
-    def reach(self) -> int:
-        """Positions that are told apart."""
-        return self.window + self.sinks
 
 
 class Model(Protocol):

@@ -6,27 +6,16 @@ in code. Tensors are named as in ``transformers``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
-from quire.errors import ConfigError, ModelError
-from quire.kernels.ops import (
-    ACTIVATIONS,
-    AttentionBatch,
-    AttentionSpec,
-    Decoder,
-    DecoderLayer,
-    Kernels,
-    KVShape,
-    LayerKV,
-    Norm,
-)
-from quire.model.base import Streaming, checked_max_positions
+from quire.errors import ModelError
+from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm
 from quire.model.config import Fields, ModelConfig
-from quire.model.linear import Linear, LinearReader, PlainLinear
+from quire.model.decoder import MLP, Attention, Decoder, Layer, Norms
+from quire.model.family import Family
+from quire.model.linear import Joined, LinearReader
 from quire.model.rope import RopeConfig
 from quire.model.weights import Weights
 
@@ -51,8 +40,6 @@ _TRAITS: Mapping[str, _Traits] = {
     "Qwen3ForCausalLM": _Traits(head_dim=128, qk_norm=True, window="if_used"),
 }
 
-ARCHITECTURES = tuple(_TRAITS)
-
 
 @dataclass(frozen=True)
 class LlamaConfig:
@@ -74,6 +61,11 @@ class LlamaConfig:
     qk_norm: bool
     fused: bool
     rope: RopeConfig
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """See ``FamilyConfig``."""
+        return self.rope.max_position_embeddings
 
     @classmethod
     def read(cls, config: ModelConfig) -> LlamaConfig:
@@ -140,150 +132,77 @@ def _windows(fields: Fields, traits: _Traits) -> tuple[int | None, ...]:
     return tuple(window if layer >= first else None for layer in range(layers))
 
 
-class LlamaModel:
-    """A ``Model`` of the Llama family."""
+def _build(config: LlamaConfig, weights: Weights, linears: LinearReader) -> Decoder:
+    rope = config.rope.build(weights.device)  # or no tensor need be read
+    embed, head = linears.embedding_and_head(
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        (config.vocab_size, config.hidden_size),
+        config.tied_embeddings,
+    )
+    return Decoder(
+        vocab_size=config.vocab_size,
+        dtype=weights.dtype,
+        embed=embed,
+        layers=tuple(
+            _read_layer(config, weights, linears, f"model.layers.{index}", window)
+            for index, window in enumerate(config.windows)
+        ),
+        final_norm=_read_norm(config, weights, "model.norm", config.hidden_size),
+        head=head,
+        rope=rope,
+    )
 
-    replayable = True
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        linears: LinearReader,
-        max_model_len: int | None,
-        streaming: Streaming | None = None,
-    ) -> None:
-        """Take the family's tensors from ``weights``.
+def _read_layer(
+    config: LlamaConfig, weights: Weights, linears: LinearReader, prefix: str, window: int | None
+) -> Layer:
+    hidden, head_dim = config.hidden_size, config.head_dim
+    attention = f"{prefix}.self_attn"
 
-        Raises:
-            ModelError: see ``LlamaConfig.read``, ``Weights.take`` and ``checked_max_positions``.
-            ConfigError: the model cannot attend as ``streaming`` says.
-        """
-        llama = LlamaConfig.read(config)
-        if streaming is not None:
-            _refuse_to_stream(llama, streaming)
-            llama = replace(llama, windows=(streaming.window,) * len(llama.windows))
-        self.vocab_size = llama.vocab_size
-        self.eos_token_ids = config.eos_token_ids
-        self.dtype = weights.dtype
-        self.max_positions = checked_max_positions(
-            max_model_len, llama.rope.max_position_embeddings, llama.rope.limit
-        )
-        self.kv_shapes = (KVShape(llama.num_kv_heads, llama.head_dim, llama.head_dim),) * len(
-            llama.windows
-        )
-        self.windows = llama.windows
-        self._rope = llama.rope.build(weights.device)
-        if streaming is not None:
-            self._rope = replace(self._rope, reach=streaming.reach)
-        stable = self._rope.stable_length
-        self.kv_depends_on_prompt_length = stable is not None and self.max_positions > stable
+    def norm(name: str, width: int = hidden) -> Norm:
+        return _read_norm(config, weights, f"{prefix}.{name}", width)
 
-        shape = (llama.vocab_size, llama.hidden_size)
-        # As in transformers 5, a head that is stored is used even where the config says tied.
-        embedding = "model.embed_tokens.weight"
-        if llama.tied_embeddings and "lm_head.weight" not in weights:
-            self._head = linears.table(embedding, *shape)
-            self._embed = self._head.rows
-        else:
-            self._head = linears.table("lm_head.weight", *shape)
-            self._embed = PlainLinear(weights.take(embedding, *shape)).rows
-        sinks = streaming.sinks if streaming else 0
-        layers = tuple(
-            _read_layer(llama, weights, linears, index, window, sinks)
-            for index, window in enumerate(llama.windows)
-        )
-        norm = _read_norm(llama, weights, "model.norm", llama.hidden_size)
-        self._decoder = Decoder(layers, norm)
-        self.weight_bytes = weights.bytes_taken + linears.nbytes
-
-    def forward(
-        self,
-        token_ids: Tensor,
-        batch: AttentionBatch,
-        kv: Sequence[LayerKV],
-        kernels: Kernels,
-    ) -> Tensor:
-        """See ``Model.forward``."""
-        rotation = self._rope.rotation(batch)
-        x = self._embed(token_ids, self.dtype)
-        return kernels.run(self._decoder, x, kv, kernels.plan(batch), rotation)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``Model.logits``."""
-        return self._head.floats(hidden)
+    return Layer(
+        attention=Attention(
+            qkv=_read_qkv(config, linears, attention),
+            output=linears.linear(
+                f"{attention}.o_proj", config.num_heads * head_dim, hidden, config.output_bias
+            ),
+            kv=KVShape(config.num_kv_heads, head_dim, head_dim),
+            spec=AttentionSpec(
+                scale=head_dim**-0.5,
+                window=window,
+                query_norm=norm("self_attn.q_norm", head_dim) if config.qk_norm else None,
+                key_norm=norm("self_attn.k_norm", head_dim) if config.qk_norm else None,
+            ),
+        ),
+        attention_norms=Norms(before=norm("input_layernorm")),
+        mlp=_read_mlp(config, linears, f"{prefix}.mlp"),
+        mlp_norms=Norms(before=norm("post_attention_layernorm")),
+    )
 
 
 def _read_norm(config: LlamaConfig, weights: Weights, name: str, width: int) -> Norm:
     return Norm(width, weights.take(f"{name}.weight", width), config.norm_eps)
 
 
-def _refuse_to_stream(config: LlamaConfig, streaming: Streaming) -> None:
-    if any(config.windows):
-        raise ConfigError("window: this model has sliding windows of its own")
-    if config.rope.build().stable_length is not None:
-        raise ConfigError(
-            f"window: the rotary frequencies of this model ({config.rope.kind}) change with the "
-            "length of the sequence, so it cannot run for ever"
-        )
-    longest = max(config.rope.limit, config.rope.max_position_embeddings)
-    if streaming.reach > longest:
-        raise ConfigError(
-            f"attention_sinks + window is {streaming.reach}; this model allows at most {longest}"
-        )
+def _read_qkv(config: LlamaConfig, linears: LinearReader, prefix: str) -> Joined:
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    parts = {"q": query, "k": key, "v": key}
+    names = [f"{prefix}.{name}_proj" for name in (["qkv"] if config.fused else parts)]
+    return linears.joined(names, config.hidden_size, parts, config.qkv_bias)
 
 
-def _read_layer(
-    config: LlamaConfig,
-    weights: Weights,
-    linears: LinearReader,
-    index: int,
-    window: int | None,
-    sinks: int,
-) -> DecoderLayer:
-    prefix = f"model.layers.{index}"
-    hidden, head_dim = config.hidden_size, config.head_dim
-    heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-
-    def head_norm(name: str) -> Norm | None:
-        if not config.qk_norm:
-            return None
-        return _read_norm(config, weights, f"{prefix}.self_attn.{name}", head_dim)
-
-    return DecoderLayer(
-        attention_norm=_read_norm(config, weights, f"{prefix}.input_layernorm", hidden),
-        qkv=_read_qkv(config, linears, f"{prefix}.self_attn", [head_dim * n for n in heads]),
-        num_heads=config.num_heads,
-        spec=AttentionSpec(
-            scale=head_dim**-0.5,
-            window=window,
-            sinks=sinks,
-            query_norm=head_norm("q_norm"),
-            key_norm=head_norm("k_norm"),
-        ),
-        output=linears.linear(
-            [f"{prefix}.self_attn.o_proj"], head_dim * heads[0], [hidden], config.output_bias
-        ),
-        mlp_norm=_read_norm(config, weights, f"{prefix}.post_attention_layernorm", hidden),
-        up=_read_up(config, linears, f"{prefix}.mlp"),
-        down=linears.linear(
-            [f"{prefix}.mlp.down_proj"], config.intermediate_size, [hidden], config.mlp_bias
-        ),
+def _read_mlp(config: LlamaConfig, linears: LinearReader, prefix: str) -> MLP:
+    inner, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
+    parts = {"gate": inner, "up": inner}
+    names = [f"{prefix}.{name}_proj" for name in (["gate_up"] if config.fused else parts)]
+    return MLP(
+        up=linears.joined(names, hidden, parts, bias),
+        down=linears.linear(f"{prefix}.down_proj", inner, hidden, bias),
         activation=config.activation,
-        gated=True,
     )
 
 
-def _read_qkv(config: LlamaConfig, linears: LinearReader, prefix: str, widths: list[int]) -> Linear:
-    names = [f"{prefix}.{name}_proj" for name in "qkv"]
-    if config.fused:
-        names, widths = [f"{prefix}.qkv_proj"], [sum(widths)]
-    return linears.linear(names, config.hidden_size, widths, config.qkv_bias)
-
-
-def _read_up(config: LlamaConfig, linears: LinearReader, prefix: str) -> Linear:
-    """The gate beside what it multiplies."""
-    names, widths = [f"{prefix}.gate_proj", f"{prefix}.up_proj"], [config.intermediate_size] * 2
-    if config.fused:
-        names, widths = [f"{prefix}.gate_up_proj"], [sum(widths)]
-    return linears.linear(names, config.hidden_size, widths, config.mlp_bias)
+FAMILY = Family(tuple(_TRAITS), LlamaConfig.read, _build)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,18 +13,19 @@ from quire.files import check_plain
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import llama, opt
-from quire.model.base import Model, Streaming
+from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.decoder import DecoderModel
+from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import read_checkpoint
+from quire.model.streaming import Streaming
 from quire.model.weights import Weights
 
-_Builder = Callable[[ModelConfig, Weights, LinearReader, int | None], Model]
-
 # Architectures with code of their own; any other decoder runs through transformers.
-NATIVE: Mapping[str, _Builder] = {
-    **dict.fromkeys(llama.ARCHITECTURES, llama.LlamaModel),
-    **dict.fromkeys(opt.ARCHITECTURES, opt.OPTModel),
+_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, opt.FAMILY)
+_NATIVE: Mapping[str, Family[Any]] = {
+    architecture: family for family in _FAMILIES for architecture in family.architectures
 }
 
 # Of a repository: weights, configs, tokenizer and chat template; no other formats, no second copy.
@@ -113,17 +115,18 @@ def load_model(
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
     config = read_config(directory)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
-    build = NATIVE.get(config.architecture)
-    if streaming is not None and config.architecture not in llama.ARCHITECTURES:
-        raise ConfigError(
-            f"window needs a model with rotary positions and code of its own here; "
-            f"{config.architecture} is none, but these are: {', '.join(llama.ARCHITECTURES)}"
-        )
-    if build is None:
-        if _is_rounded(config) or quantization is not None:
+    family = _NATIVE.get(config.architecture)
+    rounded = _is_rounded(config) or quantization is not None
+    if family is None:
+        name, own = config.architecture, ", ".join(_NATIVE)
+        if streaming is not None:
+            raise ConfigError(
+                f"window needs a model with rotary positions and code of its own here; {name} is "
+                f"none, but some of these are: {own}"
+            )
+        if rounded:
             raise ModelError(
-                f"quantization is for architectures with code of their own: {', '.join(NATIVE)}; "
-                f"this is {config.architecture}"
+                f"quantization is for architectures with code of their own: {own}; this is {name}"
             )
         from quire.model.transformers_model import TransformersModel
 
@@ -132,19 +135,37 @@ def load_model(
         # Its checks run here, in the architecture's own code.
         other = TransformersModel.load(config, weights, wanted, max_model_len, admit)
         return other.to(device)
-    if device.type != "cpu" and (_is_rounded(config) or quantization is not None):
+    if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products() if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    return _build(family, config, weights, linears, max_model_len, streaming)
+
+
+def _build(
+    family: Family[Any],
+    config: ModelConfig,
+    weights: Weights,
+    linears: LinearReader,
+    max_model_len: int | None,
+    streaming: Streaming | None,
+) -> DecoderModel:
+    """What can be refused by the config is, before tensors are taken."""
+    described: FamilyConfig = family.read(config)
+    longest, rope = described.max_position_embeddings, described.rope
+    limit = longest if rope is None else rope.limit
     if streaming is not None:
-        model: Model = llama.LlamaModel(config, weights, linears, max_model_len, streaming)
-    else:
-        model = build(config, weights, linears, max_model_len)
+        streaming.check(rope, described.windows)
+    max_positions = checked_max_positions(max_model_len, longest, limit)
+    decoder = family.build(described, weights, linears)
     weights.finish()
-    return model
+    if streaming is not None:
+        decoder = streaming.applied(decoder)
+    weight_bytes = weights.bytes_taken + linears.nbytes
+    return DecoderModel(decoder, max_positions, config.eos_token_ids, weight_bytes)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:

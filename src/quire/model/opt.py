@@ -7,31 +7,16 @@ of before it, and its embeddings are narrower than its layers. Tensors are named
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from quire.errors import ModelError
-from quire.kernels.decoder import attention
-from quire.kernels.ops import (
-    ACTIVATIONS,
-    AttentionBatch,
-    AttentionSpec,
-    Decoder,
-    DecoderLayer,
-    Kernels,
-    KVShape,
-    LayerKV,
-    Norm,
-)
-from quire.model.base import checked_max_positions
+from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm
 from quire.model.config import ModelConfig
-from quire.model.linear import Linear, LinearReader, PlainLinear
+from quire.model.decoder import MLP, Attention, Decoder, Layer, LearnedPositions, Norms
+from quire.model.family import Family
+from quire.model.linear import Linear, LinearReader
+from quire.model.rope import RopeConfig
 from quire.model.weights import Weights
-
-ARCHITECTURES = ("OPTForCausalLM",)
 
 # Position p is row p + 2: the first rows stood for padding when OPT was trained.
 _POSITION_OFFSET = 2
@@ -46,7 +31,7 @@ class OPTConfig:
     hidden_size: int
     embedding_size: int
     ffn_size: int
-    num_layers: int
+    windows: tuple[int | None, ...]  # none, in each layer
     num_heads: int
     max_position_embeddings: int
     activation: str
@@ -55,6 +40,7 @@ class OPTConfig:
     affine_norms: bool
     bias: bool
     tied_embeddings: bool
+    rope: RopeConfig | None = None  # positions are learned
 
     @classmethod
     def read(cls, config: ModelConfig) -> OPTConfig:
@@ -77,7 +63,7 @@ class OPTConfig:
             hidden_size=hidden_size,
             embedding_size=fields.positive("word_embed_proj_dim", hidden_size),
             ffn_size=fields.positive("ffn_dim"),
-            num_layers=fields.positive("num_hidden_layers"),
+            windows=(None,) * fields.positive("num_hidden_layers"),
             num_heads=num_heads,
             max_position_embeddings=fields.positive("max_position_embeddings"),
             activation=fields.choice("activation_function", ACTIVATIONS, "relu"),
@@ -89,118 +75,66 @@ class OPTConfig:
         )
 
 
-class OPTModel:
-    """A ``Model`` of the OPT family."""
-
-    kv_depends_on_prompt_length = False
-    replayable = True
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: Weights,
-        linears: LinearReader,
-        max_model_len: int | None,
-    ) -> None:
-        """Take the family's tensors from ``weights``.
-
-        Raises:
-            ModelError: see ``OPTConfig.read``, ``Weights.take`` and ``checked_max_positions``.
-        """
-        opt = OPTConfig.read(config)
-        self.vocab_size = opt.vocab_size
-        self.eos_token_ids = config.eos_token_ids
-        self.dtype = weights.dtype
-        positions = opt.max_position_embeddings
-        self.max_positions = checked_max_positions(max_model_len, positions, positions)
-        head_dim = opt.hidden_size // opt.num_heads
-        self.kv_shapes = (KVShape(opt.num_heads, head_dim, head_dim),) * opt.num_layers
-        self.windows: tuple[int | None, ...] = (None,) * opt.num_layers
-
-        # Some published checkpoints leave out the outer name.
-        plain = "decoder.embed_tokens.weight" in weights
-        prefix = "decoder" if plain else "model.decoder"
-        shape = (opt.vocab_size, opt.embedding_size)
-        # As in transformers 5, a head that is stored is used even where the config says tied.
-        embedding = f"{prefix}.embed_tokens.weight"
-        if opt.tied_embeddings and "lm_head.weight" not in weights:
-            self._head = linears.table(embedding, *shape)
-            self._embed = self._head.rows
-        else:
-            self._head = linears.table("lm_head.weight", *shape)
-            self._embed = PlainLinear(weights.take(embedding, *shape)).rows
-        self._positions = weights.take(
-            f"{prefix}.embed_positions.weight", positions + _POSITION_OFFSET, opt.hidden_size
-        )
-        self._project_in = self._project_out = None
-        if opt.embedding_size != opt.hidden_size:
-            narrow, wide = opt.embedding_size, opt.hidden_size
-            self._project_in = linears.linear([f"{prefix}.project_in"], narrow, [wide], False)
-            self._project_out = linears.linear([f"{prefix}.project_out"], wide, [narrow], False)
-        layers = tuple(
-            _read_layer(opt, weights, linears, f"{prefix}.layers.{index}")
-            for index in range(opt.num_layers)
-        )
-        norm = _read_norm(opt, weights, f"{prefix}.final_layer_norm") if opt.final_norm else None
-        self._decoder, self._norm_first = Decoder(layers, norm), opt.norm_first
-        self.weight_bytes = weights.bytes_taken + linears.nbytes
-
-    def forward(
-        self,
-        token_ids: Tensor,
-        batch: AttentionBatch,
-        kv: Sequence[LayerKV],
-        kernels: Kernels,
-    ) -> Tensor:
-        """See ``Model.forward``."""
-        plan = kernels.plan(batch)
-        x = self._embed(token_ids, self.dtype)
-        if self._project_in is not None:
-            x = self._project_in(x)
-        x = x + torch.embedding(self._positions, batch.positions + _POSITION_OFFSET)
-        if self._norm_first:
-            x = kernels.run(self._decoder, x, kv, plan)
-        else:
-            x = self._norm_last(x, kv, kernels, plan)
-        return x if self._project_out is None else self._project_out(x)
-
-    def _norm_last(
-        self, x: Tensor, kv: Sequence[LayerKV], kernels: Kernels, plan: object
-    ) -> Tensor:
-        """x [T, hidden] -> [T, hidden], by layers that normalise what they add up."""
-        for layer, layer_kv in zip(self._decoder.layers, kv, strict=True):
-            x = kernels.add_norm(
-                x, attention(kernels, layer, x, layer_kv, plan), layer.attention_norm
-            )
-            activated = kernels.activate(layer.up(x), layer.activation, layer.gated)
-            x = kernels.add_norm(x, layer.down(activated), layer.mlp_norm)
-        return x
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """See ``Model.logits``."""
-        return self._head.floats(hidden)
+def _build(config: OPTConfig, weights: Weights, linears: LinearReader) -> Decoder:
+    # Some published checkpoints leave out the outer name.
+    plain = "decoder.embed_tokens.weight" in weights
+    prefix = "decoder" if plain else "model.decoder"
+    narrow, wide = config.embedding_size, config.hidden_size
+    embed, head = linears.embedding_and_head(
+        f"{prefix}.embed_tokens.weight",
+        "lm_head.weight",
+        (config.vocab_size, narrow),
+        config.tied_embeddings,
+    )
+    rows = config.max_position_embeddings + _POSITION_OFFSET
+    positions = weights.take(f"{prefix}.embed_positions.weight", rows, wide)
+    project_in = project_out = None
+    if narrow != wide:
+        project_in = linears.linear(f"{prefix}.project_in", narrow, wide, False)
+        project_out = linears.linear(f"{prefix}.project_out", wide, narrow, False)
+    norm = f"{prefix}.final_layer_norm"
+    return Decoder(
+        vocab_size=config.vocab_size,
+        dtype=weights.dtype,
+        embed=embed,
+        layers=tuple(
+            _read_layer(config, weights, linears, f"{prefix}.layers.{index}")
+            for index in range(len(config.windows))
+        ),
+        final_norm=_read_norm(config, weights, norm) if config.final_norm else None,
+        head=head,
+        positions=LearnedPositions(positions, _POSITION_OFFSET),
+        project_in=project_in,
+        project_out=project_out,
+    )
 
 
-def _read_layer(
-    config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str
-) -> DecoderLayer:
+def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str) -> Layer:
     hidden, ffn = config.hidden_size, config.ffn_size
+    head_dim = hidden // config.num_heads
 
-    def linear(names: list[str], inputs: int, outputs: int) -> Linear:
-        paths = [f"{prefix}.{name}" for name in names]
-        return linears.linear(paths, inputs, [outputs] * len(names), config.bias)
+    def linear(name: str, inputs: int, outputs: int) -> Linear:
+        return linears.linear(f"{prefix}.{name}", inputs, outputs, config.bias)
 
-    return DecoderLayer(
-        attention_norm=_read_norm(config, weights, f"{prefix}.self_attn_layer_norm"),
-        qkv=linear([f"self_attn.{name}_proj" for name in "qkv"], hidden, hidden),
-        output=linear(["self_attn.out_proj"], hidden, hidden),
-        mlp_norm=_read_norm(config, weights, f"{prefix}.final_layer_norm"),
-        up=linear(["fc1"], hidden, ffn),
-        down=linear(["fc2"], ffn, hidden),
-        activation=config.activation,
-        gated=False,
-        num_heads=config.num_heads,
-        spec=AttentionSpec(scale=(hidden // config.num_heads) ** -0.5),
+    def norms(name: str) -> Norms:
+        norm = _read_norm(config, weights, f"{prefix}.{name}")
+        return Norms(before=norm) if config.norm_first else Norms(after=norm)
+
+    names = [f"{prefix}.self_attn.{name}_proj" for name in "qkv"]
+    return Layer(
+        attention=Attention(
+            qkv=linears.joined(names, hidden, dict.fromkeys("qkv", hidden), config.bias),
+            output=linear("self_attn.out_proj", hidden, hidden),
+            kv=KVShape(config.num_heads, head_dim, head_dim),
+            spec=AttentionSpec(scale=head_dim**-0.5),
+        ),
+        attention_norms=norms("self_attn_layer_norm"),
+        mlp=MLP(
+            up=linears.joined([f"{prefix}.fc1"], hidden, {"up": ffn}, config.bias),
+            down=linear("fc2", ffn, hidden),
+            activation=config.activation,
+        ),
+        mlp_norms=norms("final_layer_norm"),
     )
 
 
@@ -210,3 +144,6 @@ def _read_norm(config: OPTConfig, weights: Weights, name: str) -> Norm:
         weight = weights.take(f"{name}.weight", width)
         bias = weights.take(f"{name}.bias", width)
     return Norm(width, weight, _NORM_EPS, bias, centred=True)
+
+
+FAMILY = Family(("OPTForCausalLM",), OPTConfig.read, _build)

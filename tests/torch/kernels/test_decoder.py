@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,17 +11,11 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels, instruction_sets
-from quire.kernels.ops import (
-    AttentionSpec,
-    Decoder,
-    DecoderLayer,
-    LayerKV,
-    Norm,
-    Projection,
-    Rotation,
-)
+from quire.kernels.ops import AttentionSpec, Fused, KVShape, LayerKV, Norm, PreNormDecoder, Rotation
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
+from quire.model.decoder import MLP, Attention, Layer, Norms, run_layers
+from quire.model.linear import Joined, Linear, PlainLinear
 from support.paged_batches import make_batch
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 6, 2, 16, 72, 104
@@ -30,67 +25,71 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 5e-3}
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
-class Wide:
-    """A projection in float64."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.bias = weight.double(), None if bias is None else bias.double()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
-
-
 def normal(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def make_decoders(
-    dtype: torch.dtype, gated: bool, centred: bool, final: bool, instructions: str
-) -> tuple[Decoder, Decoder]:
+def make_layers(
+    dtype: torch.dtype, gated: bool, centred: bool, instructions: str
+) -> tuple[list[Layer], list[Layer]]:
     """Two layers in ``dtype``, and the same in float64."""
     products = Products(instructions)
 
-    def norm(width: int, layer_norm: bool = False) -> tuple[Norm, Norm]:
-        weight = (normal(width) / 4 + 1).to(dtype)
-        bias = normal(width).to(dtype) if layer_norm else None
-        wide_bias = None if bias is None else bias.double()
-        return (
-            Norm(width, weight, 1e-5, bias, layer_norm),
-            Norm(width, weight.double(), 1e-5, wide_bias, layer_norm),
-        )
-
-    def projection(inputs: int, outputs: int) -> tuple[Projection, Projection]:
+    def projection(inputs: int, outputs: int) -> tuple[Linear, Linear]:
         weight = (normal(outputs, inputs) / inputs**0.5).to(dtype)
         bias = normal(outputs).to(dtype) if centred else None
-        return PackedWeight.from_floats(products, weight, bias), Wide(weight, bias)
+        wide_bias = None if bias is None else bias.double()
+        return (
+            PackedWeight.from_floats(products, weight, bias),
+            PlainLinear(weight.double(), wide_bias),
+        )
 
-    def layer(window: int | None) -> tuple[DecoderLayer, DecoderLayer]:
-        query_norms, key_norms = norm(DIM), norm(DIM)
-        attention_norm, mlp_norm = norm(HIDDEN, centred), norm(HIDDEN, centred)
-        qkv = projection(HIDDEN, (HEADS + 2 * KV_HEADS) * DIM)
-        output = projection(HEADS * DIM, HIDDEN)
-        up, down = projection(HIDDEN, INNER * (1 + gated)), projection(INNER, HIDDEN)
+    def layer(window: int | None) -> tuple[Layer, Layer]:
+        query_norms, key_norms = norm(dtype, DIM), norm(dtype, DIM)
+        attention_norm, mlp_norm = norm(dtype, HIDDEN, centred), norm(dtype, HIDDEN, centred)
+        heads = {"q": HEADS * DIM, "k": KV_HEADS * DIM, "v": KV_HEADS * DIM}
+        parts = {"gate": INNER, "up": INNER} if gated else {"up": INNER}
+        qkv, output = projection(HIDDEN, sum(heads.values())), projection(HEADS * DIM, HIDDEN)
+        up, down = projection(HIDDEN, sum(parts.values())), projection(INNER, HIDDEN)
         narrow, wide = (
-            DecoderLayer(
-                attention_norm=attention_norm[i],
-                qkv=qkv[i],
-                num_heads=HEADS,
-                spec=AttentionSpec(DIM**-0.5, window, 0, None, query_norms[i], key_norms[i]),
-                output=output[i],
-                mlp_norm=mlp_norm[i],
-                up=up[i],
-                down=down[i],
-                activation="silu" if gated else "relu",
-                gated=gated,
+            Layer(
+                Attention(
+                    Joined(qkv[i], heads),
+                    output[i],
+                    KVShape(KV_HEADS, DIM, DIM),
+                    AttentionSpec(DIM**-0.5, window, 0, None, query_norms[i], key_norms[i]),
+                ),
+                Norms(before=attention_norm[i]),
+                MLP(Joined(up[i], parts), down[i], "silu" if gated else "relu"),
+                Norms(before=mlp_norm[i]),
             )
             for i in range(2)
         )
         return narrow, wide
 
     layers = [layer(None), layer(7)]
-    final_norm = norm(HIDDEN, centred) if final else (None, None)
-    narrow, wide = (Decoder(tuple(pair[i] for pair in layers), final_norm[i]) for i in range(2))
+    narrow, wide = ([pair[i] for pair in layers] for i in range(2))
     return narrow, wide
+
+
+def norm(dtype: torch.dtype, width: int, layer_norm: bool = False) -> tuple[Norm, Norm]:
+    weight = (normal(width) / 4 + 1).to(dtype)
+    bias = normal(width).to(dtype) if layer_norm else None
+    wide_bias = None if bias is None else bias.double()
+    return (
+        Norm(width, weight, 1e-5, bias, layer_norm),
+        Norm(width, weight.double(), 1e-5, wide_bias, layer_norm),
+    )
+
+
+def as_one(layers: Sequence[Layer], final_norm: Norm | None, dtype: torch.dtype) -> PreNormDecoder:
+    return PreNormDecoder(tuple(layer.pre_norm() for layer in layers), final_norm, dtype)
+
+
+def fused_by(kernels: CPUKernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused:
+    fused = kernels.fuse(decoder, kv)
+    assert fused is not None
+    return fused
 
 
 @pytest.mark.parametrize("instructions", instruction_sets())
@@ -102,7 +101,9 @@ def test_a_decoder_of_packed_weights(
     instructions: str, dtype: torch.dtype, gated: bool, centred: bool, final: bool
 ) -> None:
     torch.manual_seed(0)
-    decoder, wide = make_decoders(dtype, gated, centred, final, instructions)
+    layers, wide_layers = make_layers(dtype, gated, centred, instructions)
+    final_norm, wide_norm = norm(dtype, HIDDEN, centred) if final else (None, None)
+    decoder = as_one(layers, final_norm, dtype)
     batch, num_blocks = make_batch(RAGGED)
     pools = [normal(2, num_blocks, KV_HEADS, batch.block_size, DIM).to(dtype) for _ in range(2)]
     kv = [LayerKV(*(part.clone() for part in pool)) for pool in pools]
@@ -112,10 +113,11 @@ def test_a_decoder_of_packed_weights(
     kernels, judge = CPUKernels(instructions), ReferenceKernels()
     for _ in range(2):  # the second time into memory that was used before
         x = normal(batch.query_starts[-1], HIDDEN).to(dtype)
-        expected = judge.run(
-            wide, x.double(), wide_kv, judge.plan(batch), Rotation(angles.cos(), angles.sin())
+        wide_rotation = Rotation(angles.cos(), angles.sin())
+        expected = run_layers(
+            wide_layers, wide_norm, x.double(), wide_kv, judge, judge.plan(batch), wide_rotation
         )
-        found = kernels.run(decoder, x, kv, kernels.plan(batch), rotation)
+        found = fused_by(kernels, decoder, kv)(x, kernels.plan(batch), rotation)
         assert found.dtype == dtype
         error = (found.double() - expected).abs().max() / expected.abs().max()
         assert error < TOLERANCE[dtype]
@@ -125,30 +127,23 @@ def test_a_decoder_of_packed_weights(
 
 def test_one_weight_that_is_not_packed_makes_no_difference() -> None:
     torch.manual_seed(0)
-    decoder, _ = make_decoders(torch.float32, True, False, True, "")
-    first, second = decoder.layers
+    layers, _ = make_layers(torch.float32, True, False, "")
+    final_norm, _ = norm(torch.float32, HIDDEN)
     weight = torch.randn(HIDDEN, INNER) / 10
     mixed, packed = (
-        Decoder((first, replace(second, down=down)), decoder.final_norm)
-        for down in (
-            lambda x: x @ weight.T,
-            PackedWeight.from_floats(Products(), weight, None),
-        )
+        [layers[0], replace(layers[1], mlp=replace(layers[1].mlp, down=down))]
+        for down in (PlainLinear(weight), PackedWeight.from_floats(Products(), weight, None))
     )
     batch, num_blocks = make_batch(RAGGED)
     pool = torch.randn(num_blocks, KV_HEADS, batch.block_size, DIM)
+    kv, other_kv = ([LayerKV(pool.clone(), pool.clone()) for _ in range(2)] for _ in range(2))
     x = torch.randn(batch.query_starts[-1], HIDDEN)
     kernels = CPUKernels()
-    found = [
-        kernels.run(
-            one,
-            x.clone(),
-            [LayerKV(pool.clone(), pool.clone()) for _ in range(2)],
-            kernels.plan(batch),
-        )
-        for one in (mixed, packed)
-    ]
-    assert torch.allclose(*found, atol=1e-5)
+    plan = kernels.plan(batch)
+    assert kernels.fuse(as_one(mixed, final_norm, x.dtype), kv) is None
+    found = run_layers(mixed, final_norm, x.clone(), kv, kernels, plan, None)
+    fused = fused_by(kernels, as_one(packed, final_norm, x.dtype), other_kv)
+    assert torch.allclose(found, fused(x.clone(), plan, None), atol=1e-5)
 
 
 def test_decoders_are_told_apart() -> None:
@@ -158,9 +153,15 @@ def test_decoders_are_told_apart() -> None:
     batch, num_blocks = make_batch(RAGGED)
     x = torch.randn(batch.query_starts[-1], HIDDEN)
     for _ in range(3):
-        decoder, _ = make_decoders(torch.float32, True, False, True, "")
-        pool = torch.zeros(num_blocks, KV_HEADS, batch.block_size, DIM)
-        kv = [LayerKV(pool.clone(), pool.clone()) for _ in range(2)]
-        results.append(kernels.run(decoder, x.clone(), kv, kernels.plan(batch)))
-        assert kv[1].keys.any()
-    assert all(not torch.equal(a, b) for a, b in pairwise(results))
+        layers, _ = make_layers(torch.float32, True, False, "")
+        decoder = as_one(layers, norm(torch.float32, HIDDEN)[0], torch.float32)
+        for _ in range(2):
+            pool = torch.zeros(num_blocks, KV_HEADS, batch.block_size, DIM)
+            kv = [LayerKV(pool.clone(), pool.clone()) for _ in range(2)]
+            fused = fused_by(kernels, decoder, kv)
+            results.append(fused(x.clone(), kernels.plan(batch), None))
+            assert kv[1].keys.any()
+            assert kernels.fuse(decoder, kv) is fused, "made anew each step"
+    firsts, seconds = results[::2], results[1::2]
+    assert all(torch.equal(a, b) for a, b in zip(firsts, seconds, strict=True))
+    assert all(not torch.equal(a, b) for a, b in pairwise(firsts))

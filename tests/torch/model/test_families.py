@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from quire.model import load_model
-from quire.model.llama import LlamaModel
-from quire.model.opt import OPTModel
+from quire.model.decoder import DecoderModel
 from quire.model.transformers_model import TransformersModel
 from support.hf_reference import hf_greedy, hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
+from support.rounded_checkpoints import Tensors, rewritten
 from support.small_models import FAMILIES, VOCAB_SIZE
 
 ModelDir = Callable[[str], Path]
@@ -63,8 +63,7 @@ def test_kv_depends_on_prompt_length(family: str, length: int, model_dir: ModelD
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in STRETCHING])
 def test_facts(family: str, model_dir: ModelDir) -> None:
     model = load_model(model_dir(family))
-    code = OPTModel if family.startswith("opt") else LlamaModel
-    assert isinstance(model, TransformersModel if family in FALLBACK else code)
+    assert isinstance(model, TransformersModel if family in FALLBACK else DecoderModel)
     assert model.vocab_size == VOCAB_SIZE
     assert model.max_positions == 256
     assert model.eos_token_ids == (1,)
@@ -96,3 +95,15 @@ def test_half_precision(
     scale = expected.std()
     error, their_error = ((x - expected).square().mean().sqrt() / scale for x in (found, theirs))
     assert error < min(tolerance, 1.5 * their_error)
+
+
+def test_a_head_that_is_stored_is_used_though_the_config_says_tied(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    def add_head(name: str, tensor: Tensor) -> Tensors:
+        added = {"lm_head.weight": tensor.flip(0)} if name.endswith("embed_tokens.weight") else {}
+        return {name: tensor, **added}
+
+    directory, texts = rewritten(model_dir("smollm"), tmp_path / "head", add_head), [[3, 5, 8]]
+    found = PagedHarness(load_model(directory)).prefill(texts, CHUNK)
+    assert max_difference(found, [hf_logits(directory, text) for text in texts]) < 1e-4

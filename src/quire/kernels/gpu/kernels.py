@@ -9,12 +9,11 @@ import torch
 import triton
 from torch import Tensor
 
-from quire.kernels.decoder import OperationWise
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, Work
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LayerKV, Norm, Rotation
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Norm, Rotation
 
 _ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
@@ -49,7 +48,7 @@ class _Shape(NamedTuple):
         return cls(query.shape[1], kv_heads, block_size, *dims, *padded)
 
 
-class GPUKernels(OperationWise):
+class GPUKernels(Kernels):
     """``Kernels`` in Triton, for tensors of the types ``support.DTYPES`` on one device.
 
     The KV cache may also be int8 or float8_e4m3fn, if it has scales. Slots of -1 are not written;

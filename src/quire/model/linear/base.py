@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,3 +55,15 @@ class PlainLinear:
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """See ``Linear.rows``."""
         return torch.embedding(self.weight, outputs).to(dtype)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Projections of the same x as one product, which gives their outputs side by side."""
+
+    product: Linear
+    parts: Mapping[str, int]  # outputs of each, in their order: whose rows of the weight are whose
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x [rows, in] -> [rows, out] of each part: views of one tensor."""
+        return torch.split(self.product(x), list(self.parts.values()), dim=1)

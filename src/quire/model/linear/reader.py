@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from quire.kernels.packing import FLOAT_FORMATS
 from quire.kernels.products import PackedWeight, Products
-from quire.model.linear.base import Linear, PlainLinear
+from quire.model.linear.base import Joined, Linear, PlainLinear
 from quire.model.linear.checkpoints import GroupedCheckpoint
 from quire.model.linear.packed import pack_grouped, pack_rounded
 from quire.model.linear.rounding import Grouped, Quantization
@@ -31,28 +31,48 @@ class LinearReader:
         self._quantization, self._checkpoint = quantization, checkpoint
         self.nbytes = 0
 
-    def linear(
-        self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool
-    ) -> Linear:
-        """One projection that gives what ``names`` give, side by side.
+    def linear(self, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
+        """The projection called ``name``."""
+        return self.joined([name], inputs, {name: outputs}, bias).product
 
-        The tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a
-        rounded checkpoint as its format says.
+    def joined(
+        self, names: Sequence[str], inputs: int, parts: Mapping[str, int], bias: bool
+    ) -> Joined:
+        """One product that gives ``parts``, of so many outputs each, side by side.
+
+        The checkpoint has a projection for each part, or a single one that is all of them. The
+        tensors of each are called ``name.weight`` and, with ``bias``, ``name.bias``; in a rounded
+        checkpoint as its format says.
         """
-        weights, sizes = self._weights, list(zip(names, outputs, strict=True))
-        joined = None
+        outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
+        sizes = list(zip(names, outputs, strict=True))
+        return Joined(self._keep(self._read(sizes, inputs, bias)), parts)
+
+    def _read(self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool) -> Linear:
+        weights, joined = self._weights, None
         if bias:
             joined = torch.cat([weights.read(f"{name}.bias", size) for name, size in sizes])
         checkpoint, products = self._checkpoint, self._products
-        if checkpoint is not None and products is not None and checkpoint.holds(names[0]):
+        if checkpoint is not None and products is not None and checkpoint.holds(sizes[0][0]):
             parts = [checkpoint.read(name, inputs, size) for name, size in sizes]
-            grouped = Grouped.joined(parts)
-            return self._keep(pack_grouped(products, grouped, joined))
+            return pack_grouped(products, Grouped.joined(parts), joined)
         tensors = [weights.read(f"{name}.weight", size, inputs) for name, size in sizes]
         weight = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        return self._keep(self._form(weight, joined, self._quantization))
+        return self._form(weight, joined, self._quantization)
 
-    def table(self, name: str, outputs: int, inputs: int) -> Linear:
+    def embedding_and_head(
+        self, embedding: str, head: str, shape: tuple[int, int], tied: bool
+    ) -> tuple[Linear, Linear]:
+        """The tensors of these names, which are one if ``tied``.
+
+        As in transformers 5, a head that is stored is used even where the config says tied.
+        """
+        if tied and head not in self._weights:
+            both = self._table(embedding, *shape)
+            return both, both
+        return PlainLinear(self._weights.take(embedding, *shape)), self._table(head, *shape)
+
+    def _table(self, name: str, outputs: int, inputs: int) -> Linear:
         """The head, or an embedding that is one: the tensor called ``name`` itself.
 
         Rounded to int8 at most: int4 costs an embedding more than it saves.

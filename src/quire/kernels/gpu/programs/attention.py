@@ -58,8 +58,8 @@ def _visible(
 def _sweep(
     total, peak, mass,  # float32: values seen so far [ROWS, DV_PAD], highest scores and weights
     query, positions,  # [ROWS, DK_PAD], [ROWS]
-    keys, values, key_scales, value_scales,
-    table, column_stride, dropped, num_sink_blocks, kv_head,
+    keys, values, key_scales, value_scales,  # as in ``attend``
+    table, column_stride, dropped, num_sink_blocks, kv_head,  # of one sequence: its row
     unit, inner, softcap, window, first, last,
     KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     DK_PAD: tl.constexpr, DV_PAD: tl.constexpr, COLUMNS: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -129,12 +129,16 @@ def _whole_rounds(
 def attend(
     query,  # [T, H, DK], contiguous
     sink_query,  # the same, or None
-    keys, values, key_scales, value_scales,
+    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV]
+    key_scales, value_scales,  # [B, KV_HEADS, BLOCK] float32, or None
     out,  # [T, H, DV]
     parts,  # [items, KV_HEADS, ROWS, DV] float32
     stats,  # [items, KV_HEADS, ROWS, 2] float32: peak, in base two, and mass
-    items, starts, contexts,
-    block_tables, table_stride, column_stride, num_dropped, num_sink_blocks,
+    items,  # [items, FIELDS] int32
+    starts, contexts,  # [S + 1], [S] int64
+    block_tables, table_stride, column_stride,  # [S, widest row] int64
+    num_dropped,  # [S] int64
+    num_sink_blocks,
     scale,  # positive
     softcap, window, num_sinks,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
@@ -209,11 +213,11 @@ def attend(
 
 @triton.jit(do_not_specialize_on_alignment=["starts"])
 def merge(
-    out,
-    parts,
+    out,  # [T, H, DV]
+    parts,  # these as ``attend`` has left them
     stats,
     items,
-    starts,
+    starts,  # [S + 1] int64
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DV: tl.constexpr,

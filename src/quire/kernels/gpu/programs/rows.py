@@ -8,12 +8,12 @@ import triton.language as tl
 
 @triton.jit
 def norm(
-    x,
+    x,  # [rows, width], x_stride elements from row to row; becomes x + delta
     x_stride,
-    delta,  # None: nothing is added
+    delta,  # [rows, width] likewise; None: nothing is added
     delta_stride,
     out,  # [rows, width]
-    weight,
+    weight,  # [width], or None
     bias,
     eps,
     width,
@@ -42,7 +42,7 @@ def norm(
 
 @triton.jit
 def activate(
-    x,
+    x,  # [rows, width], or GATED: [rows, 2 width]; x_stride elements from row to row
     x_stride,
     out,  # [rows, width]
     width,

@@ -84,10 +84,12 @@ def _write(
 def store(
     query, key, value,  # [T, H, DK], strides as given, dimensions next to each other
     query_out, sink_query_out,  # [T, H, DK]; the latter may be None
-    keys, values, key_scales, value_scales,
+    keys, values,  # [B, KV_HEADS, BLOCK, DK], [B, KV_HEADS, BLOCK, DV]
+    key_scales, value_scales,  # [B, KV_HEADS, BLOCK] float32, or None
     slots,  # [T]; -1: nowhere
-    cos, sin, sink_cos, sink_sin,
-    query_weight, query_bias, query_eps, key_weight, key_bias, key_eps,
+    cos, sin, sink_cos, sink_sin,  # [T, HALF] float32, or None
+    query_weight, query_bias, query_eps,  # [DK], or None
+    key_weight, key_bias, key_eps,
     query_strides_token, query_strides_head,
     key_strides_token, key_strides_head,
     value_strides_token, value_strides_head,

@@ -1,0 +1,55 @@
+"""Attention to sinks and a window only, so that a sequence may go on for ever.
+
+StreamingLLM (Xiao et al., 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.errors import ConfigError
+from quire.model.decoder import Decoder, Layer
+from quire.model.rope import RopeConfig
+
+
+class Streaming(NamedTuple):
+    """Attention to the first ``sinks`` tokens and the last ``window`` ones, itself included.
+
+    Distances are those in the cache: a sink is never farther away than ``sinks + window - 1``.
+    """
+
+    window: int
+    sinks: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Positions that are told apart."""
+        return self.window + self.sinks
+
+    def check(self, rope: RopeConfig | None, windows: tuple[int | None, ...]) -> None:
+        """ConfigError if a model with these positions and windows cannot attend so."""
+        if rope is None:
+            raise ConfigError("window: this model has no rotary positions")
+        if any(windows):
+            raise ConfigError("window: this model has sliding windows of its own")
+        if rope.build().stable_length is not None:
+            raise ConfigError(
+                f"window: the rotary frequencies of this model ({rope.kind}) change with the "
+                "length of the sequence, so it cannot run for ever"
+            )
+        longest = max(rope.limit, rope.max_position_embeddings)
+        if self.reach > longest:
+            raise ConfigError(
+                f"attention_sinks + window is {self.reach}; this model allows at most {longest}"
+            )
+
+    def applied(self, decoder: Decoder) -> Decoder:
+        """The same weights, attending so."""
+        assert decoder.rope is not None
+        layers = tuple(map(self._applied, decoder.layers))
+        return replace(decoder, layers=layers, rope=replace(decoder.rope, reach=self.reach))
+
+    def _applied(self, layer: Layer) -> Layer:
+        spec = replace(layer.attention.spec, window=self.window, sinks=self.sinks)
+        return replace(layer, attention=replace(layer.attention, spec=spec))
