@@ -21,6 +21,7 @@ from quire.server.errors import error_body
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
+_WORTH_TELLING = 1024  # bytes of a body, while it comes
 _PER_HEADER = 32  # bytes that a header takes beside its text
 
 logger = logging.getLogger(__name__)
@@ -148,8 +149,12 @@ class Connection(HttpToolsProtocol):
         self._cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
+        """Told to the app when there is much of it, or all: a slow client wakes nobody."""
         self._unseen_bytes = 0
-        super().on_body(body)
+        if not self.cycle.response_complete:
+            self.cycle.body += body
+        if len(self.cycle.body) > _WORTH_TELLING:
+            super().on_body(b"")
 
     def on_message_complete(self) -> None:
         self._unseen_bytes = 0
