@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from itertools import count
 
 from quire.memory import BlockMove, KVAllocator
@@ -14,7 +15,7 @@ from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.session import Session
 from quire.scheduling.step import Progress, Sample, Step
 
-Candidates = dict[int, list[tuple[int, float]]]
+Candidates = dict[int, Seq[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""
 
 

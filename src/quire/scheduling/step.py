@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -48,7 +49,7 @@ class TokenLogprobs(NamedTuple):
 
     logprob: float
     rank: int  # 1 is the likeliest
-    top: tuple[tuple[int, float], ...]  # (token id, logprob), likeliest first
+    top: Sequence[tuple[int, float]]  # (token id, logprob), likeliest first
 
 
 class Sample(NamedTuple):
@@ -71,7 +72,7 @@ class StepResult:
     samples: dict[int, list[Sample]]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    candidates: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    candidates: dict[int, Sequence[tuple[int, float]]] = field(default_factory=dict)
     failed_moves: list[BlockMove] = field(default_factory=list)
 
 

@@ -21,7 +21,6 @@ from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.keys import RequireApiKey
-from quire.server.guards.turns import TakeTurns
 from quire.server.metrics import ServerMetrics
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe_bodies, takes
@@ -68,7 +67,6 @@ def create_app(
         app.add_middleware(RequireApiKey, config=config)
     app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
-    app.add_middleware(TakeTurns)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)

@@ -31,7 +31,7 @@ _DEAD = 1.0  # seconds that /health tells of a dead engine before the process en
 _HASTE = 0.5  # seconds for either, after a second signal
 _TICK = 0.02
 _SWITCH = 0.0005  # seconds that the loop's thread waits, each time it wakes, for the engine's
-_ACCEPTED = 8  # connections in a turn of the event loop, which takes one from each listener
+_ACCEPTED = 16  # connections in a turn of the event loop, which takes one from each listener
 
 logger = logging.getLogger(__name__)
 

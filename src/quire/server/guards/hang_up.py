@@ -27,17 +27,20 @@ class CancelOnDisconnect:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] == "GET":
             return await self._app(scope, receive, send)
-        work, gone = asyncio.current_task(), False
+        work, gone, done = asyncio.current_task(), False, False
         assert work is not None
         body: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
 
-        async def listen() -> None:
+        def cancel() -> None:
             nonlocal gone
+            gone = not done
+            if gone:
+                work.cancel()
+
+        async def listen() -> None:
             while (message := await receive())["type"] != "http.disconnect":
                 await body.put(message)
-            await self._leaving.wait(None)
-            gone = True
-            work.cancel()
+            self._leaving.wait(None, cancel)
 
         listener = asyncio.ensure_future(listen())
         try:
@@ -46,6 +49,7 @@ class CancelOnDisconnect:
             if not gone:
                 raise
         finally:
+            done = True
             listener.cancel()
 
 
