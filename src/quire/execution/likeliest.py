@@ -40,3 +40,8 @@ class Likeliest(Sequence[tuple[int, float]]):
     def __iter__(self) -> Iterator[tuple[int, float]]:
         for place in range(self._count):
             yield int(self._table[place]), self._table[self._width + place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
