@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -14,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cache, partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 from quire.engine.encoder import weight
@@ -33,6 +35,7 @@ MakeThread = Callable[
     [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
 _STOPPED = "the engine has been stopped"
+_HANDED_OUT = 8  # tasks woken in a turn of the event loop
 
 
 class AsyncEngine:
@@ -54,6 +57,7 @@ class AsyncEngine:
         self.engine = engine
         self._on_step = on_step
         self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
+        self._arrived: deque[tuple[Inbox, list[Delta]]] = deque()  # so too: to be handed out
         self._preparation = PreparationThreads()
         self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
         self._thread = make_thread(engine, self._took_step, self._ended)
@@ -251,12 +255,25 @@ class AsyncEngine:
     # -- in the event loop -----------------------------------------------------------------
 
     def _deliver(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            inbox = self._inboxes.get(delta.request_id)
+        busy = bool(self._arrived)
+        for inbox, group in groupby(deltas, lambda delta: self._inboxes.get(delta.request_id)):
             if inbox is not None:
+                self._arrived.append((inbox, list(group)))
+        if not busy:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """To some tasks, which have their turn before the next ones are woken; so do others."""
+        for _ in range(min(_HANDED_OUT, len(self._arrived))):
+            inbox, deltas = self._arrived.popleft()
+            for delta in deltas:
                 inbox.put(delta)
+        if self._arrived:
+            asyncio.get_running_loop().call_soon(self._hand_out)
 
     def _fail_all(self, failure: EngineError) -> None:
+        while self._arrived:
+            self._hand_out()
         for inbox in self._inboxes.values():
             inbox.fail(failure)
         for answer in self._calls:

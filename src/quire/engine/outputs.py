@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.errors import QuireError
 from quire.metrics import RequestMetrics
+from quire.scheduling import TokenLogprobs
 
 
 class Logprob(NamedTuple):
@@ -17,8 +19,50 @@ class Logprob(NamedTuple):
     decoded_token: str
 
 
-TokenLogprobTable = dict[int, Logprob]
-"""Token id -> Logprob at one position: the chosen token first, then the likeliest ones."""
+class TokenLogprobTable(Mapping[int, Logprob]):
+    """Token id -> Logprob at one position: the chosen token first, then the likeliest ones.
+
+    A Logprob is made when somebody looks at it: most are written to an answer, and forgotten.
+    """
+
+    __slots__ = ("_found", "_text_of", "_token_id")
+
+    def __init__(self, token_id: int, found: TokenLogprobs, text_of: Callable[[int], str]) -> None:
+        self._token_id = token_id
+        self._found = found
+        self._text_of = text_of
+
+    @property
+    def chosen(self) -> Logprob:
+        return Logprob(self._found.logprob, self._found.rank, self._text_of(self._token_id))
+
+    def as_dict(self) -> dict[int, Logprob]:
+        table = {self._token_id: self.chosen}
+        for rank, (token_id, logprob) in enumerate(self._found.top, 1):
+            if token_id != self._token_id:
+                table[token_id] = Logprob(logprob, rank, self._text_of(token_id))
+        return table
+
+    def __getitem__(self, token_id: int) -> Logprob:
+        return self.as_dict()[token_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return 1 + sum(token_id != self._token_id for token_id, _ in self._found.top)
+
+    def items(self) -> ItemsView[int, Logprob]:
+        return self.as_dict().items()
+
+    def values(self) -> ValuesView[Logprob]:
+        return self.as_dict().values()
+
+    def __repr__(self) -> str:
+        return repr(self.as_dict())
+
+    def __reduce__(self) -> tuple[type, tuple[dict[int, Logprob]]]:
+        return dict, (self.as_dict(),)  # what tells a token's text stays where it is
 
 
 @dataclass

@@ -10,7 +10,6 @@ from quire.engine.intake import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
-    Logprob,
     RequestOutput,
     TokenLogprobTable,
 )
@@ -90,7 +89,7 @@ class RequestProgress:
         """
         token_ids = self.request.prompt_token_ids
         self._prompt_logprobs[start : start + len(logprobs)] = [
-            self._table(token_ids[position], entry)
+            TokenLogprobTable(token_ids[position], entry, self._text_of)
             for position, entry in enumerate(logprobs, start)
         ]
 
@@ -99,10 +98,11 @@ class RequestProgress:
         output, token_id = branch.output, progress.sample.token_id
         text = branch.advance(token_id, progress.finish_reason)
         tables = None
-        if progress.sample.logprobs is not None and output.logprobs is not None:
-            table = self._table(token_id, progress.sample.logprobs)
+        found = progress.sample.logprobs
+        if found is not None and output.logprobs is not None:
+            table = TokenLogprobTable(token_id, found, self._text_of)
             output.logprobs.append(table)
-            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + table[token_id].logprob
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + found.logprob
             tables = (table,)
         if progress.cumulative_logprob is not None:
             output.cumulative_logprob = progress.cumulative_logprob
@@ -185,13 +185,3 @@ class RequestProgress:
             )
             for i, output in enumerate(best)
         ]
-
-    def _table(self, token_id: int, entry: TokenLogprobs) -> TokenLogprobTable:
-        table = {token_id: self._logprob(token_id, entry.logprob, entry.rank)}
-        for rank, (candidate, logprob) in enumerate(entry.top, 1):
-            if candidate != token_id:
-                table[candidate] = self._logprob(candidate, logprob, rank)
-        return table
-
-    def _logprob(self, token_id: int, logprob: float, rank: int) -> Logprob:
-        return Logprob(logprob, rank, self._text_of(token_id))

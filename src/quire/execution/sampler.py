@@ -15,12 +15,14 @@ seed, the branch and the position, so a request gives the same tokens in any bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.execution.likeliest import Likeliest
 from quire.execution.penalties import edit_logits
 from quire.execution.sampling_batch import Filters, SampleRow
 from quire.execution.transfer import Readback, to_device
@@ -118,7 +120,7 @@ def sample(
 @torch.no_grad()
 def beam_candidates(
     logits: Tensor, rows: Sequence[SampleRow], counts: Sequence[int]
-) -> list[list[tuple[int, float]] | None]:
+) -> list[Likeliest | None]:
     """The likeliest next tokens of beams and their log-probabilities, likeliest first.
 
     ``logits`` is float32 [R, V]; row i gets ``counts[i]`` tokens. As in transformers, penalties,
@@ -127,10 +129,9 @@ def beam_candidates(
     """
     edited = edit_logits(logits.log_softmax(-1), rows)
     values, ids = edited.topk(min(max(counts), logits.shape[1]), dim=-1)
-    return [
-        None if math.isnan(row[0]) else list(zip(row_ids, row, strict=True))[:count]
-        for row_ids, row, count in zip(ids.tolist(), values.tolist(), counts, strict=True)
-    ]
+    tables = _rows(torch.cat([ids.double(), values.double()], dim=1))
+    found = [Likeliest(table, count) for table, count in zip(tables, counts, strict=True)]
+    return [None if math.isnan(likeliest[0][1]) else likeliest for likeliest in found]
 
 
 @torch.no_grad()
@@ -157,19 +158,21 @@ class _Logprobs:
             part = slice(start, start + _LOGPROB_ROWS)
             width = min(max(num_top[part]) + _TIES, logits.shape[1])
             table = _logprob_table(logits[part], token_ids[part, None], width)
-            self._parts.append((width, Readback(table)))
+            self._parts.append(Readback(table))
 
     def read(self) -> list[TokenLogprobs]:
         counts = iter(self._num_top)
         return [
-            TokenLogprobs(
-                logprob,
-                int(rank),
-                tuple(zip(map(int, top[:width]), top[width:], strict=True))[: next(counts)],
-            )
-            for width, table in self._parts
-            for logprob, rank, *top in table.tolist()[0]
+            TokenLogprobs(row[0], int(row[1]), Likeliest(row[2:], next(counts)))
+            for part in self._parts
+            for row in _rows(part.tensors()[0])
         ]
+
+
+def _rows(table: Tensor) -> Iterator[array[float]]:
+    """Each row of a float64 table, as numbers of its own."""
+    for row in table.cpu().numpy():
+        yield array("d", row.tobytes())
 
 
 def _logprob_table(logits: Tensor, chosen_ids: Tensor, width: int) -> Tensor:

@@ -31,10 +31,14 @@ class Readback:
 
     def tolist(self) -> list[list[Any]]:
         """Waits for them: a list for each tensor."""
+        return [tensor.tolist() for tensor in self.tensors()]
+
+    def tensors(self) -> Sequence[Tensor]:
+        """Waits for them: what they hold, in main memory."""
         if self._bytes is None or self._arrived is None:
-            return [tensor.tolist() for tensor in self._tensors]
+            return self._tensors
         self._arrived.synchronize()
-        return [part.tolist() for part in unpacked(self._bytes, self._tensors)]
+        return unpacked(self._bytes, self._tensors)
 
 
 def unpacked(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,9 @@ same hypotheses; see also section 4.4 of the PagedAttention paper for what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from quire.scheduling.request import FinishReason, Request
@@ -57,17 +59,13 @@ class BeamSearch:
         """The beams to go on with, best first; empty when the search is over.
 
         length: output tokens of each beam once the next is chosen.
-        candidates: for each live beam, its likeliest next tokens and their log-probabilities.
+        candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
+            likeliest first.
         output_of: the output so far of the live beam at a place; asked for those that end.
         """
-        ranked = sorted(
-            (
-                Choice(beam, token_id, self._scores[beam] + logprob)
-                for beam, tokens in enumerate(candidates)
-                for token_id, logprob in tokens
-            ),
-            key=lambda choice: -choice.score,
-        )[: self.num_candidates]
+        # Each beam's are in order, so that most are not even looked at.
+        best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)
+        ranked = list(islice(best, self.num_candidates))
         at_the_end = length >= self._max_tokens
         ends = [at_the_end or self._is_stop(choice.token_id, length) for choice in ranked]
         for choice, end in list(zip(ranked, ends, strict=True))[: self.width]:
@@ -80,6 +78,10 @@ class BeamSearch:
     def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
         stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
         return FinishReason.STOP if stopped else FinishReason.LENGTH
+
+    def _choices(self, beam: int, tokens: Sequence[tuple[int, float]]) -> Iterator[Choice]:
+        for token_id, logprob in tokens:
+            yield Choice(beam, token_id, self._scores[beam] + logprob)
 
     def _is_stop(self, token_id: int, length: int) -> bool:
         return token_id in self._stops and length >= self._min_tokens
@@ -104,3 +106,7 @@ class BeamSearch:
             reach = self._max_tokens
         best: float = self._scores[0] / reach**self._length_penalty
         return best > self.finished[-1].score
+
+
+def _badness(choice: Choice) -> float:
+    return -choice.score

@@ -90,7 +90,7 @@ class TokenLogprobs(NamedTuple):
 
     logprob: float
     rank: int  # 1 is the likeliest
-    top: tuple[tuple[int, float], ...]  # (token id, logprob), likeliest first
+    top: Sequence[tuple[int, float]]  # (token id, logprob), likeliest first
 
 
 class Sample(NamedTuple):

@@ -1,9 +1,12 @@
-"""Log-probabilities in the three forms of the API."""
+"""Log-probabilities in the three forms of the API.
+
+What there may be many of is made as it is rendered: see ``rendering``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 from quire.engine import Logprob
@@ -16,15 +19,11 @@ _LOWEST = -9999.0  # JSON has no -inf
 
 def chat_logprobs(tables: Iterable[TokenLogprobTable], count: int) -> Json:
     """Chats: each token with the ``count`` likeliest in its place."""
-    content = []
-    for table in tables:
-        chosen, likeliest = _ranked(table, count)
-        content.append({**_entry(chosen), "top_logprobs": [_entry(entry) for entry in likeliest]})
-    return {"content": content, "refusal": None}
+    return {"content": (_content(table, count) for table in tables), "refusal": None}
 
 
 def completion_logprobs(
-    tables: Iterable[TokenLogprobTable],
+    tables: Sequence[TokenLogprobTable],
     count: int,
     *,
     offset: int = 0,
@@ -35,28 +34,33 @@ def completion_logprobs(
     offset: of the first token in the choice's text.
     unscored: tokens before the first table: an echoed prompt's first one follows nothing.
     """
-    tokens = list(unscored)
-    values: list[float | None] = [None] * len(unscored)
-    tops: list[dict[str, float] | None] = [None] * len(unscored)
-    for table in tables:
-        chosen, likeliest = _ranked(table, count)
-        tokens.append(chosen.decoded_token)
-        values.append(_finite(chosen.logprob))
-        top: dict[str, float] = {}
-        for entry in (chosen, *likeliest):  # tokens may look the same: the first one counts
-            top.setdefault(entry.decoded_token, _finite(entry.logprob))
-        tops.append(top)
+    chosen = [table.chosen for table in tables]
+    tokens = [*unscored, *(entry.decoded_token for entry in chosen)]
+    nothing = [None] * len(unscored)
     return {
         "tokens": tokens,
-        "token_logprobs": values,
-        "top_logprobs": tops,
+        "token_logprobs": [*nothing, *(_finite(entry.logprob) for entry in chosen)],
+        "top_logprobs": chain(nothing, (_top(table, count) for table in tables)),
         "text_offset": list(accumulate(map(len, tokens[:-1]), initial=offset)),
     }
 
 
-def prompt_logprobs(tables: Sequence[TokenLogprobTable | None]) -> list[Json | None]:
+def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[Json | None]:
     """vLLM's: for each prompt token a map from token id; null for the first one."""
-    return [None if table is None else _by_token_id(table) for table in tables]
+    return (None if table is None else _by_token_id(table) for table in tables)
+
+
+def _top(table: TokenLogprobTable, count: int) -> dict[str, float]:
+    chosen, likeliest = _ranked(table, count)
+    top: dict[str, float] = {}
+    for entry in (chosen, *likeliest):  # tokens may look the same: the first one counts
+        top.setdefault(entry.decoded_token, _finite(entry.logprob))
+    return top
+
+
+def _content(table: TokenLogprobTable, count: int) -> Json:
+    chosen, likeliest = _ranked(table, count)
+    return {**_entry(chosen), "top_logprobs": [_entry(entry) for entry in likeliest]}
 
 
 def _by_token_id(table: TokenLogprobTable) -> Json:
@@ -68,9 +72,9 @@ def _by_token_id(table: TokenLogprobTable) -> Json:
 
 def _ranked(table: TokenLogprobTable, count: int) -> tuple[Logprob, list[Logprob]]:
     """The chosen token and the ``count`` likeliest ones, the likeliest first."""
-    chosen = next(iter(table.values()))
-    ranked = sorted(table.values(), key=lambda entry: entry.rank)
-    return chosen, [entry for entry in ranked if entry.rank <= count][:count]
+    entries = list(table.values())
+    ranked = sorted(entries, key=lambda entry: entry.rank)
+    return entries[0], [entry for entry in ranked if entry.rank <= count][:count]
 
 
 def _entry(logprob: Logprob) -> Json:

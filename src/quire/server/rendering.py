@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-_LEVELS = 6  # of an answer, down to the log-probabilities of one token
+_LEVELS = 5  # of an answer, down to the log-probabilities of one token
 
 
 async def json_response(build: Callable[[], dict[str, Any]], *, large: bool) -> Response:
     """What ``build`` returns as JSON; made in a thread if it is large."""
 
     def render() -> bytes:
-        return _pieces(build(), _LEVELS)
+        out = bytearray()
+        _render(build(), _LEVELS, out)
+        return bytes(out)
 
     content = await asyncio.to_thread(render) if large else to_json(build(), inf_nan_mode="null")
     return Response(content, media_type="application/json")
 
 
-def _pieces(value: object, levels: int) -> bytes:
-    """JSON, rendered in pieces: while one is made, no other thread runs."""
-    if not levels or not value:
-        return to_json(value, inf_nan_mode="null")
-    if isinstance(value, dict):
-        members = (to_json(key) + b":" + _pieces(item, levels - 1) for key, item in value.items())
-        return b"{" + b",".join(members) + b"}"
-    if isinstance(value, list):
-        return b"[" + b",".join([_pieces(item, levels - 1) for item in value]) + b"]"
-    return to_json(value, inf_nan_mode="null")
+def _render(value: object, levels: int, out: bytearray) -> None:
+    """JSON, rendered in pieces: while one is made, no other thread runs.
+
+    An iterator becomes a list of which one item is there at a time.
+    """
+    if levels and isinstance(value, dict):
+        for number, (key, item) in enumerate(value.items()):
+            out += b"," if number else b"{"
+            out += to_json(key) + b":"
+            _render(item, levels - 1, out)
+        out += b"}" if value else b"{}"
+    elif levels and isinstance(value, (list, Iterator)):
+        out += b"["
+        for number, item in enumerate(value):
+            out += b"," if number else b""
+            _render(item, levels - 1, out)
+        out += b"]"
+    else:
+        out += to_json(value, inf_nan_mode="null")

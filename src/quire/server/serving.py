@@ -9,6 +9,7 @@ import logging
 import math
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ _SLOWEST_CLIENT = 5.0  # seconds to take the last bytes
 _DEAD = 1.0  # seconds that /health tells of a dead engine before the process ends
 _HASTE = 0.5  # seconds for either, after a second signal
 _TICK = 0.02
+_SWITCH = 0.0005  # seconds that the loop's thread waits, each time it wakes, for the engine's
+_ACCEPTED = 16  # connections in a turn of the event loop, which takes one from each listener
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +116,8 @@ class Server(uvicorn.Server):
         return idle or self.force_exit or time.monotonic() >= self._deadline
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        listeners = sockets and [one.dup() for one in sockets for _ in range(_ACCEPTED)]
+        await super().startup(listeners)
         if sockets is not None and self.started:  # uvicorn tells only of those that it makes
             host, port = sockets[0].getsockname()[:2]
             place = f"[{host}]" if ":" in host else host
@@ -156,5 +160,6 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     server = Server(app, config)
     listen(sockets)
     gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms
+    sys.setswitchinterval(_SWITCH)
     server.run(sockets)
     return server.exit_status

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Deltas, Engine, Intake, load_tokenizer
+from quire.engine import AsyncEngine, Delta, Deltas, Engine, Intake, load_tokenizer
+from quire.engine.inbox import Inbox
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
 from quire.scheduling import SamplingParams, Scheduler, Step, StepResult
@@ -70,6 +71,26 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
             await idle(engine)
 
     asyncio.run(main())
+
+
+def test_the_deltas_of_a_step_wake_a_few_tasks_in_a_turn() -> None:
+    async def main() -> None:
+        engine = AsyncEngine(make_engine(FakeExecutor(64, 4)), on_step=lambda deltas: None)
+        inboxes = {str(number): Inbox() for number in range(20)}
+        engine._inboxes.update(inboxes)
+        filled: list[int] = []
+        engine._deliver([_delta(name) for name in inboxes])
+        engine._deliver([_delta("3"), _delta("nobody"), _delta("3")])
+        for _ in range(4):
+            filled.append(sum(len(inbox._deltas) for inbox in inboxes.values()))
+            await asyncio.sleep(0)
+        assert filled == [8, 16, 22, 22]
+
+    asyncio.run(main())
+
+
+def _delta(request_id: str) -> Delta:
+    return Delta(request_id, 0, "", (5,), None, 0.0, False)
 
 
 def test_closing_the_iterator_frees_the_blocks() -> None:

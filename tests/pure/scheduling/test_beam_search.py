@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +31,27 @@ def test_the_best_of_all_continuations_go_on() -> None:
     assert first == [Choice(0, 1, -1.0), Choice(0, 2, -1.5)]
     second = advance(beams, [[1], [2]], [(7, -3.0), (8, -3.5)], [(7, -0.5), (9, -0.75)])
     assert second == [Choice(1, 7, -2.0), Choice(1, 9, -2.25)]  # beam 0 dies, beam 1 splits
+
+
+def test_equals_go_on_in_the_order_of_their_beams() -> None:
+    beams = search(width=3)
+    advance(beams, [[]], [(token, -1.0) for token in range(1, 7)])
+    same = [(7, -1.0), (8, -1.0), (9, -3.0)]
+    choices = advance(beams, [[1], [2], [3]], same, [(5, -0.5), *same], same)
+    assert [choice[:2] for choice in choices] == [(1, 5), (0, 7), (0, 8)]
+
+
+def test_what_cannot_be_chosen_is_not_looked_at() -> None:
+    looked_at: list[int] = []
+
+    class Candidates(list[tuple[int, float]]):
+        def __iter__(self) -> Iterator[tuple[int, float]]:
+            for candidate in super().__iter__():
+                looked_at.append(candidate[0])
+                yield candidate
+
+    advance(search(width=2), [[]], Candidates((token, -token) for token in range(1, 1000)))
+    assert len(looked_at) < 10
 
 
 def test_a_beam_that_ends_makes_room_for_another() -> None:

@@ -18,9 +18,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from quire.server.errors import error_body
+from quire.server.guards.turns import Turnstile
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
+_WORTH_TELLING = 1024  # bytes of a body, while it comes
 _PER_HEADER = 32  # bytes that a header takes beside its text
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ class Connections:
 
     def __init__(self, most: int, head_timeout: float) -> None:
         self.head_timeout = head_timeout
+        # Each address is one who asks, and another where it only reads, which is little work.
+        self.turnstile = Turnstile()
         self._most = most
         self._open: set[Connection] = set()
         self._waiting: OrderedDict[Connection, None] = OrderedDict()
@@ -47,9 +51,9 @@ class Connections:
             if not self._warned:
                 logger.warning("max_connections: %d are open, for the first time", self._most)
                 self._warned = True
-            if not self._waiting:
+            longest = next((one for one in self._waiting if not one.held), None)
+            if longest is None:
                 return False
-            longest = next(iter(self._waiting))
             self.remove(longest)
             longest.cut()
         self._open.add(connection)
@@ -77,6 +81,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(**options)
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
+        self.held = b""  # received, until its turn comes
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request that is being received
         self._unseen_bytes = 0  # received since the parser has last had something to tell
@@ -120,6 +125,23 @@ class Connection(HttpToolsProtocol):
     # -- what is received ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._cycles:
+            return self._take(data)
+        if self.held:
+            self.held += data
+            return self.flow.pause_reading()
+        self.held = data
+        asker = self.client and self.client[0], data.startswith(b"GET ")
+        self._others.turnstile.wait(asker, self._take_held)
+
+    def _take_held(self) -> None:
+        """It is the turn of what has come for a new request."""
+        data, self.held = self.held, b""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         self._unseen_bytes += len(data)
         super().data_received(data)
         if self._unseen_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
@@ -148,8 +170,12 @@ class Connection(HttpToolsProtocol):
         self._cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
+        """Told to the app when there is much of it, or all: a slow client wakes nobody."""
         self._unseen_bytes = 0
-        super().on_body(body)
+        if not self.cycle.response_complete:
+            self.cycle.body += body
+        if len(self.cycle.body) > _WORTH_TELLING:
+            super().on_body(b"")
 
     def on_message_complete(self) -> None:
         self._unseen_bytes = 0

@@ -7,6 +7,8 @@ import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.server.guards.turns import Turnstile
+
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
 
@@ -14,31 +16,41 @@ _LINGER, _MOST_THROWN_AWAY = 2.0, 2**24  # seconds, bytes
 class CancelOnDisconnect:
     """Cancels the work on a request when its client hangs up, streaming or not.
 
-    Cancelling is what closes the engine's iterators, which frees the request's blocks.
+    Cancelling is what closes the engine's iterators, which frees the request's blocks. What is only
+    read is answered too soon for that.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._leaving = Turnstile()  # a thousand who hang up together keep nobody waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] == "GET":
             return await self._app(scope, receive, send)
+        work, gone, done = asyncio.current_task(), False, False
+        assert work is not None
         body: asyncio.Queue[Message] = asyncio.Queue(maxsize=1)
+
+        def cancel() -> None:
+            nonlocal gone
+            gone = not done
+            if gone:
+                work.cancel()
 
         async def listen() -> None:
             while (message := await receive())["type"] != "http.disconnect":
                 await body.put(message)
+            self._leaving.wait(None, cancel)
 
-        work = asyncio.ensure_future(self._app(scope, body.get, send))
         listener = asyncio.ensure_future(listen())
         try:
-            await asyncio.wait({work, listener}, return_when=asyncio.FIRST_COMPLETED)
+            await self._app(scope, body.get, send)
+        except asyncio.CancelledError:
+            if not gone:
+                raise
         finally:
-            work.cancel()  # does nothing to what is done
+            done = True
             listener.cancel()
-            await asyncio.wait({work, listener})
-        if not work.cancelled():
-            work.result()
 
 
 class CloseUnread:

@@ -1,0 +1,219 @@
+"""Many who come in the same instant: one begins in each turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from quire.server.guards.connections import Connection, Connections
+from quire.server.guards.hang_up import CancelOnDisconnect
+from quire.server.guards.turns import Turnstile
+
+READ = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+WORK = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"
+
+
+class Turns:
+    """Counts the turns of the event loop, and in which of them something was done."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, str]] = []
+        self._number = 0
+        self._tick()
+
+    def _tick(self) -> None:
+        self._number += 1
+        self._next = asyncio.get_running_loop().call_soon(self._tick)
+
+    def note(self, what: str) -> None:
+        self.done.append((self._number, what))
+
+    @property
+    def order(self) -> str:
+        return "".join(what for _, what in self.done)
+
+    async def end(self) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        self._next.cancel()
+        assert len({number for number, _ in self.done}) == len(self.done), "two in one turn"
+
+
+def test_those_who_ask_take_turns() -> None:
+    async def main() -> None:
+        turns, turnstile = Turns(), Turnstile()
+        for asker in "aaaabbc":
+            turnstile.wait(asker, partial(turns.note, asker))
+        assert turns.order == "a"  # the first at once
+        await turns.end()
+        assert turns.order == "aabcaba"
+
+    asyncio.run(main())
+
+
+class Wire(asyncio.Transport):
+    """A client's end that is never read."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": [host, 1], "sockname": ["x", 80]})
+        self.closed = False
+        self.paused = False
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+Connect = Callable[..., Connection]
+
+
+@contextmanager
+def connecting(app: Any, most: int = 100) -> Iterator[Connect]:
+    """Makes connections to an app, each of which has received something."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", proxy_headers=False)
+    others, state = Connections(most, 60.0), ServerState()
+
+    def connect(received: bytes, host: str = "a") -> Connection:
+        connection = Connection(others, config=config, server_state=state, app_state={})
+        connection.connection_made(Wire(host))
+        connection.data_received(received)
+        return connection
+
+    yield connect
+    for connection in list(state.connections):
+        connection.connection_lost(None)
+
+
+def test_requests_of_the_same_instant_begin_one_after_the_other() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            turns.note(scope["client"][0] if scope["method"] == "POST" else "h")
+
+        with connecting(app) as connect:
+            for _ in range(8):
+                connect(WORK)
+            for _ in range(2):
+                connect(WORK, "b")
+            connect(READ)  # of the first client, whose work is no reason to seem dead
+            await turns.end()
+        assert turns.order == "aabhabaaaaa"
+
+    asyncio.run(main())
+
+
+def test_who_has_gone_before_his_turn_begins_nothing() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            turns.note(scope["client"][0])
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: turns.note(str(context)))
+        with connecting(app) as connect:
+            connect(WORK)
+            gone = connect(WORK, "b")
+            gone.transport.close()
+            gone.connection_lost(None)
+            connect(WORK, "c")
+            await turns.end()
+        assert turns.order == "ac"
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_his_turn_is_not_closed_for_another() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            turns.note(scope["client"][0])
+            await receive()
+
+        with connecting(app, most=2) as connect:
+            begun, held = connect(WORK), connect(WORK, "b")
+            held.data_received(b"x" * 500)
+            assert held.transport.paused  # type: ignore[attr-defined]
+            other = connect(WORK, "c")
+            assert begun.transport.is_closing()  # whose client could send the rest
+            assert connect(WORK, "d").transport.is_closing()
+            assert not held.transport.is_closing() and not other.transport.is_closing()
+            await turns.end()
+            assert not held.transport.paused  # type: ignore[attr-defined]
+        assert turns.order == "abc"
+
+    asyncio.run(main())
+
+
+def test_a_body_is_told_when_there_is_much_of_it_or_all() -> None:
+    told: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        more = True
+        while more:
+            message = await receive()
+            told.append(len(message["body"]))
+            more = message["more_body"]
+
+    async def main() -> None:
+        with connecting(app) as connect:
+            connection = connect(WORK)
+            for _ in range(2000):
+                await asyncio.sleep(0)
+                connection.data_received(b" ")
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == [1025, 975]
+
+
+def test_those_who_hang_up_together_are_let_go_one_after_the_other() -> None:
+    async def main() -> None:
+        turns, gone = Turns(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                turns.note(".")
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            raise AssertionError("nobody is there")
+
+        scope = {"type": "http", "method": "POST"}
+        guarded = CancelOnDisconnect(app)
+        asked = [asyncio.create_task(guarded(scope, receive, send)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        gone.set()
+        await asyncio.gather(*asked)
+        await turns.end()
+        assert turns.order == "....."
+
+    asyncio.run(main())
