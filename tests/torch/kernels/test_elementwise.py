@@ -99,8 +99,8 @@ def test_copies_between_pools(kernels: Kernels) -> None:
     assert target.values.flatten().tolist() == [0, 0, 2]
 
 
-@pytest.mark.parametrize("width", [3, 20_011])  # the larger are divided among threads
-def test_copies_in_all_layers_at_once(kernels: Kernels, width: int) -> None:
+@pytest.mark.parametrize(("width", "threads"), [(3, 1), (20_011, 1), (20_011, 3)])
+def test_copies_in_all_layers_at_once(kernels: Kernels, width: int, threads: int) -> None:
     pairs = [(0, 1), (1, 2), (4, 0), (3, 3), (2, 4)]
     widths = (width, 1), (5, width), (2, 2)
     layers = [LayerKV(*(torch.rand(5, 1, 1, w) for w in both)) for both in widths]
@@ -109,6 +109,11 @@ def test_copies_in_all_layers_at_once(kernels: Kernels, width: int) -> None:
         for parts in expected:
             for part in parts:
                 part[destination] = part[origin]
-    kernels.copy_blocks(layers, layers, pairs)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)  # among which many bytes are divided
+    try:
+        kernels.copy_blocks(layers, layers, pairs)
+    finally:
+        torch.set_num_threads(before)
     for layer, parts in zip(layers, expected, strict=True):
         assert all(map(torch.equal, layer.parts, parts))
