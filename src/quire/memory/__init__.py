@@ -1,7 +1,7 @@
 """The KV cache's blocks: who holds which, on what terms. Standard library only."""
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
-from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks
+from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks, root_hash
 from quire.memory.contiguous import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
@@ -25,4 +25,5 @@ __all__ = [
     "When",
     "Window",
     "hash_blocks",
+    "root_hash",
 ]
