@@ -120,7 +120,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, optional, default, check in _CHECKS:
-            given = getattr(self, name)
+            given = getattr(self, name)  # mostly left out, and so nothing to check
             if given is not default and not (given is None and optional):
                 object.__setattr__(self, name, check(name, given))
         _check_lengths(self)

@@ -38,6 +38,7 @@ def random_run(seed: int) -> SessionRun:
     return SessionRun(seed, lambda *sizes: make_lanes(windows, seed, *sizes), windows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(3))
 def test_text_does_not_depend_on_memory_and_ranks_agree(batch: int) -> None:
     """See SessionRun: every turn has the text it should, and a second rank the same tables."""
@@ -318,6 +319,7 @@ def test_a_turn_stands_in_line_by_when_it_came() -> None:
     assert names == ["r0", "r1", "r2", turn.request_id, "late"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_rank_may_come_late_and_read_the_journal_from_a_file(seed: int) -> None:
