@@ -1,4 +1,5 @@
-# Two commands do everything on a fresh machine: `make serve` and `make test`.
+# Two commands do everything on a fresh machine: `make serve` and `make test`. While you work,
+# `make check` is the part of the tests that takes less than a minute.
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
@@ -6,16 +7,22 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test sanitize attack world clean
+.PHONY: serve test check lint sanitize attack world clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
 
-test: $(VENV)/installed-dev
+test: lint
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+# What needs no PyTorch, but for the tests that are marked as slow.
+check: lint
+	$(BIN)/python -m pytest --quiet --numprocesses auto -m "not slow" tests/pure $(ARGS)
+
+lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 # The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev

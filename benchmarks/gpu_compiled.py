@@ -121,7 +121,7 @@ def launch_attention(kernels: GPUKernels, case: Case) -> None:
         spec = AttentionSpec(1.0, window=100, sinks=4, softcap=30.0)
     kv = LayerKV(pool, pool, 0, scales, scales)
     kernels.attend(query, key, value, kv, spec, kernels.plan(batch), rotation)
-    kernels.copy_blocks(kv, kv, [(0, 1)])
+    kernels.copy_blocks([kv], [kv], [(0, 1)])
 
 
 def launch_others(kernels: GPUKernels, dtype: torch.dtype) -> None:

@@ -5,11 +5,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels.hpp"
@@ -26,23 +29,32 @@ Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred)
   return {at<void>(weight), at<void>(bias), DType(dtype), eps, centred, true};
 }
 
-// Copy blocks in the order given: each thread moves its share of the bytes of every block.
-void copy_blocks(Address source, Address target, int64_t block_bytes,
-                 const std::vector<std::pair<int64_t, int64_t>>& pairs, int threads) {
-  const char* from = at<char>(source);
-  char* to = at<char>(target);
+using Pools = std::vector<std::tuple<Address, Address, int64_t>>;  // from, to, bytes of a block
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+
+// Copy blocks in the order given, in all pools: each thread moves its share of the bytes that the
+// pools have in a block, so that all it writes is read by nobody else.
+void copy_blocks(const Pools& pools, const Pairs& pairs, int threads) {
   auto copy = [&](int64_t first, int64_t last) {
-    for (auto [origin, destination] : pairs) {
-      if (from == to && origin == destination) continue;
-      std::memcpy(to + destination * block_bytes + first, from + origin * block_bytes + first,
-                  last - first);
+    for (auto [source, target, bytes] : pools) {
+      int64_t skip = std::max<int64_t>(first, 0), end = std::min(last, bytes);
+      first -= bytes, last -= bytes;
+      if (skip >= end) continue;
+      const char* from = at<char>(source) + skip;
+      char* to = at<char>(target) + skip;
+      for (auto [origin, destination] : pairs) {
+        if (source == target && origin == destination) continue;
+        std::memcpy(to + destination * bytes, from + origin * bytes, end - skip);
+      }
     }
   };
-  if (block_bytes * int64_t(pairs.size()) < (1 << 18)) return copy(0, block_bytes);
+  int64_t total = 0;
+  for (auto [source, target, bytes] : pools) total += bytes;
+  if (total * int64_t(pairs.size()) < (1 << 18)) return copy(0, total);
 #pragma omp parallel num_threads(threads)
   {
     int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-    copy(block_bytes * i / n, block_bytes * (i + 1) / n);
+    copy(total * i / n, total * (i + 1) / n);
   }
 }
 

@@ -228,7 +228,7 @@ def _choose_placement(config: EngineConfig) -> Placement:
         config.block_size,
         config.max_num_seqs,
         config.max_num_batched_tokens,
-        config.gpu_memory_utilization or 0.9,
+        config.gpu_memory_utilization,
         config.enforce_eager,
     )
     return OnGPU(device, limits)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from quire.cli import main
 from quire.config import EngineConfig, ServerConfig, make_room, parse_bytes
 from quire.errors import ConfigError
 
@@ -58,6 +59,15 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
     with pytest.raises(ConfigError, match=f'{name} does nothing with device "{device}"'):
         EngineConfig.create({"device": device, name: value, "swap_space": 1.0})
     EngineConfig.create({name: value, "swap_space": 1.0})
+
+
+def test_the_share_of_a_gpu_has_its_default_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert EngineConfig().gpu_memory_utilization == 0.9
+    with pytest.raises(ConfigError, match="above 0 and at most 1, got None"):
+        EngineConfig.create({"gpu_memory_utilization": None})
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert "may take together (0.9)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_cache_of_fp8_needs_a_gpu() -> None:

@@ -105,12 +105,16 @@ class ByWayOfTheGPU:
         return self._kernels.activate(x.cuda(), activation, gated).cpu()
 
     def copy_blocks(
-        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+        self,
+        source: Sequence[LayerKV],
+        target: Sequence[LayerKV],
+        pairs: Sequence[tuple[int, int]],
     ) -> None:
-        origin = _kv_on_gpu(source)
-        destination = origin if source is target else _kv_on_gpu(target)
+        origin = [_kv_on_gpu(layer) for layer in source]
+        destination = origin if source is target else [_kv_on_gpu(layer) for layer in target]
         self._kernels.copy_blocks(origin, destination, pairs)
-        _copy_back(destination, target)
+        for moved, layer in zip(destination, target, strict=True):
+            _copy_back(moved, layer)
 
 
 def _mend_the_interpreter() -> None:

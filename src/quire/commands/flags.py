@@ -8,22 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
+from quire.scheduling.parameters import description
 from quire.scheduling.sampling_params import SamplingParams
 
-_SAMPLING_HELP = {
-    "n": "outputs for each prompt",
-    "temperature": "0 is greedy, larger is more random",
-    "top_p": "keep the likeliest tokens that reach this probability together",
-    "top_k": "keep this many of the likeliest tokens; 0 keeps all",
-    "min_p": "drop tokens less likely than this share of the likeliest",
-    "max_tokens": "most tokens to generate",
-    "min_tokens": "no end before this many tokens",
-    "presence_penalty": "against tokens that have been generated, -2 to 2",
-    "frequency_penalty": "the same, for each time, -2 to 2",
-    "repetition_penalty": "against tokens of prompt and output; 1 is none",
-    "stop": "text that ends the output; may be given several times",
-    "ignore_eos": "generate on past the end of sequence",
-}
+_SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata["flag"]]
 
 
 def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
@@ -99,15 +87,14 @@ def add_sampling_flags(
     parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
 ) -> None:
     group = parser.add_argument_group("sampling", "Left out, they are the model's own defaults.")
-    for field in fields(SamplingParams):
-        if field.name not in _SAMPLING_HELP or field.name in leave_out:
-            continue
-        default = max_tokens if field.name == "max_tokens" else None
-        add_flag(group, field.name, str(field.type), default, _SAMPLING_HELP[field.name])
+    for field in _SAMPLING_FIELDS:
+        if field.name not in leave_out:
+            default = max_tokens if field.name == "max_tokens" else None
+            add_flag(group, field.name, str(field.type), default, description(field))
 
 
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The sampling parameters that were given; max_tokens in any case, for None is no limit."""
-    chosen = {name: getattr(arguments, name, None) for name in _SAMPLING_HELP}
+    chosen = {field.name: getattr(arguments, field.name, None) for field in _SAMPLING_FIELDS}
     given = {name: value for name, value in chosen.items() if value is not None and value != []}
     return {**given, "max_tokens": arguments.max_tokens}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quire.engine.progress import RequestProgress
-from quire.memory import hash_blocks
+from quire.memory import hash_blocks, root_hash
 from quire.scheduling import Request
 from quire.workload import TraceRequest, TraceWriter
 
@@ -75,8 +75,7 @@ class RequestRecorder:
             writer.end(ticket, None)
             return
         tokens = [*request.prompt_token_ids, *(outputs[0] if len(outputs) == 1 else ())]
-        # The salt keeps the blocks of different tenants apart, as it does in the cache.
-        root = request.cache_salt.encode()
+        hashes = hash_blocks(root_hash(request.cache_salt), tokens, self._block_size)
         trace = TraceRequest(
             arrival=request.arrival,
             prompt_tokens=len(request.prompt_token_ids),
@@ -85,7 +84,7 @@ class RequestRecorder:
             beam_search=params.use_beam_search,
             max_tokens=request.max_tokens,
         )
-        writer.end(ticket, trace, hash_blocks(root, tokens, self._block_size))
+        writer.end(ticket, trace, hashes)
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:

@@ -59,10 +59,9 @@ class KVCache:
         ]
         self._lanes = [[self.layers[layer] for layer in lane.layers] for lane in lanes]
         self._kernels = kernels
-        self.swap_files = [
-            SwapFile(swap_path, lane.num_host_blocks, layers)
+        self.swap_files = [  # by lane; None: it has no host blocks
+            SwapFile(swap_path, lane.num_host_blocks, layers) if lane.num_host_blocks else None
             for lane, layers in zip(lanes, self._lanes, strict=True)
-            if lane.num_host_blocks
         ]
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
@@ -70,9 +69,8 @@ class KVCache:
         failed: list[tuple[BlockMove, OSError]] = []
         for (kind, lane), run in groupby(moves, key=lambda move: (move.kind, move.lane)):
             if kind is MoveKind.COPY:
-                pairs = [(move.source, move.target) for move in run]
-                for layer in self._lanes[lane]:
-                    self._kernels.copy_blocks(layer, layer, pairs)
+                layers, pairs = self._lanes[lane], [(move.source, move.target) for move in run]
+                self._kernels.copy_blocks(layers, layers, pairs)
                 continue
             for move in run:
                 try:
@@ -88,9 +86,9 @@ class KVCache:
         return [move for move, _ in failed]
 
     def _swap(self, move: BlockMove) -> None:
-        if not self.swap_files:
-            raise ValueError(f"this cache has no host blocks, so it cannot {move.kind.value}")
         swap_file = self.swap_files[move.lane]
+        if swap_file is None:
+            raise ValueError(f"lane {move.lane} has no host blocks, so it cannot {move.kind.value}")
         if move.kind is MoveKind.SWAP_OUT:
             swap_file.write(move.target, move.source)
         else:

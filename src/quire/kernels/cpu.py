@@ -19,6 +19,7 @@ from quire.kernels.ops import (
     Norm,
     PreNormDecoder,
     Rotation,
+    counterparts,
 )
 from quire.kernels.products import PackedWeight
 
@@ -201,13 +202,17 @@ class CPUKernels(Kernels):
         return known.fused
 
     def copy_blocks(
-        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+        self,
+        source: Sequence[LayerKV],
+        target: Sequence[LayerKV],
+        pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``."""
-        threads = torch.get_num_threads()
-        for part, other in zip(source.parts, target.parts, strict=True):
-            size = part[0].numel() * part.element_size()
-            _native.copy_blocks(part.data_ptr(), other.data_ptr(), size, pairs, threads)
+        pools = [
+            (part.data_ptr(), other.data_ptr(), part.stride(0) * part.itemsize)
+            for part, other in counterparts(source, target)
+        ]
+        _native.copy_blocks(pools, pairs, torch.get_num_threads())
 
     def _norm(self, x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
         known = self._norms.get(id(norm))

@@ -7,7 +7,7 @@ may differ), B blocks in the pool, N tokens a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +37,14 @@ class LayerKV(NamedTuple):
         """Its tensors, whose first dimension is the blocks."""
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None]
+
+
+def counterparts(
+    source: Sequence[LayerKV], target: Sequence[LayerKV]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors of layers, each with the one that takes copies of its blocks."""
+    for origin, destination in zip(source, target, strict=True):
+        yield from zip(origin.parts, destination.parts, strict=True)
 
 
 class LaneTables(NamedTuple):
@@ -211,10 +219,14 @@ class Kernels(Protocol):
         return None
 
     def copy_blocks(
-        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+        self,
+        source: Sequence[LayerKV],
+        target: Sequence[LayerKV],
+        pairs: Sequence[tuple[int, int]],
     ) -> None:
-        """Copy whole blocks, in the order given; source and target may be the same pool.
+        """Copy whole blocks of each layer to its counterpart, in the order given.
 
+        Source and target may be the same pools; two layers share none.
         pairs: block in the source, block in the target. Their parts are alike but for B.
         """
         ...

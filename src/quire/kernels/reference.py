@@ -22,6 +22,7 @@ from quire.kernels.ops import (
     LayerKV,
     Norm,
     Rotation,
+    counterparts,
 )
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
@@ -149,11 +150,14 @@ class ReferenceKernels(Kernels):
         return x.argmax(-1)
 
     def copy_blocks(
-        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+        self,
+        source: Sequence[LayerKV],
+        target: Sequence[LayerKV],
+        pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``. One by one: a block may be copied onwards."""
-        for origin, destination in pairs:
-            for part, other in zip(source.parts, target.parts, strict=True):
+        for part, other in counterparts(source, target):
+            for origin, destination in pairs:
                 other[destination].copy_(part[origin])
 
 

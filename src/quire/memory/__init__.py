@@ -2,7 +2,7 @@
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
 from quire.memory.audit import audit
-from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks
+from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks, root_hash
 from quire.memory.contiguous import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
@@ -27,4 +27,5 @@ __all__ = [
     "Window",
     "audit",
     "hash_blocks",
+    "root_hash",
 ]

@@ -168,6 +168,10 @@ class KVAllocator(Protocol):
         """Let nobody find what a block of the device was to hold: it does not."""
         ...
 
+    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+        """Free blocks of the device whose content can still be found."""
+        ...
+
     def charge(self, seq_id: int) -> float:
         """What ``free`` would return now."""
         ...

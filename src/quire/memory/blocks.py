@@ -27,10 +27,15 @@ class BlockMove(NamedTuple):
     lane: int = 0  # the layers whose pool it is in
 
 
+def root_hash(cache_salt: str) -> BlockHash:
+    """The parent of a sequence's first block: requests with different salts share nothing."""
+    return hashlib.sha256(cache_salt.encode()).digest() if cache_salt else b""
+
+
 def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:
     """The hashes of the full blocks of ``token_ids`` that follow the block named ``parent``.
 
-    The first block's parent is ``b""``, or any bytes that keep its prefixes apart from others'.
+    The first block's parent is a ``root_hash``.
     Keys depend on every earlier token, so the parent's hash is part of the child's. A
     cryptographic digest, because a crafted collision would show one user another user's prompt.
     """

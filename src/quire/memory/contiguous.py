@@ -156,6 +156,9 @@ class ContiguousAllocator:
     def withdraw(self, block: int, lane: int = 0) -> None:
         """Nothing to do: nothing is found."""
 
+    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+        return ()
+
     def charge(self, seq_id: int) -> float:
         branch = self._branches[seq_id]
         return branch.charge if branch.start is None else branch.charge_at(self._now)

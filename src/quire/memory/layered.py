@@ -88,6 +88,9 @@ class LayeredAllocator:
     def withdraw(self, block: int, lane: int = 0) -> None:
         self.lanes[lane].withdraw(block)
 
+    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+        return self.lanes[lane].cached_blocks()
+
     def charge(self, seq_id: int) -> float:
         return sum(lane.charge(seq_id) for lane in self.lanes)
 

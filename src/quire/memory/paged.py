@@ -219,6 +219,9 @@ class PagedAllocator:
     def withdraw(self, block: int, lane: int = 0) -> None:
         self.device.withdraw(block)
 
+    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+        return self.device.cached_blocks()
+
     def charge(self, seq_id: int) -> float:
         table = self.tables[seq_id]
         charged = map(self.device.charged, () if table.swapped else table.blocks)

@@ -43,6 +43,10 @@ class BlockPool:
     def num_held(self) -> int:
         return self.num_blocks - self.num_free
 
+    def cached_blocks(self) -> list[int]:
+        """Least recently released first."""
+        return list(self._cached)
+
     def take(self) -> int:
         """A free block with reference count 1, its old content forgotten.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from quire.errors import RequestError, shown
 
 MAX_INTEGER = 2**31 - 1  # where nothing else bounds an integer: what every library can hold
-_LARGEST = sys.float_info.max
 
 
 def check_integer(name: str, value: object, low: int, high: int = MAX_INTEGER) -> None:
@@ -16,32 +14,6 @@ def check_integer(name: str, value: object, low: int, high: int = MAX_INTEGER) -
         raise RequestError(f"{name} must be an integer, got {shown(value)}", name)
     if not low <= value <= high:
         raise RequestError(f"{name} must be from {low} to {high}, got {shown(value)}", name)
-
-
-def check_number(name: str, value: object, low: float, high: float = _LARGEST) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RequestError(f"{name} must be a number, got {shown(value)}", name)
-    if not low <= value <= high:  # exact for integers of any size; NaN is in no range
-        limit = f"finite, at least {low:g}" if high == _LARGEST else f"from {low:g} to {high:g}"
-        raise RequestError(f"{name} must be {limit}, got {shown(value)}", name)
-
-
-def check_strings(name: str, values: object, most: int, longest: int) -> tuple[str, ...]:
-    """``values`` if they are at most ``most`` strings of 1 to ``longest`` characters."""
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RequestError(f"{name} must be a list of strings, got {shown(values)}", name)
-    if len(values) > most:
-        raise RequestError(f"{name} must hold at most {most} strings, got {len(values)}", name)
-    for value in values:
-        if not isinstance(value, str) or not value:
-            raise RequestError(f"{name} must hold non-empty strings, got {shown(value)}", name)
-        if len(value) > longest:
-            raise RequestError(
-                f"{name} must hold strings of 1 to {longest} characters, got one of {len(value)}",
-                name,
-            )
-        check_unicode(name, value)
-    return tuple(values)
 
 
 def check_token_ids(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from itertools import count
 
-from quire.memory import BlockMove, KVAllocator
+from quire.memory import BlockMove, KVAllocator, root_hash
 from quire.scheduling.beam_search import BeamSearch, Choice
 from quire.scheduling.request import FinishReason, Request
 from quire.scheduling.sampling_params import SamplingParams
@@ -53,7 +52,7 @@ class LiveGroups:
 
     def add(self, request: Request, rank: float) -> SequenceGroup:
         seq_id = next(self._seq_ids)
-        root = _root_hash(request.cache_salt)
+        root = root_hash(request.cache_salt)
         trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
         group = SequenceGroup(request, trunk, beams, (rank, seq_id))
@@ -64,7 +63,7 @@ class LiveGroups:
     def resting_group(self, session_id: str, cache_salt: str) -> SequenceGroup:
         """Who holds the blocks of a new session between turns. It is not one of the live."""
         request = Request(session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt)
-        sequence = Sequence(next(self._seq_ids), 0, (), _root_hash(cache_salt))
+        sequence = Sequence(next(self._seq_ids), 0, (), root_hash(cache_salt))
         return SequenceGroup(request, sequence, None, (0.0, 0))
 
     def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
@@ -222,10 +221,6 @@ class LiveGroups:
         self._branches[child.seq_id] = (group, child)
         self._forked.append(Forked(parent.seq_id, child.seq_id, index))
         return child
-
-
-def _root_hash(cache_salt: str) -> bytes:
-    return hashlib.sha256(cache_salt.encode()).digest() if cache_salt else b""
 
 
 def _finish_reason(request: Request, branch: Sequence) -> FinishReason | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from quire.engine import Message, Prompt
 from quire.engine.intake import MAX_PRIORITY
@@ -23,11 +23,11 @@ from quire.server.fields import (
     Texts,
     at_most,
     between,
-    biases,
     expecting,
     no_deeper,
 )
 from quire.server.guards.clients import Caller
+from quire.server.sampling_fields import SamplingFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
@@ -39,12 +39,8 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class GenerationRequest(Strict):
-    """The fields that completions and chats have in common.
-
-    Those named as in SamplingParams mean what they mean there; absent, they are as the model's
-    generation config says, or as there.
-    """
+class GenerationRequest(SamplingFields):
+    """The fields that completions and chats have in common, SamplingParams' among them."""
 
     model: str
     user: Name | None = None  # an end-user, by OpenAI's definition
@@ -54,35 +50,6 @@ class GenerationRequest(Strict):
 
     cache_salt: Name | None = None
     priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = None
-
-    n: int | None = None
-    best_of: int | None = None
-    use_beam_search: bool | None = None
-    beam_width: int | None = None
-    num_return_sequences: int | None = None
-    length_penalty: float | None = None
-    early_stopping: (
-        Annotated[bool | Literal["never"], expecting('true, false or "never"')] | None
-    ) = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: Annotated[str | Texts, expecting("a string or a list of strings")] | None = None
-    stop_token_ids: Ids | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, Any], AfterValidator(biases)] | None = None
-    allowed_token_ids: Ids | None = None
-    bad_words: Texts | None = None
-    prompt_logprobs: int | None = None
-    skip_special_tokens: bool | None = None
 
     @model_validator(mode="after")
     def _check_stream(self) -> GenerationRequest:
@@ -138,7 +105,6 @@ class CompletionRequest(GenerationRequest):
         expecting("a string, a list of strings, a list of token ids or a list of such lists"),
     ]
     echo: bool = False
-    logprobs: int | None = None
 
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:

@@ -37,7 +37,6 @@ class TurnRequest(GenerationRequest):
     """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
 
     model: str = ""  # absent: the session's
-    logprobs: int | None = None
     echo: ClassVar[bool] = False
 
     @model_validator(mode="after")

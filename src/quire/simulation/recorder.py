@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from quire.memory import KVAllocator, PagedAllocator, Usage
+from quire.memory import KVAllocator, Usage
 from quire.metrics import Distribution, Goals, RequestMetrics
 from quire.scheduling import Decision, Verdict
 from quire.scheduling.sequence import Status
@@ -184,14 +184,6 @@ def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) 
                         swapped,
                     )
                 )
-    usage = allocator.usage()
-    cached: tuple[int, ...] = ()
-    if isinstance(allocator, PagedAllocator):
-        pool = allocator.device
-        cached = tuple(
-            block
-            for block, owners_of_it in enumerate(pool.ref_counts)
-            if not owners_of_it and pool.content(block) is not None
-        )
-    num_blocks = usage.capacity // allocator.block_size
+    num_blocks = allocator.usage().capacity // allocator.block_size
+    cached = tuple(allocator.cached_blocks())
     return BlockMap(now, allocator.block_size, num_blocks, tuple(owners), cached)

@@ -145,6 +145,26 @@ def test_a_trace_that_is_removed_or_closed_harms_nobody(tmp_path: Path) -> None:
     assert list(read_recording(path)) == []
 
 
+@pytest.mark.parametrize("salt", ["", "a tenant's"])
+def test_blocks_have_the_names_that_they_have_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, salt: str
+) -> None:
+    recorded: list[bytes] = []
+    monkeypatch.setattr(TraceWriter, "end", lambda *given: recorded.extend(given[-1]))
+    allocator = PagedAllocator(64, 4)
+    scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=32)
+    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    recorder = RequestRecorder(tmp_path / "trace", 4, 0.0)
+    engine = Engine(scheduler, FakeExecutor(64, 4), intake, recorder=recorder)
+    prompt = {"prompt_token_ids": [1, 2, 3, 4, 5, 6, 7, 8], "cache_salt": salt}
+    engine.add_request("0", prompt, SamplingParams(max_tokens=5))
+    while engine.has_work:
+        engine.step()
+    engine.close()
+    assert len(recorded) == 3
+    assert None not in map(allocator.device.find, recorded)
+
+
 def test_a_ticket_that_nobody_knows_is_passed_over(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace", 4)
     writer.end(99, TraceRequest(0.0, 3, 1))

@@ -281,5 +281,5 @@ class ContiguousMachine(RuleBasedStateMachine):
         check_contiguous(self.allocator)
 
 
-TestContiguousAllocator = ContiguousMachine.TestCase
+TestContiguousAllocator = pytest.mark.slow(ContiguousMachine.TestCase)
 TestContiguousAllocator.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -15,6 +15,7 @@ from quire.memory import (
     When,
     Window,
     hash_blocks,
+    root_hash,
 )
 
 
@@ -152,6 +153,19 @@ def test_a_table_has_the_tables_of_further_lanes() -> None:
     assert (second.num_dropped, len(second.block_ids)) == (1, 2)
     assert allocator.blocks_held([0]) == (5, 0)
     assert allocator.usage().used == 9 + 5
+
+
+def test_each_lane_tells_which_of_its_blocks_are_cached() -> None:
+    allocator = layered(8, 8)
+    hashes = hash_blocks(root_hash("salt"), range(8), 4)
+    allocator.admit(0, Demand(8, hashes))
+    allocator.commit(0, hashes, 2)
+    allocator.settle()
+    assert not allocator.cached_blocks(0) and not allocator.cached_blocks(1)
+    tables = allocator.table(0).lanes
+    allocator.free(0)
+    for lane, table in enumerate(tables):
+        assert sorted(allocator.cached_blocks(lane)) == sorted(table.block_ids)
 
 
 @pytest.mark.parametrize(("full", "windowed"), [(2, 8), (8, 2)])

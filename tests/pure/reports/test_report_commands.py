@@ -11,6 +11,7 @@ from quire.cli import main
 from support.page_reader import PageReader
 
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.slow
 
 MODEL = ["opt-125m", "--machine", "l4", "--kv-cache-memory-bytes", "16MiB"]
 LOAD = ["--input", "20-60", "--output", "10-40", "--requests", "60"]

@@ -16,6 +16,8 @@ from support.page_reader import PageReader
 
 pytest.importorskip("matplotlib")
 
+pytestmark = pytest.mark.slow
+
 KEYS = ["articles", "figure-2", "figure-17"]
 
 

@@ -14,6 +14,7 @@ from support.pipelined_runs import PipelinedRun
 RUNS = 400
 
 
+@pytest.mark.slow
 def test_text_does_not_depend_on_planning_ahead() -> None:
     decisions: Counter[str] = Counter()
     ahead = dropped = failed_moves = 0

@@ -33,6 +33,7 @@ def random_run(seed: int) -> SessionRun:
     return SessionRun(seed, lambda *sizes: make_lanes(windows, seed, *sizes), windows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(3))
 def test_text_does_not_depend_on_memory_and_ranks_agree(batch: int) -> None:
     """See SessionRun: every turn has the text it should, and a second rank the same tables."""

@@ -12,12 +12,13 @@ from quire.scheduling import Request, SamplingParams, Scheduler
 from support.fake_model import EOS, FakeExecutor, expected_outputs
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
+from support.slow import first_is_quick
 
 RUNS = max(2000, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))  # more on demand
 BATCHES = 10
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", first_is_quick(range(BATCHES)))
 def test_text_does_not_depend_on_memory(batch: int) -> None:
     decisions: Counter[str] = Counter()
     failed_moves = 0

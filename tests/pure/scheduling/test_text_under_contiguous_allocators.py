@@ -9,6 +9,7 @@ import pytest
 from quire.memory import ContiguousAllocator, Reservation
 from support.contiguous_invariants import check_contiguous
 from support.scheduler_runs import SchedulerRun
+from support.slow import first_is_quick
 
 RUNS = 240
 MODEL_LENGTH = 90  # more than any request of a run takes
@@ -28,7 +29,7 @@ class ContiguousRun(SchedulerRun):
         check_contiguous(self.allocator)
 
 
-@pytest.mark.parametrize("reservation", Reservation)
+@pytest.mark.parametrize("reservation", first_is_quick(Reservation))
 def test_text_does_not_depend_on_how_regions_are_reserved(reservation: Reservation) -> None:
     decisions: Counter[str] = Counter()
     for seed in range(RUNS):

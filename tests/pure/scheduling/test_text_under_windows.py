@@ -25,12 +25,13 @@ from support import scheduler_runs
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 from support.lanes import make_lanes, random_windows
 from support.scheduler_runs import SchedulerRun
+from support.slow import first_is_quick
 
 RUNS = 900
 HOST_BLOCKS = 400
 
 
-@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("batch", first_is_quick(range(3)))
 def test_text_does_not_depend_on_what_is_given_back(batch: int) -> None:
     decisions: Counter[str] = Counter()
     failed_moves = 0

@@ -49,6 +49,7 @@ def test_fifty_copilot_users() -> None:
     assert need.num_bytes > DEPLOYMENT.kv_bytes  # that is why some wait
 
 
+@pytest.mark.slow
 def test_variants_say_what_would_change() -> None:
     plan = planner().plan(None, None)
     base = plan.capacity

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
+from quire.memory import Demand, LayeredAllocator, PagedAllocator, Window, hash_blocks
 from quire.metrics import Goals
 from quire.scheduling import RecoveryCosts, Verdict
 from quire.simulation import ClosedLoop, Settings, SimulationResult, Simulator, Work
 from quire.simulation.export import RecordWriter, write_series
+from quire.simulation.recorder import map_blocks
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
 
@@ -149,6 +151,19 @@ def test_a_block_map_names_every_owner_of_every_block() -> None:
     shared = set.intersection(*(set(owner.block_ids) for owner in owners.values()))
     assert len(shared) == 2
     assert {owner.num_tokens for owner in owners.values()} == {45}
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_block_map_tells_what_is_cached(lanes: int) -> None:
+    each = [PagedAllocator(8, 4, 0, window) for window in (None, Window(4, 8))]
+    allocator = each[0] if lanes == 1 else LayeredAllocator(each)
+    hashes = hash_blocks(b"", range(8), 4)
+    allocator.admit(0, Demand(8, hashes))
+    allocator.commit(0, hashes, 2)
+    held = allocator.table(0).block_ids
+    allocator.free(0)
+    found = map_blocks(1.0, allocator, [])
+    assert sorted(found.cached) == sorted(held) and not found.owners
 
 
 def test_results_are_written_the_same_each_time() -> None:

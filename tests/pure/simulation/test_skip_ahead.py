@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def setups(draw: st.DrawFn) -> Settings:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
 def test_skipping_ahead_changes_nothing(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +59,38 @@ def test_moves_are_carried_out_in_order() -> None:
     for layer in cache.layers:
         assert [int(layer.keys[b].max()) for b in range(4)] == [0, 0, 1, 1]
         assert [int(layer.values[b].min()) for b in range(4)] == [0, 0, -1, -1]
+
+
+def test_one_call_copies_in_all_layers_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.kernels import cpu
+
+    calls = []
+    monkeypatch.setattr(cpu._native, "copy_blocks", lambda pools, *_: calls.append(len(pools)))
+    lanes = [Lane((0, 2), 4), Lane((1,), 4)]
+    cache = KVCache([KVShape(1, 2, 2)] * 3, lanes, 8, torch.int8, cpu.CPUKernels())
+    moves = [(0, 1, 0), (1, 2, 0), (0, 3, 1)]
+    assert cache.move([BlockMove(MoveKind.COPY, *move) for move in moves]) == []
+    assert calls == [2 * 4, 1 * 4]  # keys, values and their scales
+
+
+def test_lanes_without_host_blocks_among_others(tmp_path: Path) -> None:
+    lanes = [Lane((0,), 4), Lane((1,), 4, 2), Lane((2,), 4), Lane((3,), 4, 3)]
+    kernels = choose_kernels(torch.float32)
+    shapes = [KVShape(1, 1 + layer, 2) for layer in range(4)]
+    cache = KVCache(shapes, lanes, 8, torch.float32, kernels, str(tmp_path))
+    for number, layer in enumerate(cache.layers, 1):
+        layer.keys[0], layer.values[0] = number, -number
+    for lane in (1, 3):
+        there = BlockMove(MoveKind.SWAP_OUT, 0, lane - 1, lane)
+        back = BlockMove(MoveKind.SWAP_IN, lane - 1, 3, lane)
+        assert cache.move([there, back]) == []
+    for number, layer in enumerate(cache.layers, 1):
+        came_back = number in (2, 4)
+        assert (layer.keys[3] == came_back * number).all()
+        assert (layer.values[3] == came_back * -number).all()
+    for lane in (0, 2):
+        with pytest.raises(ValueError, match=f"lane {lane} has no host blocks"):
+            cache.move([BlockMove(MoveKind.SWAP_OUT, 0, 0, lane)])
 
 
 def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:

@@ -86,7 +86,7 @@ def test_argmax_takes_the_first_of_the_largest(kernels: Kernels, dtype: torch.dt
 
 def test_copies_follow_their_order(kernels: Kernels) -> None:
     pool = LayerKV(torch.arange(4.0).view(4, 1, 1, 1), torch.arange(4.0).view(4, 1, 1, 1) + 10)
-    kernels.copy_blocks(pool, pool, [(0, 1), (1, 2), (3, 0)])
+    kernels.copy_blocks([pool], [pool], [(0, 1), (1, 2), (3, 0)])
     assert pool.keys.flatten().tolist() == [3, 0, 0, 3]
     assert pool.values.flatten().tolist() == [13, 10, 10, 13]
 
@@ -94,6 +94,26 @@ def test_copies_follow_their_order(kernels: Kernels) -> None:
 def test_copies_between_pools(kernels: Kernels) -> None:
     source = LayerKV(torch.ones(2, 1, 1, 1), torch.full((2, 1, 1, 1), 2.0))
     target = LayerKV(torch.zeros(3, 1, 1, 1), torch.zeros(3, 1, 1, 1))
-    kernels.copy_blocks(source, target, [(1, 2)])
+    kernels.copy_blocks([source], [target], [(1, 2)])
     assert target.keys.flatten().tolist() == [0, 0, 1]
     assert target.values.flatten().tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize(("width", "threads"), [(3, 1), (20_011, 1), (20_011, 3)])
+def test_copies_in_all_layers_at_once(kernels: Kernels, width: int, threads: int) -> None:
+    pairs = [(0, 1), (1, 2), (4, 0), (3, 3), (2, 4)]
+    widths = (width, 1), (5, width), (2, 2)
+    layers = [LayerKV(*(torch.rand(5, 1, 1, w) for w in both)) for both in widths]
+    expected = [[part.clone() for part in layer.parts] for layer in layers]
+    for origin, destination in pairs:
+        for parts in expected:
+            for part in parts:
+                part[destination] = part[origin]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)  # among which many bytes are divided
+    try:
+        kernels.copy_blocks(layers, layers, pairs)
+    finally:
+        torch.set_num_threads(before)
+    for layer, parts in zip(layers, expected, strict=True):
+        assert all(map(torch.equal, layer.parts, parts))

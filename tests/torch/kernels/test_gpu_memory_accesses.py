@@ -57,7 +57,7 @@ def test_rows_and_moves_stay_inside() -> None:
         kernels.add_norm(x[:, :20], x[:, 20:], Norm(20, torch.ones(20), 1e-6, torch.ones(20)))
         kernels.activate(x, "silu", gated=True)
     kv = make_kv(6, 2, DIM)
-    kernels.copy_blocks(kv, kv, [(0, 1), (1, 2), (2, 0), (3, 4)])
+    kernels.copy_blocks([kv], [kv], [(0, 1), (1, 2), (2, 0), (3, 4)])
 
 
 # -- the watch finds what it is there for ------------------------------------------------------

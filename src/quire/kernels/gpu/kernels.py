@@ -13,7 +13,15 @@ from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, Work
-from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Norm, Rotation
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    LayerKV,
+    Norm,
+    Rotation,
+    counterparts,
+)
 
 _ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
@@ -124,12 +132,15 @@ class GPUKernels(Kernels):
         return out
 
     def copy_blocks(
-        self, source: LayerKV, target: LayerKV, pairs: Sequence[tuple[int, int]]
+        self,
+        source: Sequence[LayerKV],
+        target: Sequence[LayerKV],
+        pairs: Sequence[tuple[int, int]],
     ) -> None:
         """See ``Kernels.copy_blocks``."""
-        routes = [Route.between(a, b) for a, b in zip(source.parts, target.parts, strict=True)]
-        same = source.keys.data_ptr() == target.keys.data_ptr()
-        BlockMover(routes, target.keys.device, same).move(pairs)
+        routes = [Route.between(*tensors) for tensors in counterparts(source, target)]
+        same = any(route.source == route.target for route in routes)
+        BlockMover(routes, target[0].keys.device, same).move(pairs)
 
 
 def _pools(kv: LayerKV) -> tuple[Tensor | None, ...]:

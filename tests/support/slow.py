@@ -1,0 +1,14 @@
+"""Tests of many random lives, of which ``make check`` runs a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def first_is_quick(cases: Iterable[Any]) -> list[Any]:
+    """A test's parameters, all but the first of them marked as slow."""
+    first, *others = cases
+    return [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
