@@ -29,14 +29,9 @@ class Occupancy:
                 filled[block] = tokens
 
     def extend(self, block: int, count: int) -> None:
-        """So many more slots of a held block hold a token."""
+        """So many more slots of a held block hold a token; fewer, if negative."""
         self.filled[block] += count
         self.used += count
-
-    def empty(self, block: int, tokens: int) -> None:
-        """A held block keeps no more than ``tokens``."""
-        self.used -= self.filled[block] - tokens
-        self.filled[block] = tokens
 
     def copy(self, target: int, tokens: int) -> None:
         """A block that has been taken gets the first ``tokens`` of another."""

@@ -132,9 +132,16 @@ class PagedAllocator:
         return missing <= self.device.num_free
 
     def draft(self, seq_id: int, count: int) -> bool:
+        # The last append has made the tail the sequence's own.
+        table, size = self.tables[seq_id], self.block_size
+        offset = table.num_tokens % size
+        if offset and offset + count <= size and not table.reserved:
+            self.occupancy.extend(table.blocks[-1], count)
+            table.num_tokens += count
+            return True
         if not self.can_draft(seq_id, count):
             return False
-        self._write(self.tables[seq_id], count)  # the last append has made the tail its own
+        self._write(table, count)
         return True
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
@@ -146,17 +153,19 @@ class PagedAllocator:
         kept = self._blocks_for(max(num_tokens, table.promised)) - table.num_dropped
         while len(table.blocks) > kept:
             self._release_last(table)
-        # What comes next is written where those tokens were, so nobody may find them there.
         for index in range(num_tokens // size - table.num_dropped, kept):
-            block = table.blocks[index]
-            self.device.withdraw(block)
-            if self.device.ref_counts[block] == 1:
-                owners = [table]
-            else:
-                owners = [one for one in self.tables.values() if block in one.blocks]
-            tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
-            self.occupancy.empty(block, tokens)
+            self._empty(table, index)
         table.num_published = min(table.num_published, num_tokens // size)
+
+    def _empty(self, table: BlockList, index: int) -> None:
+        """A block has lost tokens of this sequence, and what comes next is written over them."""
+        block, size = table.blocks[index], self.block_size
+        tokens = table.tokens_in(index, size)
+        if self.device.ref_counts[block] > 1:
+            owners = [one for one in self.tables.values() if block in one.blocks]
+            tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
+        self.device.withdraw(block)
+        self.occupancy.extend(block, tokens - self.occupancy.filled[block])
 
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.

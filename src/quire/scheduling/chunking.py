@@ -58,7 +58,8 @@ class Chunker:
             self._publish(branch, end)
         readout = None
         if end == len(token_ids):
-            readout = _readout(group)
+            decodes = group.expanded and group.beams is None  # most, so without a call
+            readout = _NEXT if decodes else _readout(group)
         return Chunk(
             branch.seq_id,
             [token_ids[start]] if tokens == 1 else token_ids[start:end].tolist(),
@@ -89,12 +90,13 @@ class Chunker:
             own = drafts[seq_id][:most]
             if own and self._allocator.draft(seq_id, len(own)):
                 self._note_unknown(seq_id, known, known + len(own))
-                step.chunks[place] = chunk._replace(
-                    token_ids=[*chunk.token_ids, *own],
-                    table=self._allocator.table(seq_id),
-                    readout=Readout(rows=1 + len(own)),
-                )
-                group.memory.hold(*self._allocator.blocks_held(group.tables()))
+                _, tokens, start, table, output_start, _ = chunk
+                if len(table.block_ids) * self._allocator.block_size < known + len(own):
+                    table = self._allocator.table(seq_id)
+                    group.memory.hold(*self._allocator.blocks_held(group.tables()))
+                readout = Readout(1 + len(own))
+                tokens = [*tokens, *own]
+                step.chunks[place] = Chunk(seq_id, tokens, start, table, output_start, readout)
                 budget -= len(own)
 
     def publish_known(self) -> None:
@@ -123,4 +125,4 @@ def _readout(group: SequenceGroup) -> Readout:
     if group.beams is not None:
         return Readout(candidates=group.beams.num_candidates)
     width = group.request.params.width
-    return _NEXT if group.expanded or width == 1 else Readout(draws=width)
+    return _NEXT if width == 1 else Readout(draws=width)

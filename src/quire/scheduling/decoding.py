@@ -128,19 +128,20 @@ class LiveGroups:
         All but the last of them were drafts of the step. The slots of those that were wrong are
         given back.
         """
-        request, over = group.request, False
-        drafted = branch.num_computed > len(branch.token_ids)
+        request, token_ids, over = group.request, branch.token_ids, False
+        drafted = branch.num_computed > len(token_ids)
         for sample in tokens:
-            branch.token_ids.append(sample.token_id)
-            reason = _finish_reason(request, branch)
+            token_ids.append(sample.token_id)
+            reason = _finish_reason(request, sample.token_id, branch.num_output_tokens)
             one = Progress(request, branch.seq_id, branch.index, sample, reason)
             if told(one) or reason is not None:
                 over = True
                 break
         if drafted:
-            branch.num_computed = len(branch.token_ids) - 1
+            branch.num_computed = len(token_ids) - 1
             self._allocator.trim(branch.seq_id, branch.num_computed)
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+            held = [branch.seq_id] if len(group.branches) == 1 else group.tables()
+            group.memory.hold(*self._allocator.blocks_held(held))
         if over:
             self.end(group, branch)
 
@@ -223,11 +224,10 @@ class LiveGroups:
         return child
 
 
-def _finish_reason(request: Request, branch: Sequence) -> FinishReason | None:
-    params, tokens = request.params, branch.token_ids
-    produced = len(tokens) - branch.num_prompt_tokens
+def _finish_reason(request: Request, token: int, produced: int) -> FinishReason | None:
+    """Why an output ends with its last token, which makes it ``produced`` tokens long."""
+    params = request.params
     if produced >= params.min_tokens:
-        token = tokens[-1]
         if token in request.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
         if token in params.stop_token_ids:
