@@ -84,14 +84,17 @@ def _imported(tree: ast.Module, known: dict[str, Any]) -> Iterator[str]:
 
 
 def calls_to_the_first_kernel() -> tuple[int, int]:
-    """Quire's own calls between a request's route and its first kernel, and back to the route."""
+    """Quire's own calls between a request's route and its first kernel, and back to the route.
+
+    Those that stand on the stack, in each of the threads and tasks that it goes through.
+    """
     import asyncio
 
     import httpx
 
     from quire.build import build_engine
     from quire.config import EngineConfig, ServerConfig
-    from quire.engine import EngineThread
+    from quire.engine import AsyncEngine, EngineThread
     from quire.engine.inbox import Inbox
     from quire.kernels.cpu import CPUKernels
     from quire.server.app import create_app
@@ -116,7 +119,9 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     note(EngineThread, "put", "route to thread")
     note(CPUKernels, "plan", "thread to kernel")
-    note(Inbox, "put", "thread to route")
+    note(AsyncEngine, "_took_step", "kernel to loop")
+    note(Inbox, "put", "loop to inbox")
+    note(Inbox, "take", "inbox to route")
     config = EngineConfig.create({"kv_cache_memory_bytes": "4MiB"})
     engine, _ = build_engine(config)
     app = create_app(engine, ["demo"], ServerConfig())
@@ -130,7 +135,8 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     asyncio.run(ask())
     assert threading.active_count() < 50
-    return depths["route to thread"] + depths["thread to kernel"], depths["thread to route"]
+    there = depths["route to thread"] + depths["thread to kernel"]
+    return there, depths["kernel to loop"] + depths["loop to inbox"] + depths["inbox to route"]
 
 
 def main() -> None:
