@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "files": set(),
     "cgroups": set(),
     "config": set(),
+    "shape": {"files"},
     "threads": {"cgroups"},
     "version": set(),
     "metrics": set(),
@@ -27,10 +28,10 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
-    "simulation": {"files", "metrics", "workload", "memory", "scheduling"},
+    "simulation": {"shape", "metrics", "workload", "memory", "scheduling"},
     "reports": {"metrics", "memory", "scheduling", "simulation"},
     "reproduction": {"workload", "memory", "scheduling", "simulation", "reports"},
-    "model": {"files", "kernels"},
+    "model": {"files", "shape", "kernels"},
     "execution": {"cgroups", "memory", "scheduling", "kernels", "model"},
     "engine": {"files", "metrics", "workload", "memory", "scheduling"},
     "server": {"config", "metrics", "scheduling", "engine", "version"},
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "workload",
         "memory",
         "scheduling",
+        "shape",
         "model",
         "engine",
         "simulation",
@@ -62,7 +64,7 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "metrics", "workload", "memory", "scheduling",
+    "errors", "files", "cgroups", "config", "shape", "metrics", "workload", "memory", "scheduling",
     "simulation", "engine", "server", "reports", "reproduction",
 ]  # fmt: skip
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from quire.config import parse_bytes
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.simulation import Deployment, Machine, ModelShape, find_machine, find_model
+from quire.shape import ModelShape
+from quire.simulation import Deployment, Machine, find_machine, find_model
 from quire.simulation.calibrated import Calibration, read_calibration
 from quire.simulation.machines import GIB
 from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest

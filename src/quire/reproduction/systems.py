@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from quire.reproduction.request_batching import serve_in_batches
-from quire.simulation.config_shapes import find_model
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import find_machine
+from quire.simulation.models import find_model
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
 from quire.workload import DATASETS, Synthetic, TraceRequest

@@ -1,11 +1,10 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
 from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
-from quire.simulation.config_shapes import find_model, read_shape
 from quire.simulation.cost_model import CostModel
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import MACHINES, Machine, find_machine
-from quire.simulation.models import MODELS, ModelShape
+from quire.simulation.models import MODELS, find_model
 from quire.simulation.result import (
     BlockMap,
     Owner,
@@ -29,7 +28,6 @@ __all__ = [
     "CostModel",
     "Deployment",
     "Machine",
-    "ModelShape",
     "OpenLoop",
     "Owner",
     "Point",
@@ -43,6 +41,5 @@ __all__ = [
     "Work",
     "find_machine",
     "find_model",
-    "read_shape",
     "work_of",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.errors import ConfigError
 from quire.scheduling import RecoveryCosts
-from quire.simulation.models import ModelShape
+from quire.shape import ModelShape
 from quire.simulation.work import Work
 
 VERSION = 2

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from quire.errors import ConfigError
+from quire.shape import ModelShape
 from quire.simulation.cost_model import CostModel
 from quire.simulation.machines import GB, MACHINES, Machine
-from quire.simulation.models import ModelShape
 from quire.simulation.roofline import Roofline
 from quire.simulation.settings import Settings
 

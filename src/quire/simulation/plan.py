@@ -7,8 +7,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from quire.metrics import Goals
+from quire.shape import ModelShape
 from quire.simulation.machines import Machine
-from quire.simulation.models import ModelShape
 from quire.simulation.result import SimulationResult
 from quire.simulation.settings import Settings
 
