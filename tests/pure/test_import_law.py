@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": set(),
     "shape": {"files"},
+    "capacity": {"config", "memory", "scheduling", "shape"},
     "threads": {"cgroups"},
     "version": set(),
     "metrics": set(),
@@ -28,19 +29,19 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
-    "simulation": {"shape", "metrics", "workload", "memory", "scheduling"},
+    "simulation": {"config", "shape", "capacity", "metrics", "workload", "memory", "scheduling"},
     "reports": {"metrics", "memory", "scheduling", "simulation"},
-    "reproduction": {"workload", "memory", "scheduling", "simulation", "reports"},
+    "reproduction": {"config", "workload", "memory", "scheduling", "simulation", "reports"},
     "model": {"files", "shape", "kernels"},
-    "execution": {"cgroups", "memory", "scheduling", "kernels", "model"},
+    "execution": {"cgroups", "capacity", "memory", "scheduling", "kernels", "model"},
     "engine": {"files", "metrics", "workload", "memory", "scheduling"},
     "server": {"config", "metrics", "scheduling", "engine", "version"},
     "build": {
         "config",
         "files",
         "threads",
-        "workload",
-        "memory",
+        "shape",
+        "capacity",
         "scheduling",
         "kernels",
         "model",
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "memory",
         "scheduling",
         "shape",
+        "capacity",
         "model",
         "engine",
         "simulation",
@@ -64,8 +66,8 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "shape", "metrics", "workload", "memory", "scheduling",
-    "simulation", "engine", "server", "reports", "reproduction",
+    "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
+    "scheduling", "simulation", "engine", "server", "reports", "reproduction",
 ]  # fmt: skip
 
 

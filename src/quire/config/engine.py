@@ -67,10 +67,8 @@ class EngineConfig:
         "the free memory, or what max_num_seqs full-length sequences need, if that is less; on a "
         "GPU, what gpu_memory_utilization leaves)",
     )
-    gpu_memory_utilization: float | None = setting(
-        None,
-        "share of a GPU's memory that weights, KV pool and computing may take together "
-        "(default: 0.9)",
+    gpu_memory_utilization: float = setting(
+        0.9, "share of a GPU's memory that weights, KV pool and computing may take together"
     )
     enforce_eager: bool = setting(
         False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
@@ -192,9 +190,7 @@ class EngineConfig:
 
     def _check_device(self) -> None:
         share = self.gpu_memory_utilization
-        if share is not None and (
-            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1
-        ):
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
             )
@@ -202,7 +198,8 @@ class EngineConfig:
             if self.kv_cache_dtype == "fp8":
                 raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
             for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
-                if getattr(self, name):
+                value = getattr(self, name)
+                if value and value != getattr(EngineConfig, name):
                     raise ConfigError(f'{name} does nothing with device "cpu"')
         if self.device == "cuda" and self.swap_path is not None:
             raise ConfigError(

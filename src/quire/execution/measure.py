@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from quire.capacity.lanes import Lane
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import BlockStore
-from quire.execution.lanes import Lane
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, RecoveryCosts, Request, SamplingParams, Step
 

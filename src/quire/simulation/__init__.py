@@ -15,9 +15,8 @@ from quire.simulation.result import (
 )
 from quire.simulation.roofline import Roofline
 from quire.simulation.series import Point
-from quire.simulation.settings import Settings
 from quire.simulation.simulator import Simulator
-from quire.simulation.work import Work, work_of
+from quire.simulation.work import Work, sights_of, work_of
 
 __all__ = [
     "MACHINES",
@@ -34,12 +33,12 @@ __all__ = [
     "Preempted",
     "RequestRecord",
     "Roofline",
-    "Settings",
     "SimulationResult",
     "Simulator",
     "TimedDecision",
     "Work",
     "find_machine",
     "find_model",
+    "sights_of",
     "work_of",
 ]

@@ -294,12 +294,14 @@ def test_heads_are_whole_on_every_machine() -> None:
 
 def test_a_pool_larger_than_the_card_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     model, machine = MODELS["llama-3-8b"], MACHINES["h100"]
-    here = Deployment(model, machine, pool_bytes=60 * 2**30)
-    assert here.settings().num_blocks == 60 * 2**30 // (16 * 128 * 1024)
+    here = Deployment(model, machine).configured(kv_cache_memory_bytes=60 * 2**30)
+    assert here.limits().num_blocks == 60 * 2**30 // (16 * 128 * 1024)
     with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes is .* of which weights and"):
-        replace(here, pool_bytes=70 * 2**30).settings()
-    assert replace(here, pool_bytes=140 * 2**30, tensor_parallel=2).slots > 0
-    calibrated = replace(here, pool_bytes=70 * 2**30, costs=here.cost_model(16))
+        here.configured(kv_cache_memory_bytes=70 * 2**30).limits()
+    more = here.configured(kv_cache_memory_bytes=140 * 2**30)
+    assert replace(more, tensor_parallel=2).slots > 0
+    calibrated = replace(here, costs=here.cost_model(16))
+    calibrated = calibrated.configured(kv_cache_memory_bytes=70 * 2**30)
     assert calibrated.slots == 70 * 2**30 // model.kv_bytes_per_token  # it was there
     flags = ["--machine", "l4", "--kv-cache-memory-bytes", "20GiB", "--dataset", "sharegpt"]
     for command in ("simulate", "plan"):
