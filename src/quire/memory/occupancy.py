@@ -28,11 +28,6 @@ class Occupancy:
                 self.used += tokens - filled[block]
                 filled[block] = tokens
 
-    def extend(self, block: int, count: int) -> None:
-        """So many more slots of a held block hold a token."""
-        self.filled[block] += count
-        self.used += count
-
     def copy(self, target: int, tokens: int) -> None:
         """A block that has been taken gets the first ``tokens`` of another."""
         self.filled[target] = tokens
@@ -50,15 +45,14 @@ class Occupancy:
             self.used -= self.filled[block]
             self.filled[block] = 0
 
-    def usage(self, ahead: int = 0) -> Usage:
-        """The pool's slots by what they are doing; ``ahead``: used slots not yet counted."""
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing."""
         size, pool = self._block_size, self._pool
-        held = pool.num_held * size
-        cached, used = pool.num_cached * size, self.used + ahead
+        held, cached = pool.num_held * size, pool.num_cached * size
         return Usage(
-            used=used,
+            used=self.used,
             reserved=self.reserved,
-            internal=held - used - self.reserved,
+            internal=held - self.used - self.reserved,
             external=0,
             cached=cached,
             free=pool.num_blocks * size - held - cached,
