@@ -6,7 +6,6 @@ who takes a block in it, and who fills one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -21,6 +20,8 @@ _TAKE, _FILL = 0, 1
 _Event = tuple[int, int, int]
 """What a step does beside adding a token to each branch, in the order in which it does it:
 (place of the group, _TAKE a block or _FILL one, place of the branch among all)."""
+
+_NEAR = 16  # tokens; to look further for where a region ends costs more than to begin anew
 
 Member = tuple[int, SequenceGroup, Sequence]
 """Number of the group, the group, a branch of it."""
@@ -64,16 +65,14 @@ class FastForward:
 
     def _rooms(self, members: Seq[Member]) -> list[int] | None:
         """Tokens that each branch can add where it is; None if one needs more than a new block."""
-        allocator, rooms = self._scheduler.allocator, []
-        if self._is_paged and allocator.usage().reserved:
+        allocator = self._scheduler.allocator
+        if not self._is_paged:
+            return _rooms_in_regions(allocator, members)
+        if allocator.usage().reserved:
             return None  # tokens that are promised are counted elsewhere
-        for _, group, branch in members:
-            find = _room_in_block if self._is_paged else _room_in_region
-            room = find(allocator, group, branch)
-            if room is None:
-                return None
-            rooms.append(room)
-        return rooms
+        rooms = [-branch.num_computed % allocator.block_size for _, _, branch in members]
+        takes = allocator.blocks_to_append({branch.seq_id: 1 for _, _, branch in members})
+        return rooms if takes == rooms.count(0) else None  # else some are copied first
 
 
 def _members(running: Seq[SequenceGroup]) -> list[Member]:
@@ -89,25 +88,22 @@ def _members(running: Seq[SequenceGroup]) -> list[Member]:
     return members
 
 
-def _room_in_block(allocator: KVAllocator, group: SequenceGroup, branch: Sequence) -> int | None:
-    """0: the next token takes a block; None: it is copied first, or the block is there already."""
-    size, seq_id = allocator.block_size, branch.seq_id
-    left = -allocator.num_tokens(seq_id) % size
-    takes = allocator.blocks_to_append({seq_id: 1})
-    return left if takes == (not left) else None
-
-
-def _room_in_region(allocator: KVAllocator, group: SequenceGroup, branch: Sequence) -> int | None:
-    """None: the next token outgrows the region."""
-    seq_id = branch.seq_id
-    most = group.request.max_tokens - branch.num_output_tokens  # as it was admitted for
-
-    def outgrown(count: int) -> bool:
-        return allocator.blocks_to_append({seq_id: count}) > 0
-
-    if not outgrown(most):
-        return most
-    return bisect_left(range(1, most), True, key=outgrown) or None
+def _rooms_in_regions(allocator: KVAllocator, members: Seq[Member]) -> list[int] | None:
+    """Tokens that each branch can add to its region, or the next few; None if one must move."""
+    # A request was admitted for no more than its limit.
+    left = [group.request.max_tokens - branch.num_output_tokens for _, group, branch in members]
+    seq_ids = [branch.seq_id for _, _, branch in members]
+    if not allocator.blocks_to_append(dict(zip(seq_ids, left, strict=True))):
+        return left
+    rooms = []
+    for seq_id, most in zip(seq_ids, left, strict=True):
+        room = min(most, _NEAR)
+        while room and allocator.blocks_to_append({seq_id: room}):
+            room //= 2
+        if not room:
+            return None
+        rooms.append(room)
+    return rooms
 
 
 class SteadyDecoding:
@@ -171,8 +167,14 @@ class SteadyDecoding:
         step has been planned, and their chunks are returned: ``update`` must be given them.
         """
         steps, chunks = self.num_steps, []
-        for place, (_, group, branch) in enumerate(self.members):
-            self._catch_up(place, steps)
+        self._append(
+            {
+                branch.seq_id: steps - settled
+                for branch, settled in zip(self.branches, self._settled, strict=True)
+                if settled < steps
+            }
+        )
+        for _, group, branch in self.members:
             known = branch.num_computed + steps
             if branch.seq_id in ending:
                 known -= 1
@@ -194,12 +196,11 @@ class SteadyDecoding:
         return not takers or (self._is_paged and takers <= self._allocator.num_free_blocks)
 
     def _take(self, place: int) -> None:
-        self._catch_up(place, self.num_steps)
-        moves = self._allocator.append({self.branches[place].seq_id: 1})
-        assert moves == [], "the next token takes a free block, and that is all"
-        self._settled[place] += 1
-        self._ahead -= 1  # the allocator knows of this step's token already
-        self._known = None
+        """With all that the branch has added to the block before."""
+        count = self.num_steps + 1 - self._settled[place]
+        self._append({self.branches[place].seq_id: count})
+        self._settled[place] += count
+        self._ahead -= count  # this step's token is known already
         self._plan(place, self.num_steps + 1, self._allocator.block_size - 1)
 
     def _plan(self, place: int, step: int, room: int) -> None:
@@ -219,15 +220,10 @@ class SteadyDecoding:
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
 
-    def _catch_up(self, place: int, steps: int) -> None:
-        """Tell the allocator of the tokens that the branch has added where it was."""
-        count = steps - self._settled[place]
-        if count:
-            moves = self._allocator.append({self.branches[place].seq_id: count})
-            assert moves == [], "there was room for them"
-            self._settled[place] = steps
-            self._ahead -= count
-            self._known = None
+    def _append(self, wants: dict[int, int]) -> None:
+        moves = self._allocator.append(wants)
+        assert moves == [], "there is room where they are, or in a free block"
+        self._known = None
 
 
 def _reach(group: SequenceGroup, branch: Sequence, num_tokens: int) -> None:
