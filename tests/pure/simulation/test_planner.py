@@ -156,3 +156,17 @@ def test_a_repeated_sample_shares_only_within_a_round() -> None:
     a, b, c, d = sample.repeated(4)
     assert a.content == b.content != c.content == d.content
     assert c.prompt_tokens == 10
+
+
+def test_a_window_lets_more_run_at_once() -> None:
+    """Long prompts, with a window of 256: a sequence holds less than a third."""
+    model = replace(DEPLOYMENT.model, windows=(256,) * 32)
+    windowed = planner(deployment=replace(DEPLOYMENT, model=model), max_num_batched_tokens=256)
+    plain = planner(max_num_batched_tokens=256)
+    few, many = (plan.saturation(plan.deployment.limits()) for plan in (plain, windowed))
+    assert many.most_running > 1.5 * few.most_running
+
+
+def test_a_length_that_the_model_does_not_allow() -> None:
+    with pytest.raises(ConfigError, match="max_model_len is 5000; this model allows 1 to 4096"):
+        DEPLOYMENT.configured(max_model_len=5000).limits()
