@@ -243,20 +243,25 @@ def idle_share(directory: Path, run_ahead: bool) -> tuple[float, float]:
 
 def measure_recovery(directory: Path) -> None:
     """Swapping 1,024 tokens out and in again against computing them (the paper's figure 19)."""
-    from quire.execution.gpu.assembly import Limits, OnGPU
-    from quire.execution.lanes import Lane
+    from quire.capacity import EngineLimits
+    from quire.config import EngineConfig
+    from quire.execution.gpu.assembly import OnGPU
     from quire.model import load_model
+    from quire.shape import CacheShape
 
     device = choose_device("cuda")
     model = load_model(directory, device=device)
+    layers = len(model.kv_shapes)
+    cache = CacheShape((None,) * layers, (1,) * layers, model.max_positions, False)
     print("| block size | swap, ms | recompute, ms |\n|---|---|---|")
     for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         # A share that is free beside the model, which is there already; the pool's size is given.
-        placement = OnGPU(device, Limits(size, 1, 2048, 0.01, enforce_eager=True))
+        placement = OnGPU(device, 0.01, enforce_eager=True)
         blocks = 4096 // size
         with torch.inference_mode(), placement.turn():
-            layers = tuple(range(len(model.kv_shapes)))
-            placement.executor(model, [Lane(layers, blocks, blocks)], model.dtype)
+            config = EngineConfig(block_size=size, max_num_seqs=1)
+            limits = EngineLimits.of(config, cache).with_blocks(blocks, blocks)
+            placement.executor(model, limits, model.dtype)
             costs = placement.recovery_costs()
         swap = 2 * costs.swap_per_block * 1024 / size
         print(f"| {size} | {swap * 1e3:.2f} | {costs.recompute_per_token * 1024 * 1e3:.2f} |")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,14 +22,13 @@ from clock import Clock
 from torch import Tensor
 
 from quire import LLM, SamplingParams, build
+from quire.capacity import EngineLimits, Room
 from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.kv_cache import KVCache
-from quire.execution.lanes import Lane
-from quire.execution.placement import Room
 from quire.execution.worker import Worker
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Model
@@ -83,13 +82,13 @@ class NoDevice:
     def admit(self, weight_bytes: int) -> None:
         pass
 
-    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
         return Room(2**30, 1.0)
 
-    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         instant: Any = Instant(model)
         kernels = ReferenceKernels()
-        cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, kernels, None)
+        cache = KVCache(model.kv_shapes, limits.lanes, BLOCK_SIZE, kv_dtype, kernels, None)
         inputs = DeviceInputs(self.device, 8192, self._max_num_seqs, 128, [0], BLOCK_SIZE)
         forward = DeviceForward(instant, cache.layers, kernels, inputs)
         forward.record(graph_sizes(self._max_num_seqs), Once())

@@ -27,10 +27,11 @@ def simulate(
     workload: Iterable[TraceRequest], skip_ahead: bool = True, **changes: object
 ) -> tuple[SimulationResult, float]:
     """The result, and the seconds of processor time that it took."""
-    settings = DEPLOYMENT.settings(**changes)
-    simulator = Simulator(settings, DEPLOYMENT.cost_model(16), skip_ahead=skip_ahead)
+    limits = DEPLOYMENT.configured(**changes).limits()
+    simulator = Simulator(limits, DEPLOYMENT.cost_model(16), skip_ahead=skip_ahead)
+    longest = limits.max_model_len or DEPLOYMENT.model.max_positions
     start = time.process_time()
-    result = simulator.run(request.clipped(settings.max_model_len) for request in workload)
+    result = simulator.run(request.clipped(longest) for request in workload)
     return result, time.process_time() - start
 
 

@@ -50,18 +50,21 @@ def test_replayed_and_launched_steps_agree(dtype: str, model_dir: ModelDir) -> N
 
 
 def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: ModelDir) -> None:
-    from quire.execution.gpu.assembly import Limits, OnGPU
-    from quire.execution.lanes import Lane
+    from quire.execution.gpu.assembly import OnGPU
     from quire.model import load_model
     from support.chunks import decode_chunks
+    from support.limits import make_limits
 
     device = torch.device("cuda", 0)
     model = load_model(model_dir("llama"), "bfloat16", device=device)
+    limits = make_limits(
+        64, 256, windows=(None, None), block_size=4, max_num_seqs=8, max_num_batched_tokens=64
+    )
     found = []
     for eager in (False, True):
-        placement = OnGPU(device, Limits(4, 8, 64, 0.3, eager))
+        placement = OnGPU(device, 0.3, enforce_eager=eager)
         with placement.turn():
-            placement.executor(model, [Lane((0, 1), 64)], model.dtype)
+            placement.executor(model, limits, model.dtype)
         with torch.inference_mode():
             found.append(
                 [

@@ -94,10 +94,13 @@ def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -
         (["opt-13b", "--dataset", "alpaca", "--users", "0"], "users must be at least 1"),
         (["opt-13b", "--dataset", "alpaca", "--ttft", "0"], "ttft must be above 0"),
         (["opt-13b", "--input", "9-3", "--output", "5"], "not a distribution of lengths"),
-        (["opt-13b", "--dataset", "alpaca", "--block-size", "0"], "block_size must be at least 1"),
+        (
+            ["opt-13b", "--dataset", "alpaca", "--block-size", "0"],
+            "block_size must be an integer",
+        ),
         (["opt-13b", "--trace", "nowhere.csv"], "nowhere.csv cannot be read"),
         (["opt-13b", "--dataset", "alpaca", "--cost-model", "nowhere"], "nowhere cannot be read"),
-        (["opt-13b", "--dataset", "alpaca", "--swap-space", "-1"], "swap_space must be at least 0"),
+        (["opt-13b", "--dataset", "alpaca", "--swap-space", "-1"], "swap_space must be from 0"),
     ],
 )
 def test_bad_input_is_told_what_is_wrong(

@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "files": set(),
     "cgroups": set(),
     "config": set(),
+    "shape": {"files"},
+    "capacity": {"config", "memory", "scheduling", "shape"},
     "threads": {"cgroups"},
     "version": set(),
     "metrics": set(),
@@ -27,19 +29,19 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "scheduling": {"memory"},
-    "simulation": {"files", "metrics", "workload", "memory", "scheduling"},
+    "simulation": {"config", "shape", "capacity", "metrics", "workload", "memory", "scheduling"},
     "reports": {"metrics", "memory", "scheduling", "simulation"},
-    "reproduction": {"workload", "memory", "scheduling", "simulation", "reports"},
-    "model": {"files", "kernels"},
-    "execution": {"cgroups", "memory", "scheduling", "kernels", "model"},
+    "reproduction": {"config", "workload", "memory", "scheduling", "simulation", "reports"},
+    "model": {"files", "shape", "kernels"},
+    "execution": {"cgroups", "capacity", "memory", "scheduling", "kernels", "model"},
     "engine": {"files", "metrics", "workload", "memory", "scheduling"},
     "server": {"config", "metrics", "scheduling", "engine", "version"},
     "build": {
         "config",
         "files",
         "threads",
-        "workload",
-        "memory",
+        "shape",
+        "capacity",
         "scheduling",
         "kernels",
         "model",
@@ -53,6 +55,8 @@ MAY_IMPORT = {
         "workload",
         "memory",
         "scheduling",
+        "shape",
+        "capacity",
         "model",
         "engine",
         "simulation",
@@ -62,8 +66,8 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "metrics", "workload", "memory", "scheduling",
-    "simulation", "engine", "server", "reports", "reproduction",
+    "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
+    "scheduling", "simulation", "engine", "server", "reports", "reproduction",
 ]  # fmt: skip
 
 

@@ -15,16 +15,17 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from quire.build import DEMO_MODEL, DEMO_NAME, Capacity, build_engine
+from quire.build import DEMO_MODEL, DEMO_NAME, build_engine
 from quire.calibration.fit import fit
 from quire.calibration.grid import Scenario, grid, serve
 from quire.calibration.watch import TimedStep, WatchedEngine
+from quire.capacity import Capacity
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.memory import BlockMove, MoveKind
 from quire.model import resolve_model
 from quire.scheduling import Executor, Step
-from quire.simulation import read_shape
+from quire.shape import read_shape
 from quire.simulation.calibrated import Calibration
 
 _PASSES = 4
@@ -51,7 +52,7 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:
         raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
-    watched, random = WatchedEngine(engine), Random(0)
+    watched, random = WatchedEngine(engine, capacity.limits), Random(0)
     serve(watched, Scenario(1, 8), random)  # warm up
     runs: list[list[Run]] = [[] for _ in scenarios]
     for number in range(1, _PASSES + 1):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from quire.build import Capacity
 from quire.calibration.watch import TimedStep, WatchedEngine
+from quire.capacity import Capacity
 from quire.config import EngineConfig
 from quire.scheduling import SamplingParams
 

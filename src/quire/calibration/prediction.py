@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from quire.build import Capacity, build_engine
+from quire.build import build_engine
 from quire.calibration.calibrate import undisturbed
 from quire.calibration.grid import grid, serve
 from quire.calibration.watch import WatchedEngine
@@ -26,7 +26,7 @@ from quire.engine.intake import PreparedRequest
 from quire.errors import ConfigError
 from quire.metrics import Distribution, RequestMetrics, Summary
 from quire.scheduling import SamplingParams
-from quire.simulation import Settings, SimulationResult, Simulator
+from quire.simulation import SimulationResult, Simulator
 from quire.simulation.calibrated import Calibration
 from quire.workload import Trace, TraceRequest
 
@@ -70,7 +70,7 @@ def compare(
     Prompts are random tokens; each request gets as many as the trace says.
 
     Raises:
-        ConfigError: there are no requests, or the engine has lanes, which no simulation has.
+        ConfigError: there are no requests.
     """
     if not requests:
         raise ConfigError("requests must be at least one")
@@ -79,17 +79,15 @@ def compare(
         config = replace(config, record_trace=str(path), async_scheduling=False)
         engine, capacity = build_engine(config)
         longest = capacity.max_model_len
-        if longest is None or len(capacity.lanes) > 1:
-            raise ConfigError("models with windows cannot be simulated")
         warm_up(engine)
-        watched, probe = WatchedEngine(engine), Probe(config, calibration)
+        watched, probe = WatchedEngine(engine, capacity.limits), Probe(config, calibration)
         before = probe.drift()
-        measured = _serve(watched, [request.clipped(longest) for request in requests])
+        measured = _serve(watched, _clipped(requests, longest))
         engine.close()
         drifts = before, probe.drift()
-        costs, settings = calibration.costs.times(fmean(drifts)), simulated(config, capacity)
+        costs = calibration.costs.times(fmean(drifts))
         recording = list(Trace.open(path))[1:]  # without the warm-up
-        predicted = Simulator(settings, costs).run(recording)
+        predicted = Simulator(capacity.limits, costs).run(recording)
     return Comparison(
         measured,
         predicted,
@@ -107,7 +105,7 @@ class Probe:
         scenarios = grid(config, capacity)
         self._scenarios = scenarios[:: max(1, len(scenarios) // _PROBES)]
         self._watched, self._costs, self._random = (
-            WatchedEngine(engine),
+            WatchedEngine(engine, capacity.limits),
             calibration.costs,
             Random(0),
         )
@@ -124,21 +122,8 @@ class Probe:
         return sum(step.seconds for step in steps) / expected
 
 
-def simulated(config: EngineConfig, capacity: Capacity) -> Settings:
-    """The simulator's settings for an engine of one lane."""
-    (lane,) = capacity.lanes
-    assert capacity.max_model_len is not None
-    return Settings(
-        num_blocks=lane.num_blocks,
-        max_model_len=capacity.max_model_len,
-        block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        kv_allocator=config.kv_allocator,
-        enable_prefix_caching=capacity.prefix_caching,
-        preemption_mode=config.preemption_mode,
-        num_host_blocks=lane.num_host_blocks,
-    )
+def _clipped(requests: Sequence[TraceRequest], longest: int | None) -> Sequence[TraceRequest]:
+    return requests if longest is None else [request.clipped(longest) for request in requests]
 
 
 def warm_up(engine: Engine) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from quire.capacity import EngineLimits
 from quire.engine import Delta, Engine
 from quire.scheduling import Executor, PendingStep, Step
-from quire.simulation import Work, work_of
+from quire.simulation import Work, sights_of, work_of
 
 
 class TimedStep(NamedTuple):
@@ -20,8 +21,9 @@ class TimedStep(NamedTuple):
 class WatchedEngine:
     """Steps an engine. Scheduling, sampling and detokenising are in a step's time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, limits: EngineLimits) -> None:
         self.engine = engine
+        self._sights = sights_of(limits.lanes)
         self.steps: list[TimedStep] = []
         self._watch = _Watch(engine.executor)
         engine.executor = self._watch
@@ -36,7 +38,7 @@ class WatchedEngine:
         start = time.perf_counter()
         deltas = self.engine.step()
         seconds = time.perf_counter() - start
-        work = work_of(self._watch.step)
+        work = work_of(self._watch.step, self._sights)
         self.steps.append(TimedStep(work._replace(woken=int(woken)), seconds))
         return deltas
 

@@ -12,14 +12,17 @@ from typing import Any
 from quire.commands.setup import Setup, add_flags
 from quire.commands.simulate import describe_deployment, setup_values
 from quire.commands.text import number, percent, seconds, size, table
+from quire.config import EngineConfig
 from quire.metrics import Goals
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.plan import Binding, Capacity, Plan, UserLoad
+from quire.simulation.plan import Binding, Plan, Saturation, UserLoad
 from quire.simulation.planner import Planner
 from quire.simulation.sample import Sample
+
+_MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
 
 _BINDS = {
     Binding.MEMORY: "memory: the KV pool is full while requests wait for blocks",
@@ -30,7 +33,7 @@ _BINDS = {
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
+    add_flags(parser, EngineConfig(max_num_seqs=_MOST_SEQS))
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
@@ -40,10 +43,9 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         require_matplotlib()  # before anything is simulated
     setup = Setup(arguments)
-    changes = {"max_num_seqs": 1024, **setup.changes}
     sample = Sample.take(
         setup.workload,
-        setup.max_model_len,
+        setup.limits.max_model_len,
         shares_prefixes=setup.shares_prefixes,
         has_times=setup.has_times,
         seed=arguments.seed,
@@ -54,7 +56,7 @@ def plan(arguments: argparse.Namespace) -> int:
         if show:
             print(f"\r\033[Ksimulating: {what}", end="", file=sys.stderr, flush=True)
 
-    planner = Planner(setup.deployment, changes, sample, setup.goals, progress)
+    planner = Planner(setup.deployment, sample, setup.goals, progress)
     found = planner.plan(arguments.users, arguments.rate)
     if show:
         print("\r\033[K", end="", file=sys.stderr)
@@ -74,7 +76,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def describe(setup: Setup, plan: Plan) -> list[str]:
-    lines = describe_deployment(setup, plan.settings)
+    lines = describe_deployment(setup, plan.limits)
     prompt, output = plan.mean_tokens
     text = (
         f"  {plan.num_requests:,} requests of the workload, {prompt:,.0f} tokens in and "
@@ -83,7 +85,7 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
     if plan.sample_rate is not None:
         text += f", {number(plan.sample_rate)} requests/s"
     if plan.num_clipped:
-        text += f"; {plan.num_clipped:,} cut to {plan.settings.max_model_len:,} tokens"
+        text += f"; {plan.num_clipped:,} cut to {plan.limits.max_model_len:,} tokens"
     lines += [text, ""]
     if plan.user_load is not None:
         lines += [*_users(plan.user_load), ""]
@@ -93,18 +95,18 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
 
 
 def _answers(plan: Plan) -> list[str]:
-    capacity, goals, goodput = plan.capacity, plan.goals, plan.goodput
-    fit = f"{number(capacity.running)} requests run at once while others wait (at most "
-    fit += f"{capacity.most_running:,})"
-    if capacity.all_at_once:
-        fit = f"all {capacity.most_running:,} requests of the workload run at once"
+    saturation, goals, goodput = plan.saturation, plan.goals, plan.goodput
+    fit = f"{number(saturation.running)} requests run at once while others wait (at most "
+    fit += f"{saturation.most_running:,})"
+    if saturation.all_at_once:
+        fit = f"all {saturation.most_running:,} requests of the workload run at once"
     rows = [["fit at once", fit]]
     if plan.most_users is not None:
         users, ((_, result),) = plan.most_users
         rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
     if goals == Goals():
         rows.append(["highest rate", f"{number(goodput.rate)} requests/s, "
-                     f"{number(capacity.output_rate)} output tokens/s; faster, the line grows "
+                     f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
                      "without end"])  # fmt: skip
     else:
         wanted = " and ".join(
@@ -128,7 +130,7 @@ def _answers(plan: Plan) -> list[str]:
         text = f"{need.load} need {size(need.num_bytes)} of KV cache at the worst moment"
         rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
     best = plan.best_block_size
-    same = ", as it is" if best == plan.settings.block_size else ""
+    same = ", as it is" if best == plan.limits.block_size else ""
     rows.append(["block size", f"{best}: the largest within 1 % of the best{same}"])
     return [f"{name:<14}{text}" for name, text in rows]
 
@@ -159,24 +161,26 @@ def _users(load: UserLoad) -> list[str]:
 
 
 def _variants(plan: Plan) -> list[str]:
-    base = plan.capacity
+    base = plan.saturation
     rows = [["what would change", "fit at once", "output tokens/s", "", "preempted"]]
     rows.append(["as it is", *_cells(base, base)])
     refused = []
     for variant in plan.variants:
-        if variant.capacity is None:
+        if variant.saturation is None:
             refused.append(f"  {variant.name}: {variant.refused}")
         else:
-            rows.append([variant.name, *_cells(variant.capacity, variant.base)])
+            rows.append([variant.name, *_cells(variant.saturation, variant.base)])
     return [*table(rows, ""), *refused]
 
 
-def _cells(capacity: Capacity, base: Capacity) -> list[str]:
-    preemptions = capacity.result.preemptions
-    change = capacity.output_rate / base.output_rate
+def _cells(saturation: Saturation, base: Saturation) -> list[str]:
+    preemptions = saturation.result.preemptions
+    change = saturation.output_rate / base.output_rate
     return [
-        f"{capacity.running:,.1f}" if not capacity.all_at_once else f"all {capacity.running:,.0f}",
-        number(capacity.output_rate),
+        f"{saturation.running:,.1f}"
+        if not saturation.all_at_once
+        else f"all {saturation.running:,.0f}",
+        number(saturation.output_rate),
         f"x {change:.2f}",
         f"{preemptions.swaps + preemptions.recomputes:,}",
     ]
@@ -188,7 +192,7 @@ def _cells(capacity: Capacity, base: Capacity) -> list[str]:
 def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
     need, users = plan.memory_need, plan.user_load
     return {
-        "setup": setup_values(setup, plan.settings),
+        "setup": setup_values(setup, plan.limits),
         "workload": {
             "num_requests": plan.num_requests,
             "num_clipped": plan.num_clipped,
@@ -196,7 +200,7 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
             "mean_output_tokens": plan.mean_tokens[1],
             "requests_per_second": plan.sample_rate,
         },
-        "fit": _capacity_values(plan.capacity),
+        "fit": _saturation_values(plan.saturation),
         "users": None
         if users is None
         else {
@@ -220,22 +224,22 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
             {
                 "name": variant.name,
                 "refused": variant.refused,
-                "fit": variant.capacity and _capacity_values(variant.capacity),
+                "fit": variant.saturation and _saturation_values(variant.saturation),
             }
             for variant in plan.variants
         ],
     }
 
 
-def _capacity_values(capacity: Capacity) -> dict[str, Any]:
+def _saturation_values(saturation: Saturation) -> dict[str, Any]:
     return {
-        "running": capacity.running,
-        "most_running": capacity.most_running,
-        "all_at_once": capacity.all_at_once,
-        "request_rate": capacity.request_rate,
-        "output_rate": capacity.output_rate,
-        "preemptions": capacity.result.preemptions._asdict(),
-        "kv_efficiency": capacity.result.kv_efficiency,
+        "running": saturation.running,
+        "most_running": saturation.most_running,
+        "all_at_once": saturation.all_at_once,
+        "request_rate": saturation.request_rate,
+        "output_rate": saturation.output_rate,
+        "preemptions": saturation.result.preemptions._asdict(),
+        "kv_efficiency": saturation.result.kv_efficiency,
     }
 
 

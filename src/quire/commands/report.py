@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.capacity import describe_lanes
 from quire.commands.setup import Setup, describe_machine
 from quire.commands.text import number, size
 from quire.errors import ConfigError
-from quire.simulation import Settings, SimulationResult, Simulator
+from quire.simulation import SimulationResult, Simulator
 from quire.simulation.sample import Sample
 from quire.workload import Trace
 
@@ -54,13 +55,12 @@ def fullest_moment(result: SimulationResult) -> float:
     return -start + seconds / 2
 
 
-def write(
-    arguments: argparse.Namespace, setup: Setup, settings: Settings, result: SimulationResult
-) -> Path:
+def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult) -> Path:
     """Write the report; the path of its page."""
     from quire.reports import write_report
 
     deployment, model = setup.deployment, setup.deployment.model
+    limits, pool = setup.limits, setup.limits.pool_bytes(model.cache())
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"
     trace = arguments.trace and Path(arguments.trace).name
@@ -70,21 +70,20 @@ def write(
         f"{size(model.kv_bytes_per_token)} of keys and values a token",
         "machine": machine,
         "workload": f"{workload}, {_how_it_arrives(arguments)}",
-        "KV pool": f"{size(deployment.kv_bytes)}: {settings.num_blocks:,} blocks of "
-        f"{settings.block_size} tokens, {settings.kv_allocator}",
-        "prefix caching": "on" if settings.names_blocks else "off",
-        "limits": f"{settings.max_num_seqs} sequences at once, "
-        f"{settings.max_num_batched_tokens:,} tokens a step, {settings.max_model_len:,} tokens a "
+        "KV pool": f"{size(pool)}: {describe_lanes(limits)}, {limits.kv_allocator}",
+        "prefix caching": "on" if limits.enable_prefix_caching else "off",
+        "limits": f"{limits.max_num_seqs} sequences at once, "
+        f"{limits.max_num_batched_tokens:,} tokens a step, {limits.max_model_len:,} tokens a "
         "sequence",
-        "preemption": settings.preemption_mode,
+        "preemption": limits.preemption_mode,
     }
     return write_report(
         Path(arguments.report),
         result,
         title=f"{model.name} on {machine}, simulated",
         facts=facts,
-        bytes_per_token=model.kv_bytes_per_token,
-        rates=_rates(arguments, setup, settings),
+        bytes_per_token=pool // (limits.num_blocks * limits.block_size),
+        rates=_rates(arguments, setup),
     )
 
 
@@ -96,14 +95,14 @@ def _how_it_arrives(arguments: argparse.Namespace) -> str:
     return "at its own times" if arguments.trace is not None else "all at once"
 
 
-def _rates(arguments: argparse.Namespace, setup: Setup, settings: Settings) -> list[Panel]:
+def _rates(arguments: argparse.Namespace, setup: Setup) -> list[Panel]:
     """The workload's first requests at several rates; empty where it has none to vary."""
     from tqdm import tqdm
 
     from quire.reports.curves import Curve, Panel
 
     sample = Sample.take(
-        setup.workload, setup.max_model_len, shares_prefixes=setup.shares_prefixes,
+        setup.workload, setup.limits.max_model_len, shares_prefixes=setup.shares_prefixes,
         has_times=isinstance(setup.workload, Trace) and setup.has_times, seed=arguments.seed,
     )  # fmt: skip
     own = sample.rate if sample.rate is not None else arguments.rate
@@ -111,7 +110,9 @@ def _rates(arguments: argparse.Namespace, setup: Setup, settings: Settings) -> l
         return []
     results = []
     for speed in tqdm(_SPEEDS, desc="rates", disable=not sys.stderr.isatty()):
-        simulator = Simulator(settings, setup.deployment.cost_model(settings.block_size))
+        simulator = Simulator(
+            setup.limits, setup.deployment.cost_model(setup.limits.block_size), seed=arguments.seed
+        )
         results.append((own * speed, simulator.run(sample.at_rate(own * speed))))
 
     def panel(title: str, unit: str, scale: float, name: str) -> Panel:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-from quire.config import parse_bytes
+from quire.commands.flags import add_flag
+from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.simulation import Deployment, Machine, ModelShape, find_machine, find_model
+from quire.shape import ModelShape
+from quire.simulation import Deployment, Machine, find_machine, find_model
 from quire.simulation.calibrated import Calibration, read_calibration
-from quire.simulation.machines import GIB
 from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
 
-_KV_DTYPES = ("auto", "float32", "bfloat16", "float16", "fp8", "int8")
 _SETTINGS = (
-    "max_model_len", "block_size", "max_num_seqs", "max_num_batched_tokens", "kv_allocator",
-    "preemption_mode",
+    "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
+    "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
+    "kv_allocator", "preemption_mode", "swap_space",
 )  # fmt: skip
+"""Of the engine's, those that a simulation looks at."""
+
 SYNTHETIC_REQUESTS = 1000
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
+    """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
         help="name in the catalogue, or a config.json or its directory (default: the calibrated "
@@ -31,7 +35,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
-    _add_settings(parser.add_argument_group("engine"))
+    engine = parser.add_argument_group("engine")
+    for field in fields(EngineConfig):
+        if field.name in _SETTINGS:
+            default, text = getattr(defaults, field.name), field.metadata["help"]
+            add_flag(engine, field.name, str(field.type), default, text)
     group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
     group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
     group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
@@ -42,17 +50,6 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
         "model (%(default)s)",
-    )  # fmt: skip
-    group.add_argument(
-        "--kv-cache-memory-bytes", metavar="SIZE",
-        help="size of the KV pool, such as 12GiB (default: what the weights leave)",
-    )  # fmt: skip
-    group.add_argument(
-        "--kv-cache-dtype", default="auto", choices=_KV_DTYPES, help="(%(default)s: the model's)"
-    )
-    group.add_argument(
-        "--swap-space", type=float, default=0.0, metavar="GIB", help="host memory to swap to "
-        "(%(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
@@ -97,19 +94,6 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, default=0, help="(%(default)s)")
 
 
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-model-len", type=int, metavar="N")
-    group.add_argument("--block-size", type=int, metavar="N", help="(16)")
-    group.add_argument("--max-num-seqs", type=int, metavar="N", help="(256; for plan 1024)")
-    group.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="(2048)")
-    group.add_argument("--kv-allocator", choices=["paged", "max", "pow2", "oracle"])
-    group.add_argument(
-        "--enable-prefix-caching", action=argparse.BooleanOptionalAction,
-        help="(default: if the workload tells what is shared)",
-    )  # fmt: skip
-    group.add_argument("--preemption-mode", choices=["auto", "swap", "recompute"])
-
-
 class Setup:
     """The flags, understood."""
 
@@ -119,6 +103,7 @@ class Setup:
         if arguments.cost_model is not None:
             calibration = read_calibration(Path(arguments.cost_model))
         self.deployment = self._deployment(calibration)
+        self.limits = self.deployment.limits()
         self.workload = self._workload()
         self.goals = Goals(arguments.ttft, arguments.tpot)
         for name in ("ttft", "tpot"):
@@ -131,22 +116,6 @@ class Setup:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if arguments.rate is not None and not arguments.rate > 0:
             raise ConfigError(f"rate must be above 0 requests per second, got {arguments.rate}")
-
-    @property
-    def changes(self) -> dict[str, object]:
-        """Fields of Settings that are not the defaults."""
-        given = {name: getattr(self._arguments, name) for name in _SETTINGS}
-        changes: dict[str, object] = {k: v for k, v in given.items() if v is not None}
-        caching = self._arguments.enable_prefix_caching
-        changes["enable_prefix_caching"] = self.shares_prefixes if caching is None else caching
-        if self.deployment.swap_bytes:
-            changes.setdefault("preemption_mode", "auto")
-        return {**changes, "seed": self._arguments.seed}
-
-    @property
-    def max_model_len(self) -> int:
-        chosen: int | None = self._arguments.max_model_len
-        return chosen or self.deployment.model.max_positions
 
     @property
     def shares_prefixes(self) -> bool:
@@ -169,19 +138,17 @@ class Setup:
     def _deployment(self, calibration: Calibration | None) -> Deployment:
         arguments = self._arguments
         model, machine = self._model(calibration), find_machine(arguments.machine)
-        pool = arguments.kv_cache_memory_bytes
-        if arguments.swap_space < 0:
-            raise ConfigError(f"swap_space must be at least 0 GiB, got {arguments.swap_space}")
-        pool_bytes = None if pool is None else parse_bytes(pool)
+        settings = {name: getattr(arguments, name) for name in _SETTINGS}
         if calibration is not None:
-            pool_bytes = pool_bytes or calibration.pool_bytes
+            settings["kv_cache_memory_bytes"] = (
+                settings["kv_cache_memory_bytes"] or calibration.pool_bytes
+            )
             machine = replace(machine, name=calibration.machine)
         return Deployment(
             model,
             machine,
             arguments.tensor_parallel_size,
-            pool_bytes,
-            int(arguments.swap_space * GIB),
+            EngineConfig(**settings, seed=arguments.seed),
             None if calibration is None else calibration.costs,
         )
 
@@ -229,14 +196,15 @@ class Setup:
 class Clipping:
     """A workload as a model of some length can serve it, counting what had to be cut."""
 
-    def __init__(self, workload: Iterable[TraceRequest], max_model_len: int) -> None:
+    def __init__(self, workload: Iterable[TraceRequest], max_model_len: int | None) -> None:
         self.num_clipped = 0
         self._workload = workload
         self._max_model_len = max_model_len
 
     def __iter__(self) -> Iterator[TraceRequest]:
         for request in self._workload:
-            fitting = request.clipped(self._max_model_len)
+            longest = self._max_model_len
+            fitting = request if longest is None else request.clipped(longest)
             self.num_clipped += fitting is not request
             yield fitting
 

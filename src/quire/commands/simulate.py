@@ -12,20 +12,22 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any
 
+from quire.capacity import EngineLimits, describe_lanes
 from quire.commands import report
 from quire.commands.setup import Clipping, Setup, add_flags, describe_machine
 from quire.commands.text import latencies, number, percent, seconds, size, table
+from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.reports import KEPT_DECISIONS, KEPT_RECORDS
-from quire.simulation import ClosedLoop, OpenLoop, Settings, SimulationResult, Simulator
+from quire.simulation import ClosedLoop, OpenLoop, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
 from quire.simulation.result import RequestRecord
 from quire.workload import Trace, TraceRequest, arrival_times
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
+    add_flags(parser, EngineConfig())
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
     group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
@@ -36,42 +38,43 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def simulate(arguments: argparse.Namespace) -> int:
     setup = Setup(arguments)
     report.check_report(arguments)
-    settings = setup.deployment.settings(**setup.changes)
-    workload = Clipping(setup.workload, setup.max_model_len)
+    workload = Clipping(setup.workload, setup.limits.max_model_len)
     with contextlib.ExitStack() as files:
         on_record = None
         if arguments.requests_out is not None:
             on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
-        result = _run(arguments, setup, settings, workload, on_record)
+        result = _run(arguments, setup, workload, on_record)
         if arguments.series_out is not None:
             write_series(files.enter_context(_open(arguments.series_out)), result.series)
     if not result.num_finished:
         raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
     if arguments.report is not None:
-        print(f"written: {report.write(arguments, setup, settings, result)}", file=sys.stderr)
+        print(f"written: {report.write(arguments, setup, result)}", file=sys.stderr)
     if arguments.json:
-        values = {"setup": setup_values(setup, settings), **summary_values(result)}
+        values = {"setup": setup_values(setup, setup.limits), **summary_values(result)}
         print(json.dumps({**values, "num_clipped": workload.num_clipped}, indent=1))
     else:
-        print("\n".join(describe(setup, settings, result, workload.num_clipped)))
+        print("\n".join(describe(setup, result, workload.num_clipped)))
     return 0
 
 
 def _run(
     arguments: argparse.Namespace,
     setup: Setup,
-    settings: Settings,
     workload: Clipping,
     on_record: Callable[[RequestRecord], None] | None,
 ) -> SimulationResult:
-    costs = setup.deployment.cost_model(settings.block_size)
+    limits, costs = setup.limits, setup.deployment.cost_model(setup.limits.block_size)
     reported, map_at = arguments.report is not None, arguments.map_at
     if reported and map_at is None:
-        before = Simulator(settings, costs).serve(_arrivals(arguments, setup, workload))
+        before = Simulator(limits, costs, seed=arguments.seed).serve(
+            _arrivals(arguments, setup, workload)
+        )
         map_at, workload.num_clipped = report.fullest_moment(before), 0
     simulator = Simulator(
-        settings,
+        limits,
         costs,
+        seed=arguments.seed,
         goals=setup.goals,
         keep_records=KEPT_RECORDS if reported else 0,
         keep_decisions=KEPT_DECISIONS if reported else 0,
@@ -114,7 +117,7 @@ def _open(name: str) -> IO[str]:
         raise ConfigError(f"{name} cannot be written: {error}") from error
 
 
-def setup_values(setup: Setup, settings: Settings) -> dict[str, Any]:
+def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
     """What was simulated, as plain JSON values."""
     deployment = setup.deployment
     return {
@@ -123,34 +126,35 @@ def setup_values(setup: Setup, settings: Settings) -> dict[str, Any]:
         "tensor_parallel": deployment.tensor_parallel,
         "kv_bytes_per_token": deployment.model.kv_bytes_per_token,
         "weight_bytes": deployment.model.weight_bytes,
-        "kv_bytes": deployment.kv_bytes,
-        "settings": asdict(settings),
+        "kv_bytes": limits.pool_bytes(deployment.model.cache()),
+        "settings": {
+            **asdict(limits),
+            "num_blocks": limits.num_blocks,
+            "num_host_blocks": limits.num_host_blocks,
+        },
         "goals": asdict(setup.goals),
     }
 
 
-def describe_deployment(setup: Setup, settings: Settings) -> list[str]:
+def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     """Where the memory is, in two lines."""
     deployment, model = setup.deployment, setup.deployment.model
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
         f"  {size(model.weight_bytes)} of weights, {size(model.kv_bytes_per_token)} of KV cache a "
-        f"token; the KV pool is {size(deployment.kv_bytes)}: {settings.num_blocks:,} blocks of "
-        f"{settings.block_size}, {settings.num_blocks * settings.block_size:,} tokens",
+        f"token; the KV pool is {size(limits.pool_bytes(model.cache()))}: {describe_lanes(limits)}",
     ]
 
 
-def describe(
-    setup: Setup, settings: Settings, result: SimulationResult, num_clipped: int
-) -> list[str]:
+def describe(setup: Setup, result: SimulationResult, num_clipped: int) -> list[str]:
     """The run for a person at a terminal."""
-    lines = describe_deployment(setup, settings)
+    lines = describe_deployment(setup, setup.limits)
     lines.append("")
     served = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
     if result.num_refused:
         served += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
     if num_clipped:
-        served += f", {num_clipped:,} cut to {setup.max_model_len:,} tokens"
+        served += f", {num_clipped:,} cut to {setup.limits.max_model_len:,} tokens"
     rows = [
         ["served", served],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "
@@ -161,7 +165,7 @@ def describe(
         ["preempted", f"{result.preemptions.swaps:,} times by swap, "
          f"{result.preemptions.recomputes:,} by recompute"],
     ]  # fmt: skip
-    if settings.names_blocks:
+    if setup.limits.enable_prefix_caching:
         cache = result.prefix_cache
         hits = cache.hits / cache.queries if cache.queries else 0.0
         lost = cache.evicted / cache.queries if cache.queries else 0.0

@@ -190,8 +190,7 @@ class EngineConfig:
 
     def _check_device(self) -> None:
         share = self.gpu_memory_utilization
-        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not is_number or not 0 < share <= 1:
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
             )
@@ -199,7 +198,8 @@ class EngineConfig:
             if self.kv_cache_dtype == "fp8":
                 raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
             for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
-                if getattr(self, name) not in (False, getattr(EngineConfig, name)):
+                value = getattr(self, name)
+                if value and value != getattr(EngineConfig, name):
                     raise ConfigError(f'{name} does nothing with device "cpu"')
         if self.device == "cuda" and self.swap_path is not None:
             raise ConfigError(

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import torch
 
-from quire.execution.lanes import Lane
+from quire.capacity.lanes import Lane
 from quire.execution.swap_file import SwapFile
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from quire.capacity.lanes import Lane
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
-from quire.execution.lanes import Lane
 from quire.execution.worker import BlockStore
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.scheduling import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step

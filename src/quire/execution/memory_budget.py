@@ -11,9 +11,6 @@ import psutil
 from quire.cgroups import PROCESS, SYSTEM, directories
 from quire.errors import ConfigError
 
-FREE_MEMORY_SHARE = 0.5
-"""The default pool takes at most this share of the memory that is free once weights are loaded."""
-
 _TORCH_HAS_NONE = "can't allocate memory"
 _NO_LIMIT = 2**62
 
@@ -62,29 +59,3 @@ def _of_files(directory: Path, prefix: str) -> int:
         return sum(int(count) for name, count in lines if name in names)
     except (OSError, ValueError):
         return 0
-
-
-def pool_blocks(
-    bytes_per_block: int,
-    blocks_of_full_load: int,
-    requested_bytes: int | None,
-    free: int,
-    share: float = FREE_MEMORY_SHARE,
-) -> int:
-    """Blocks of the KV pool.
-
-    requested_bytes: what the user asked for; by default ``share`` of ``free``, or what the most
-        sequences at their longest would fill, if that is less.
-    """
-    if requested_bytes is None:
-        return min(int(free * share) // bytes_per_block, blocks_of_full_load)
-    if requested_bytes > free:
-        raise ConfigError(
-            f"kv_cache_memory_bytes is {requested_bytes:,}, but only {free:,} bytes are free"
-        )
-    if requested_bytes < bytes_per_block:
-        raise ConfigError(
-            f"kv_cache_memory_bytes must hold at least one block, {bytes_per_block:,} bytes; "
-            f"got {requested_bytes:,}"
-        )
-    return requested_bytes // bytes_per_block

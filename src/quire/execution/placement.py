@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
+from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room
 from quire.errors import ModelError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
 from quire.execution.kv_cache import KVCache
-from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
-from quire.execution.memory_budget import FREE_MEMORY_SHARE, free_memory
+from quire.execution.memory_budget import free_memory
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.model import Model
 from quire.scheduling import RecoveryCosts
-
-
-class Room(NamedTuple):
-    """Memory for the KV pool."""
-
-    free: int  # bytes
-    share: float  # of them that the pool takes if nobody says otherwise
 
 
 class Placement(Protocol):
@@ -43,16 +35,16 @@ class Placement(Protocol):
         """ModelError if weights of that size cannot be loaded."""
         ...
 
-    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
-        """ConfigError if there is none."""
+    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
+        """Memory for a pool, the size of which ``limits`` do not know. ConfigError: none."""
         ...
 
-    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
-        """An executor with a pool of ``lanes``. ConfigError if there is not enough memory."""
+    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+        """An executor with the pool of ``limits``. ConfigError if there is not enough memory."""
         ...
 
     def recovery_costs(self) -> RecoveryCosts:
-        """Measured on the executor's lanes, which must have host blocks and be unused."""
+        """Measured on the executor's pool, which must have host blocks and be unused."""
         ...
 
 
@@ -63,8 +55,7 @@ class OnCPU:
     host_blocks = "on disk"
     asynchronous = False
 
-    def __init__(self, block_size: int, swap_path: str | None) -> None:
-        self._block_size = block_size
+    def __init__(self, swap_path: str | None) -> None:
         self._swap_path = swap_path
 
     def turn(self) -> AbstractContextManager[None]:
@@ -80,16 +71,16 @@ class OnCPU:
                 "free: choose a smaller model, --dtype bfloat16 if it is float32, or --quantization"
             )
 
-    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
         """See ``Placement.room``."""
         return Room(free_memory(), FREE_MEMORY_SHARE)
 
-    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``Placement.executor``."""
         kernels = choose_kernels(model.dtype)
-        self._lanes, self._max_positions = lanes, model.max_positions
+        self._limits, self._max_positions = limits, model.max_positions
         self._kv_cache = KVCache(
-            model.kv_shapes, lanes, self._block_size, kv_dtype, kernels, self._swap_path
+            model.kv_shapes, limits.lanes, limits.block_size, kv_dtype, kernels, self._swap_path
         )
         forward = DirectForward(model, self._kv_cache.layers, kernels)
         self._executor = ModelExecutor(Worker(model, self._kv_cache, forward, kernels))
@@ -97,6 +88,7 @@ class OnCPU:
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``Placement.recovery_costs``."""
+        limits = self._limits
         return measure_recovery(
-            self._executor, self._kv_cache, self._lanes, self._block_size, self._max_positions
+            self._executor, self._kv_cache, limits.lanes, limits.block_size, self._max_positions
         )

@@ -200,21 +200,6 @@ class KVAllocator(Protocol):
         """Distinct device blocks of these sequences, and how many more without sharing."""
         ...
 
-    def room(self, seq_id: int) -> int | None:
-        """Tokens that ``extend`` can add.
-
-        0: the next token takes a free block, and that is all; None: it needs more than that, a
-        copy or a larger region, or gives blocks back.
-        """
-        ...
-
-    def extend(self, seq_id: int, count: int) -> None:
-        """``count`` tokens more, at most ``room``: no block changes hands, now or by then."""
-        ...
-
-    def usage(self, ahead: int = 0) -> Usage:
-        """The pool's slots by what they are doing, from counters.
-
-        ``ahead``: as it will be when ``extend`` has added so many tokens.
-        """
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing, from counters."""
         ...

@@ -222,25 +222,15 @@ class ContiguousAllocator:
             regions += [family.order] * len(family.spares)
         return sum(1 << order for order in regions), 0
 
-    def room(self, seq_id: int) -> int | None:
-        branch = self._branches[seq_id]
-        terms, reserved = branch.family.terms, self.max_model_len
-        if self.policy is Reservation.POW2:  # until the power of two is outgrown
-            reserved = terms.known + _next_power_of_two(branch.num_tokens - terms.known)
-        return max(0, min(reserved, terms.longest) - branch.num_tokens) or None
-
-    def extend(self, seq_id: int, count: int) -> None:
-        self._fill(seq_id, count)
-
-    def usage(self, ahead: int = 0) -> Usage:
+    def usage(self) -> Usage:
         size, device = self.block_size, self.device
         held = (device.num_blocks - device.num_free) * size
         external = 0
         if self._refused_order is not None:
             external = device.num_scattered(self._refused_order) * size
         return Usage(
-            used=self._used + ahead,
-            reserved=self._reserved - ahead,
+            used=self._used,
+            reserved=self._reserved,
             internal=held - self._used - self._reserved,
             external=external,
             cached=0,

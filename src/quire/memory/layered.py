@@ -119,14 +119,7 @@ class LayeredAllocator:
         held = [lane.blocks_held(seq_ids) for lane in self.lanes]
         return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)
 
-    def room(self, seq_id: int) -> int | None:
-        return None
-
-    def extend(self, seq_id: int, count: int) -> None:
-        raise ValueError("there is no room")
-
-    def usage(self, ahead: int = 0) -> Usage:
-        """``ahead`` must be 0: there is no room."""
+    def usage(self) -> Usage:
         return Usage(*map(sum, zip(*(lane.usage() for lane in self.lanes), strict=True)))
 
     def _common_hits(self, demand: Demand) -> Demand:

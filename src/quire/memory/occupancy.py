@@ -64,15 +64,14 @@ class Occupancy:
                     self.filled[block] = self._block_size
         return before != (self.used, self.reserved)
 
-    def usage(self, ahead: int = 0) -> Usage:
-        """The pool's slots by what they are doing; ``ahead``: used slots not yet counted."""
+    def usage(self) -> Usage:
+        """The pool's slots by what they are doing."""
         size, pool = self._block_size, self._pool
-        held = pool.num_held * size
-        cached, used = pool.num_cached * size, self.used + ahead
+        held, cached = pool.num_held * size, pool.num_cached * size
         return Usage(
-            used=used,
+            used=self.used,
             reserved=self.reserved,
-            internal=held - used - self.reserved,
+            internal=held - self.used - self.reserved,
             external=0,
             cached=cached,
             free=pool.num_blocks * size - held - cached,

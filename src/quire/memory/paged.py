@@ -323,25 +323,8 @@ class PagedAllocator:
         distinct = len(set().union(*held))
         return distinct, sum(map(len, held)) - distinct
 
-    def room(self, seq_id: int) -> int | None:
-        table = self.tables[seq_id]
-        if self.window is not None or table.reserved or table.swapped:
-            return None
-        index, offset = divmod(table.num_tokens, self.block_size)
-        if not offset:
-            return 0
-        block = table.blocks[index]
-        if self.device.ref_counts[block] != 1 or self.occupancy.filled[block] != offset:
-            return None
-        return self.block_size - offset
-
-    def extend(self, seq_id: int, count: int) -> None:
-        table = self.tables[seq_id]
-        self.occupancy.extend(table.blocks[-1], count)
-        table.num_tokens += count
-
-    def usage(self, ahead: int = 0) -> Usage:
-        return self.occupancy.usage(ahead)
+    def usage(self) -> Usage:
+        return self.occupancy.usage()
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -29,9 +29,10 @@ def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping
     page.section("What would change them")
     for picture in (*_variants(plan), *_users(plan)):
         page.picture(picture)
-    full = plan.capacity.result
+    full = plan.saturation.result
+    slots = plan.limits.num_blocks * plan.limits.block_size
     page.section("When everybody comes at once")
-    page.picture(memory_over_time(full, plan.model.kv_bytes_per_token))
+    page.picture(memory_over_time(full, plan.kv_bytes // slots))
     page.picture(batch_over_time(full))
     path = page.write(directory, "plan.html")
     write_json(directory / "plan.json", values)
@@ -40,7 +41,7 @@ def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping
 
 def _variants(plan: Plan) -> list[Picture]:
     """What each change would do; a change is measured against the same requests without it."""
-    found = [(one.name, one.base, one.capacity) for one in plan.variants if one.capacity]
+    found = [(one.name, one.base, one.saturation) for one in plan.variants if one.saturation]
     if not found:
         return []
     names = ("without the change", "with it")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from quire.config import EngineConfig
 from quire.memory import ContiguousAllocator, Demand, MoveKind, PagedAllocator, Reservation
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.simulation.arrivals import ClosedLoop
-from quire.simulation.config_shapes import find_model
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import find_machine
+from quire.simulation.models import find_model
 from quire.simulation.simulator import Simulator
 from quire.workload import Lengths, Synthetic
 
@@ -167,12 +168,16 @@ def scattered_table() -> Sequence[int]:
 
 def _copilot(seed: int) -> list[Finding]:
     """Fifty users of a code assistant, with 625 to 1,025 tokens in and 100 to 500 out."""
-    where = Deployment(find_model("llama-2-7b"), find_machine("a100-40"))
+    where = Deployment(
+        find_model("llama-2-7b"),
+        find_machine("a100-40"),
+        config=EngineConfig(enable_prefix_caching=False),
+    )
     inputs, outputs = Lengths("uniform", 825, 200), Lengths("uniform", 300, 200)
     findings = []
     for kind, published in (("max", (8, 12)), ("paged", (40, 50))):
-        setup = where.settings(kv_allocator=kind)
-        simulator = Simulator(setup, where.cost_model(setup.block_size))
+        limits = where.configured(kv_allocator=kind).limits()
+        simulator = Simulator(limits, where.cost_model(limits.block_size))
         users = ClosedLoop(Synthetic(500, inputs, outputs, seed=seed), 50)
         result = simulator.serve(users)
         name = "4,096 slots for each" if kind == "max" else "paged"

@@ -95,6 +95,7 @@ def _swap_and_recompute(
     """Milliseconds to bring one request back; milliseconds a token where many give way."""
     ways: dict[str, _BySize] = {"swap": {}, "recompute": {}}
     loads: dict[str, _BySize] = {"swap": {}, "recompute": {}}
+    space = 2 * where.kv_bytes / 2**30
     for size in SIZES:
         costs = PieceByPiece(where.cost_model(size), pieces)
         recovery = costs.recovery_costs(size)
@@ -105,7 +106,7 @@ def _swap_and_recompute(
             workload = requests("sharegpt", 4.0, scale.count(4.0, 200), scale.seed)
             result = serve(
                 replace(where, costs=costs), PAGED, workload, block_size=size,
-                preemption_mode=mode,
+                preemption_mode=mode, swap_space=space if mode == "swap" else 0.0,
             )  # fmt: skip
             latency[size] = 1e3 * result.normalized_latency.mean
     return ways, loads
@@ -114,7 +115,6 @@ def _swap_and_recompute(
 def swap_or_recompute(scale: Scale) -> Experiment:
     """Figure 19."""
     where = deployment("opt-13b")
-    where = replace(where, swap_bytes=2 * where.kv_bytes)
     pieces = 2 * where.model.num_layers  # keys and values of each layer lie apart
     ways, loads = _swap_and_recompute(where, pieces, scale)
     swap, recompute = ways["swap"], ways["recompute"]

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from quire.config import EngineConfig
 from quire.reproduction.request_batching import serve_in_batches
-from quire.simulation.config_shapes import find_model
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import find_machine
+from quire.simulation.models import find_model
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
 from quire.workload import DATASETS, Synthetic, TraceRequest
@@ -50,11 +51,14 @@ _SETUPS = {
     "llama-13b": ("llama-13b", "a100-40", 1),
 }
 
+_SETTINGS = EngineConfig(max_model_len=MAX_MODEL_LEN, max_num_seqs=256, enable_prefix_caching=False)
+"""vLLM's of 2023, as far as the paper does not give its own."""
+
 
 def deployment(model: str) -> Deployment:
     """The model on the machines of the paper's table 1 (LLaMA-13B: section 6.4)."""
     name, machine, parallel = _SETUPS[model]
-    return Deployment(find_model(name), find_machine(machine), parallel)
+    return Deployment(find_model(name), find_machine(machine), parallel, _SETTINGS)
 
 
 def requests(
@@ -78,13 +82,11 @@ def requests(
 def serve(
     where: Deployment, system: System, workload: Iterable[TraceRequest], **settings: object
 ) -> SimulationResult:
-    """Simulate. ``settings``: fields of simulation.Settings."""
+    """Simulate. ``settings``: fields of EngineConfig."""
     if system.asks_pow2:
         workload = (request.asking_pow2(MAX_MODEL_LEN) for request in workload)
-    setup = where.settings(
-        kv_allocator=system.kv_allocator, **{"max_model_len": MAX_MODEL_LEN, **settings}
-    )
-    return Simulator(setup, where.cost_model(setup.block_size)).run(workload)
+    limits = where.configured(kv_allocator=system.kv_allocator, **settings).limits()
+    return Simulator(limits, where.cost_model(limits.block_size)).run(workload)
 
 
 def batch_latency(where: Deployment, workload: Iterable[TraceRequest]) -> float:

@@ -26,7 +26,6 @@ from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions import Sessions
 from quire.scheduling.spoiling import Place, lost_places, target_of
 from quire.scheduling.stats import SchedulerStats
-from quire.scheduling.steady import SteadyDecoding
 from quire.scheduling.step import Step, StepResult
 
 
@@ -65,7 +64,6 @@ class Scheduler:
         self.max_queue_time = max_queue_time
         self.stats = SchedulerStats()
         self.line = Line(policy)
-        self._blocked: SequenceGroup | None = None  # kept waiting by the last step, nothing freed
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
         self.sessions = Sessions(
@@ -100,7 +98,6 @@ class Scheduler:
         group = self._live.get(request_id)
         if group is None:
             return False
-        self._blocked = None
         self._end(group, spoiled=spoiled)
         return True
 
@@ -189,7 +186,6 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        self._blocked = None
         step = Step(self._live.take_fork_moves(), now=now)
         self._expire(now, step)
         budget = self._grow_running(step)
@@ -212,7 +208,6 @@ class Scheduler:
             return None
         self.allocator.advance(now)
         self.allocator.settle()
-        self._blocked = None
         grown = self._lookahead.grow(self.running, under_way, self.max_num_batched_tokens)
         if grown is None:
             return None
@@ -267,7 +262,6 @@ class Scheduler:
             if searched is not None:
                 live.search(searched, candidates, told)
         if live.num_ended > ended:
-            self._blocked = None
             self.line.leave_ended()
         self._chunker.publish_known()
 
@@ -283,29 +277,12 @@ class Scheduler:
     def _spoil(self, lost: Set[Place]) -> None:
         if not lost:
             return
-        self._blocked = None
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, lost):
             self.line.suspend(group)
         for on_host, lane, block in lost:  # of who has left meanwhile, too
             if not on_host:
                 self.allocator.withdraw(block, lane)
-
-    def steady(self) -> SteadyDecoding | None:
-        """Steps that only decode, to be taken together, if the next step is one of them."""
-        first = self.line.first()
-        if first is not None and (first is not self._blocked or self._time_matters):
-            return None
-        if self._live.has_fork_moves or self._live.has_news or self.sessions:
-            return None
-        waits = None if first is None else self.stats.decisions
-        return SteadyDecoding.begin(
-            self.running,
-            self.allocator,
-            self.max_num_batched_tokens,
-            self.enable_prefix_caching,
-            waits,
-        )
 
     # -- growing -------------------------------------------------------------------------------
 
@@ -363,11 +340,6 @@ class Scheduler:
             self._end(group)
             step.decisions.append(Decision(Verdict.EXPIRE, name, why))
 
-    @property
-    def _time_matters(self) -> bool:
-        """Whether who is next may change though nobody comes or ends."""
-        return self.max_queue_time is not None or self.line.policy is SchedulingPolicy.FAIR
-
     # -- admission -----------------------------------------------------------------------------
 
     def _admit_waiting(self, step: Step, budget: int) -> int:
@@ -380,7 +352,7 @@ class Scheduler:
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
                 shortage = Shortage(why, group.width, spare, "a larger max_num_seqs")
-                self._wait(group, shortage, step)
+                step.decisions.append(shortage.decision(group))
                 break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):
@@ -409,14 +381,10 @@ class Scheduler:
             held = sum(self.allocator.blocks_held(one.tables())[0] for one in idle)
             # While others run, what idle ones hold is not taken unless it will do.
             if not idle or (self.running and shortage.needed - shortage.free > held):
-                self._wait(group, shortage, step)
+                step.decisions.append(shortage.decision(group))
                 return False
             self._preempt(idle[0], group, shortage._replace(why="could not be let in"), step)
         return True
-
-    def _wait(self, group: SequenceGroup, shortage: Shortage, step: Step) -> None:
-        step.decisions.append(shortage.decision(group))
-        self._blocked = group
 
     def _refuse_impossible(self, request: Request, known: int) -> None:
         """``known``: tokens before its output, in the history of a session or in its prompt."""

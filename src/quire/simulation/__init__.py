@@ -1,11 +1,10 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
 from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
-from quire.simulation.config_shapes import find_model, read_shape
 from quire.simulation.cost_model import CostModel
 from quire.simulation.deployment import Deployment
 from quire.simulation.machines import MACHINES, Machine, find_machine
-from quire.simulation.models import MODELS, ModelShape
+from quire.simulation.models import MODELS, find_model
 from quire.simulation.result import (
     BlockMap,
     Owner,
@@ -16,9 +15,8 @@ from quire.simulation.result import (
 )
 from quire.simulation.roofline import Roofline
 from quire.simulation.series import Point
-from quire.simulation.settings import Settings
 from quire.simulation.simulator import Simulator
-from quire.simulation.work import Work, work_of
+from quire.simulation.work import Work, sights_of, work_of
 
 __all__ = [
     "MACHINES",
@@ -29,20 +27,18 @@ __all__ = [
     "CostModel",
     "Deployment",
     "Machine",
-    "ModelShape",
     "OpenLoop",
     "Owner",
     "Point",
     "Preempted",
     "RequestRecord",
     "Roofline",
-    "Settings",
     "SimulationResult",
     "Simulator",
     "TimedDecision",
     "Work",
     "find_machine",
     "find_model",
-    "read_shape",
+    "sights_of",
     "work_of",
 ]

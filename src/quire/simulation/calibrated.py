@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.errors import ConfigError
 from quire.scheduling import RecoveryCosts
-from quire.simulation.models import ModelShape
+from quire.shape import ModelShape
 from quire.simulation.work import Work
 
 VERSION = 2
@@ -72,7 +72,7 @@ class CalibratedCosts:
             per_swapped_block=self.per_swapped_block * factor,
         )
 
-    def _context(self, count: int) -> float:
+    def _context(self, count: float) -> float:
         seconds = 0.0
         for knot, each in zip(self.context_knots, self.per_context, strict=True):
             if count <= knot:
@@ -133,11 +133,16 @@ def read_calibration(path: Path) -> Calibration:
             for name, value in values["costs"].items()
         }
         _check(costs)
-        values["model"] = ModelShape(**values["model"])
+        values["model"] = ModelShape(**{**values["model"], "windows": _windows(values["model"])})
         values["costs"] = CalibratedCosts(**costs)
         return Calibration(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a calibration: {error!r}") from error
+
+
+def _windows(shape: dict[str, Any]) -> tuple[int | None, ...]:
+    """JSON has no tuples."""
+    return tuple(shape.get("windows", ()))
 
 
 def _check(costs: dict[str, Any]) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room, fill
+from quire.config import EngineConfig
 from quire.errors import ConfigError
+from quire.shape import ModelShape
 from quire.simulation.cost_model import CostModel
 from quire.simulation.machines import GB, MACHINES, Machine
-from quire.simulation.models import ModelShape
 from quire.simulation.roofline import Roofline
-from quire.simulation.settings import Settings
-
-MEMORY_SHARE = 0.9
-"""Share of a machine's memory that is used at all; vLLM's gpu_memory_utilization."""
 
 ACTIVATION_TOKENS = 2048
 
@@ -22,15 +21,15 @@ ACTIVATION_TOKENS = 2048
 class Deployment:
     """A model on ``tensor_parallel`` machines.
 
-    pool_bytes: size of the KV pool; None: what weights and activations leave of the memory.
+    config: the engine's settings; its pool is what weights and activations leave of the memory
+        that may be taken, unless kv_cache_memory_bytes says otherwise.
     costs: calibrated seconds of steps; None: the roofline's.
     """
 
     model: ModelShape
     machine: Machine
     tensor_parallel: int = 1
-    pool_bytes: int | None = None
-    swap_bytes: int = 0
+    config: EngineConfig = field(default_factory=EngineConfig)
     costs: CostModel | None = None
 
     def __post_init__(self) -> None:
@@ -63,14 +62,15 @@ class Deployment:
         Raises:
             ConfigError: the weights leave nothing, with what would fit; or less than the pool.
         """
-        if self.pool_bytes is not None:
-            self._check_pool(self.pool_bytes)
-            return self.pool_bytes
-        total = int(self.machine.memory * MEMORY_SHARE) * self.tensor_parallel
+        requested = self.config.kv_cache_memory_bytes
+        if requested is not None:
+            self._check_pool(requested)
+            return requested
+        total = int(self.machine.memory * self._share) * self.tensor_parallel
         left = total - self._taken_bytes
         if left < self.model.kv_bytes_per_token * 16:
             raise ConfigError(self._does_not_fit(total))
-        return left
+        return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
 
     @property
     def slots(self) -> int:
@@ -80,24 +80,21 @@ class Deployment:
     def cost_model(self, block_size: int) -> CostModel:
         return self.costs or Roofline(self.model, self.machine, self.tensor_parallel, block_size)
 
-    def settings(self, **changes: object) -> Settings:
-        """Settings for this pool; ``changes`` are fields of Settings."""
-        size = changes.get("block_size", 16)
-        assert isinstance(size, int)
-        if size < 1:
-            raise ConfigError(f"block_size must be at least 1, got {size}")
-        block = size * self.model.kv_bytes_per_token
-        facts = {
-            "num_blocks": self.kv_bytes // block,
-            "max_model_len": self.model.max_positions,
-            "num_host_blocks": self.swap_bytes // block,
-        }
-        if facts["num_blocks"] < 1:
-            raise ConfigError(
-                f"a block of {size} tokens is {block:,} bytes, and the KV pool is "
-                f"{self.kv_bytes:,}: make block_size smaller"
-            )
-        return Settings(**{**facts, **changes})  # type: ignore[arg-type]
+    def configured(self, **changes: Any) -> Deployment:
+        """The same with other settings of the engine."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def limits(self) -> EngineLimits:
+        """As the real engine would have them here."""
+        config = self.config
+        cache = self.model.cache(None if config.window is not None else config.max_model_len)
+        room = Room(self.kv_bytes, 1.0)
+        return fill(EngineLimits.of(config, cache), cache, config, room)
+
+    @property
+    def _share(self) -> float:
+        """Of a machine's memory that may be taken at all."""
+        return 1.0 if self.machine.is_cpu else self.config.gpu_memory_utilization
 
     @property
     def _taken_bytes(self) -> int:
@@ -131,4 +128,4 @@ class Deployment:
         except ConfigError:
             return False
         needed = self.model.weight_bytes + other.activation_bytes * parallel
-        return machine.memory * MEMORY_SHARE * parallel > 1.05 * needed
+        return machine.memory * other._share * parallel > 1.05 * needed

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from quire.metrics import RequestMetrics
-from quire.scheduling import Request, SamplingParams, SequenceGroup, Verdict
+from quire.scheduling import Request, Sample, SamplingParams, SequenceGroup, Verdict
 from quire.simulation.result import Preempted, RequestRecord
 from quire.workload import TraceRequest, block_names
 
 END = 2**32 - 1  # no prompt has it
 """The token that ends a text before its limit."""
+
+_OWN = 1024  # tokens of a request's own: no two outputs or beams of two requests are alike
+
+
+def own_token(request_id: str, index: int) -> int:
+    """What the branch of this index says, again and again; or a beam's candidate of this rank."""
+    return int(request_id) % (END // _OWN) * _OWN + index
 
 
 class LiveRequest:
@@ -23,6 +30,7 @@ class LiveRequest:
         "num_output_tokens",
         "output_tokens",
         "request",
+        "samples",
         "to_end",
         "trace",
     )
@@ -37,6 +45,7 @@ class LiveRequest:
         self.last_times: dict[int, float] = {}  # of each output's last token
         self.num_output_tokens = 0
         self.to_end = request.params.num_outputs if trace.beam_search else trace.n
+        self.samples = [Sample(own_token(request.request_id, i)) for i in range(self.to_end)]
         self._preemptions: list[Preempted] = []
 
     def decided(self, what: Verdict, now: float) -> None:

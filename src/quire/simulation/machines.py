@@ -22,6 +22,7 @@ class Machine:
     link_bandwidth: one way, to the others of a tensor-parallel group.
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
+    is_cpu: others use its memory too, so that a pool takes less of it by default.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Machine:
     compute_share: float = 0.6
     bandwidth_share: float = 0.8
     step_seconds: float = 0.003
+    is_cpu: bool = False
 
 
 MACHINES: Mapping[str, Machine] = {
@@ -44,7 +46,7 @@ MACHINES: Mapping[str, Machine] = {
         Machine("h200", 141 * GB, 989e12, 4800 * GB, 50 * GB, 450 * GB),
         Machine("l4", 24 * GB, 121e12, 300 * GB, 25 * GB, 25 * GB),
         # 32 cores with AVX-512 and eight channels of DDR5-4800; swapping is a copy in memory.
-        Machine("cpu", 256 * GIB, 4e12, 307 * GB, 100 * GB, 50 * GB),
+        Machine("cpu", 256 * GIB, 4e12, 307 * GB, 100 * GB, 50 * GB, is_cpu=True),
     )
 }
 

@@ -1,81 +1,13 @@
-"""Models by their shapes: what a token's keys and values take, and what computing one costs."""
+"""Models that are known by name, by their published shapes."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 
-BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
-"""Bytes of a number, by dtype."""
-
-_SCALE_BYTES = 4  # of each key and value of a head, where the cache's numbers have 8 bits
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """A decoder's shape. All that memory and time depend on is derived from it."""
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    intermediate_size: int
-    vocab_size: int
-    max_positions: int
-    gated_mlp: bool = True  # three matrices (SwiGLU) rather than two
-    tied_embeddings: bool = False
-    learned_positions: bool = False
-    biases: bool = False
-    dtype: str = "float16"  # of weights, and of the KV cache if kv_dtype is None
-    kv_dtype: str | None = None
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, and their scales if they have 8 bits."""
-        size = BYTES[self.kv_dtype or self.dtype]
-        vector = self.head_size * size + (_SCALE_BYTES if size == 1 else 0)
-        return 2 * self.num_layers * self.num_kv_heads * vector
-
-    @property
-    def layer_params(self) -> int:
-        """Parameters of one layer's matrices, norms and biases."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        queries, keys = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
-        attention = hidden * (queries + 2 * keys) + queries * hidden
-        mlp = (3 if self.gated_mlp else 2) * hidden * inner
-        norms = 2 * hidden
-        if self.biases:  # and layer norms have biases then
-            norms *= 2
-            attention += queries + 2 * keys + hidden
-            mlp += inner + hidden
-        return attention + mlp + norms
-
-    @property
-    def num_params(self) -> int:
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
-        positions = self.max_positions * self.hidden_size if self.learned_positions else 0
-        return self.num_layers * self.layer_params + embeddings + positions
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.num_params * BYTES[self.dtype]
-
-    @property
-    def flops_per_token(self) -> int:
-        """Of the layers' matrices: a multiplication and an addition for each parameter."""
-        return 2 * self.num_layers * self.layer_params
-
-    @property
-    def flops_per_sample(self) -> int:
-        """Of the LM head."""
-        return 2 * self.vocab_size * self.hidden_size
-
-    @property
-    def flops_per_pair(self) -> int:
-        """Of attention, for a token and one that it sees: query times key, weight times value."""
-        return 4 * self.num_layers * self.num_heads * self.head_size
+from quire.errors import ModelError
+from quire.shape import ModelShape, read_shape
 
 
 def _opt(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
@@ -121,3 +53,23 @@ MODELS: Mapping[str, ModelShape] = {
         _llama("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, 32768, "bfloat16"),
     )
 }  # fmt: skip
+
+
+def find_model(name: str) -> ModelShape:
+    """A model of the catalogue, or the one that a directory or a config.json describes.
+
+    Raises:
+        ModelError: there is neither, or the config lacks what a shape needs.
+    """
+    if name.lower() in MODELS:
+        return MODELS[name.lower()]
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if path.exists():
+        return read_shape(path)
+    close = difflib.get_close_matches(name.lower(), MODELS, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise ModelError(
+        f"model {name!r} is neither in the catalogue nor a config.json; {hint}"
+        f"known: {', '.join(MODELS)}"
+    )

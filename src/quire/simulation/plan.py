@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from quire.capacity import EngineLimits
 from quire.metrics import Goals
+from quire.shape import ModelShape
 from quire.simulation.machines import Machine
-from quire.simulation.models import ModelShape
 from quire.simulation.result import SimulationResult
-from quire.simulation.settings import Settings
 
 GOAL_SHARE = 0.9
 """Share of the requests that must meet the goals."""
@@ -29,7 +29,7 @@ class Binding(Enum):
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Saturation:
     """What happens when everybody comes at once.
 
     running: requests that run while others wait, mean over that time; all, if nobody waits.
@@ -43,7 +43,7 @@ class Capacity:
     result: SimulationResult
 
     @classmethod
-    def of(cls, result: SimulationResult, width: int) -> Capacity:
+    def of(cls, result: SimulationResult, width: int) -> Saturation:
         """``width``: branches of a request."""
         # From when the pool, or what the steps can take, is nearly full until the line is empty.
         full = 0.9 * max(point.most_held for point in result.series)
@@ -69,16 +69,16 @@ class Variant(NamedTuple):
     """
 
     name: str
-    base: Capacity
-    capacity: Capacity | None
+    base: Saturation
+    saturation: Saturation | None
     refused: str | None
 
     @classmethod
-    def of(cls, name: str, base: Capacity, result: SimulationResult, width: int) -> Variant:
+    def of(cls, name: str, base: Saturation, result: SimulationResult, width: int) -> Variant:
         """``width``: branches of a request."""
         if not result.num_finished:
             return cls(name, base, None, result.first_refusal)
-        return cls(name, base, Capacity.of(result, width), None)
+        return cls(name, base, Saturation.of(result, width), None)
 
 
 class UserLoad(NamedTuple):
@@ -113,14 +113,14 @@ class Plan:
     model: ModelShape
     machine: Machine
     tensor_parallel: int
-    settings: Settings
+    limits: EngineLimits
     kv_bytes: int
     num_requests: int
     num_clipped: int
     mean_tokens: tuple[float, float]
     sample_rate: float | None
     goals: Goals
-    capacity: Capacity
+    saturation: Saturation
     user_load: UserLoad | None
     most_users: UserLoad | None
     goodput: Goodput
@@ -130,30 +130,30 @@ class Plan:
     @property
     def best_block_size(self) -> int:
         """The largest that serves within 1 % of the best: larger blocks make shorter tables."""
-        rates = {self.settings.block_size: self.capacity.output_rate}
+        rates = {self.limits.block_size: self.saturation.output_rate}
         for variant in self.variants:
-            if variant.capacity is not None:  # the others' blocks are of the size there is
-                size = variant.capacity.result.block_size
-                rates.setdefault(size, variant.capacity.output_rate)
+            if variant.saturation is not None:  # the others' blocks are of the size there is
+                size = variant.saturation.result.block_size
+                rates.setdefault(size, variant.saturation.output_rate)
         best = max(rates.values())
         return max(size for size, rate in rates.items() if rate >= (1 - CLOSE) * best)
 
     @property
     def binds(self) -> Binding:
         """What keeps the rate from being higher."""
-        beyond = self.goodput.beyond or self.capacity.result
-        return binding(beyond, self.settings)
+        beyond = self.goodput.beyond or self.saturation.result
+        return binding(beyond, self.limits)
 
 
-def binding(result: SimulationResult, settings: Settings) -> Binding:
+def binding(result: SimulationResult, limits: EngineLimits) -> Binding:
     """What a load that was too high ran into first."""
-    full = result.most_held >= 0.95 * settings.num_blocks * settings.block_size
+    full = result.most_held >= 0.95 * limits.num_blocks * limits.block_size
     waits = result.num_decisions.get("wait", 0) > 0
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0
-    contiguous = settings.kv_allocator != "paged"  # it can be full of holes
+    contiguous = not limits.is_paged  # it can be full of holes
     if not gave_way and result.num_missed_tpot > result.num_missed_ttft:
         return Binding.LATENCY
-    if waits and result.most_running >= settings.max_num_seqs:
+    if waits and result.most_running >= limits.max_num_seqs:
         return Binding.SEQUENCES
     if gave_way or (waits and (full or contiguous)):
         return Binding.MEMORY

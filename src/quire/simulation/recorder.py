@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from quire.capacity import EngineLimits
 from quire.memory import KVAllocator, Usage
 from quire.metrics import Distribution, Goals, RequestMetrics
 from quire.scheduling import Decision, Verdict
@@ -20,7 +21,6 @@ from quire.simulation.result import (
     TimedDecision,
 )
 from quire.simulation.series import TimeSeries
-from quire.simulation.settings import Settings
 
 
 class Recorder:
@@ -90,7 +90,7 @@ class Recorder:
         self._keep(record)
 
     def result(
-        self, settings: Settings, stats: SchedulerStats, begin: float, end: float
+        self, limits: EngineLimits, stats: SchedulerStats, begin: float, end: float
     ) -> SimulationResult:
         series = self._series.points()
         busy = sum(point.seconds for point in series)
@@ -104,8 +104,8 @@ class Recorder:
         running = sum(point.running * point.seconds for point in series) * share
         total = self._peak_blocks + self._saved_blocks
         return SimulationResult(
-            block_size=settings.block_size,
-            num_blocks=settings.num_blocks,
+            block_size=limits.block_size,
+            num_blocks=limits.num_blocks,
             seconds=end - begin,
             busy_seconds=busy,
             num_steps=self._num_steps,

@@ -28,7 +28,7 @@ class Sample:
     def take(
         cls,
         workload: Iterable[TraceRequest],
-        max_model_len: int,
+        max_model_len: int | None,
         *,
         shares_prefixes: bool,
         has_times: bool,
@@ -38,7 +38,7 @@ class Sample:
         requests: list[TraceRequest] = []
         tokens = clipped = 0
         for request in islice(workload, MOST_REQUESTS):
-            fitting = request.clipped(max_model_len)
+            fitting = request if max_model_len is None else request.clipped(max_model_len)
             clipped += fitting is not request
             requests.append(fitting)
             tokens += fitting.prompt_tokens + fitting.output_tokens

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quire.scheduling import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
-from quire.simulation.live import END, LiveRequest
+from quire.simulation.live import END, LiveRequest, own_token
 
-_TOKENS = [Sample(index) for index in range(256)]  # by branch
 _END = Sample(END)
 _LOG_HALVES = [math.log(0.5**rank) for rank in range(1, 1025)]
 
@@ -36,8 +35,10 @@ class SimulatedModel:
                 continue
             if readout.candidates:
                 place = f"{self._seed},{request_id},{chunk.start},{beams[request_id]}"
-                found = _candidates(place, readout.candidates)
-                outcomes[chunk.seq_id] = Outcome(candidates=found)
+                drawn = _log_probs(place, readout.candidates)
+                outcomes[chunk.seq_id] = Outcome(
+                    candidates=[(own_token(request_id, rank), p) for rank, p in enumerate(drawn)]
+                )
                 beams[request_id] += 1
                 continue
             end = chunk.start + len(chunk.token_ids)
@@ -51,17 +52,17 @@ class SimulatedModel:
 def _sample(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Sample:
     """After ``length`` tokens the branch's own one, or the end of a text that is complete by it."""
     request = known.request
+    own = live[request.request_id]
     if request.eos_token_ids:  # else max_tokens ends it
         produced = length - len(request.prompt_token_ids) + 1
-        if produced >= live[request.request_id].output_tokens:
+        if produced >= own.output_tokens:
             return _END
-    return _TOKENS[known.branch]
+    return own.samples[known.branch]
 
 
-def _candidates(place: str, count: int) -> list[tuple[int, float]]:
-    """The likeliest tokens and their log-probabilities, drawn by the ``place`` of a beam."""
+def _log_probs(place: str, count: int) -> list[float]:
+    """Of the likeliest tokens, drawn by the ``place`` of a beam."""
     uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
     likeliest = uniform ** (1 / 3)
     rest = math.log((1 - likeliest) or 1e-12)
-    others = [(rank, rest + _LOG_HALVES[rank - 1]) for rank in range(1, count)]
-    return [(0, math.log(likeliest)), *others]
+    return [math.log(likeliest), *(rest + half for half in _LOG_HALVES[: count - 1])]

@@ -10,25 +10,26 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
+from quire.capacity import EngineLimits
 from quire.errors import RequestError
 from quire.metrics import Goals
 from quire.scheduling import Decision, Progress, Step, Verdict
 from quire.scheduling.sequence import Sequence
-from quire.scheduling.steady import SteadyDecoding
 from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel
+from quire.simulation.fast_forward import FastForward, SteadyDecoding
 from quire.simulation.live import LiveRequest, RequestMaker
 from quire.simulation.recorder import Recorder, map_blocks
 from quire.simulation.result import RequestRecord, SimulationResult
 from quire.simulation.sampling import SimulatedModel
-from quire.simulation.settings import Settings
-from quire.simulation.work import decoding, work_of
+from quire.simulation.work import decoding, sights_of, work_of
 from quire.workload import TraceRequest
 
 
 class Simulator:
-    """One run of a workload.
+    """One run of a workload, by an engine with these limits.
 
+    seed: of the beams' candidates.
     skip_ahead: take steps that only decode together. The result is the same to the last bit.
     goals: what the result counts requests against.
     keep_records, keep_decisions: how many of each the result holds; None is all.
@@ -40,9 +41,10 @@ class Simulator:
 
     def __init__(
         self,
-        settings: Settings,
+        limits: EngineLimits,
         cost_model: CostModel,
         *,
+        seed: int = 0,
         skip_ahead: bool = True,
         goals: Goals | None = None,
         keep_records: int | None = 0,
@@ -51,14 +53,16 @@ class Simulator:
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:
-        self.settings = settings
+        self.limits = limits
         self._cost_model = cost_model
         self._skip_ahead = skip_ahead
+        self._sights = sights_of(limits.lanes)
         self._map_at = map_at
         self._on_step = on_step
-        self._scheduler = settings.scheduler(cost_model.recovery_costs(settings.block_size))
-        self._model = SimulatedModel(settings.seed)
-        self._maker = RequestMaker(settings.block_size, settings.names_blocks)
+        self._scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size))
+        self._fast_forward = FastForward(self._scheduler, limits)
+        self._model = SimulatedModel(seed)
+        self._maker = RequestMaker(limits.block_size, limits.enable_prefix_caching)
         self._recorder = Recorder(goals or Goals(), keep_records, keep_decisions, on_record)
         self._live: dict[str, LiveRequest] = {}
         # Requests that have arrived, and that the scheduler need not know of yet.
@@ -83,22 +87,27 @@ class Simulator:
                 now = max(now, arrivals.next_time)
                 self._idle = True
                 continue
-            steady = self._scheduler.steady() if self._skip_ahead else None
+            steady = self._fast_forward.begin() if self._skip_ahead else None
             after = None if steady is None else self._decode(steady, now)
             now = self._step(now) if after is None else after
-        return self._recorder.result(self.settings, self._scheduler.stats, begin, now)
+        return self._recorder.result(self.limits, self._scheduler.stats, begin, now)
 
     # -- arrivals ------------------------------------------------------------------------------
 
     def _arrive(self, now: float) -> None:
         """Take in who has come. The scheduler gets as many as one step could admit.
 
-        Whoever is further back in line cannot matter to it yet, and would only take memory.
+        Whoever is further back in line cannot matter to it yet, and would only take memory; but
+        where a wait may end, or clients share, everybody does.
         """
+        limits = self.limits
+        all_matter = limits.max_queue_time is not None or limits.scheduling_policy != "fcfs"
         arrivals = self._arrivals
         while (time := arrivals.next_time) is not None and time <= now:
             self._line.append(arrivals.take())
-        while self._line and self._scheduler.line.num_waiting <= self.settings.max_num_seqs:
+        while self._line and (
+            all_matter or self._scheduler.line.num_waiting <= limits.max_num_seqs
+        ):
             self._add(self._line.popleft())
 
     def _add(self, trace: TraceRequest) -> None:
@@ -116,10 +125,10 @@ class Simulator:
 
     def _check_length(self, trace: TraceRequest) -> None:
         length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
-        if length > self.settings.max_model_len:
+        longest = self.limits.max_model_len
+        if longest is not None and length > longest:
             raise RequestError(
-                f"{length} tokens of prompt and output are more than max_model_len, "
-                f"{self.settings.max_model_len}",
+                f"{length} tokens of prompt and output are more than max_model_len, {longest}",
                 "prompt",
             )
 
@@ -132,7 +141,7 @@ class Simulator:
         if self._on_step is not None:
             self._on_step(now, step)
         self._decide(now, step.decisions)
-        work = work_of(step)
+        work = work_of(step, self._sights)
         if self._idle:
             work, self._idle = work._replace(woken=1), False
         end = now + self._cost_model.seconds(work)
@@ -141,11 +150,16 @@ class Simulator:
             self._map_at = None
         running = scheduler.num_running_seqs
         self._recorder.step(now, end, step.usage, running, self._num_waiting)
+        self._update(step, end)
+        return end
+
+    def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
+        """What the step has led to; ``gaps`` as for ``_progress``."""
         results = self._model.results(step, self._live)
         progress: list[Progress] = []
-        scheduler.update(step, results, end, progress.append)
-        self._progress(progress, end)
-        return end
+        self._scheduler.update(step, results, end, progress.append)
+        self._fast_forward.note(step, progress)
+        self._progress(progress, end, gaps)
 
     @property
     def _num_waiting(self) -> int:
@@ -153,6 +167,11 @@ class Simulator:
 
     def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
+            if decision.what is Verdict.EXPIRE:
+                live = self._live.pop(decision.request_id)
+                self._recorder.refuse(decision.request_id, live.trace.arrival, decision.why)
+                self._arrivals.ended(now)
+                continue
             if decision.what is not Verdict.WAIT:
                 self._live[decision.request_id].decided(decision.what, now)
             self._recorder.decide(now, decision)
@@ -236,11 +255,7 @@ class Simulator:
             live.num_output_tokens += steps - 1
             if steps > 1:
                 live.last_times[branch.index] = start
-        last = Step([], chunks)
-        results = self._model.results(last, self._live)
-        progress: list[Progress] = []
-        self._scheduler.update(last, results, end, progress.append)
-        self._progress(progress, end, gaps)
+        self._update(Step([], chunks), end, gaps)
 
 
 def _gaps(rows: Iterable[tuple[LiveRequest, Sequence]], now: float) -> dict[float, int]:

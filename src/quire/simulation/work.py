@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from quire.capacity import Lane
 from quire.memory import MoveKind
 from quire.scheduling import Step
 
 
 class Work(NamedTuple):
-    """A step's work. A chunk of one token is decoding, a longer one is prefill."""
+    """A step's work. A chunk of one token is decoding, a longer one is prefill.
+
+    Tokens that are seen, and whose keys and values are read, are counted as in the mean over
+    layers: a layer with a window sees no more than that.
+    """
 
     prefill_tokens: int = 0
-    prefill_pairs: int = 0  # (token, token it sees): what attention computes
-    prefill_context: int = 0  # tokens whose keys and values the chunks read, themselves included
+    prefill_pairs: float = 0  # (token, token it sees): what attention computes
+    prefill_context: float = 0  # tokens whose keys and values the chunks read, themselves included
     decode_seqs: int = 0
-    decode_context: int = 0  # tokens whose keys and values they read, themselves included
+    decode_context: float = 0  # tokens whose keys and values they read, themselves included
     samples: int = 0  # rows that pass the LM head
     copied_blocks: int = 0
     swapped_blocks: int = 0  # to the host or back
@@ -26,23 +32,60 @@ class Work(NamedTuple):
         return self.prefill_tokens + self.decode_seqs
 
 
+class Sight(NamedTuple):
+    """How far some of the layers see."""
+
+    share: float  # of all layers
+    tokens: int | None  # that a token sees at most, itself included; None: all that are before it
+
+    def pairs(self, start: int, count: int) -> int:
+        """(token, token it sees) of ``count`` tokens from position ``start`` on."""
+        whole, most = count, self.tokens
+        if most is not None:
+            whole = max(0, min(count, most - start))  # of them see all that are before them
+        beyond = 0 if most is None else (count - whole) * most
+        return whole * start + whole * (whole + 1) // 2 + beyond
+
+    def context(self, start: int, count: int) -> int:
+        """Tokens that any of them sees."""
+        end = start + count
+        return end if self.tokens is None else min(end, count + self.tokens - 1)
+
+
+EVERYTHING = (Sight(1, None),)
+
+
+def sights_of(lanes: Sequence[Lane]) -> tuple[Sight, ...]:
+    """Of a model with these lanes."""
+    if len(lanes) == 1 and lanes[0].window is None:
+        return EVERYTHING
+    total = sum(len(lane.layers) for lane in lanes)
+    most = [None if w is None else w.tokens + w.sinks for w in (lane.window for lane in lanes)]
+    return tuple(
+        Sight(len(lane.layers) / total, tokens) for lane, tokens in zip(lanes, most, strict=True)
+    )
+
+
 def decoding(num_seqs: int, context: int) -> Work:
     """The work of a step that only decodes."""
     return Work(0, 0, 0, num_seqs, context, num_seqs, 0, 0)
 
 
-def work_of(step: Step) -> Work:
-    prefill_tokens = pairs = prefill_context = decode_seqs = decode_context = samples = 0
+def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
+    prefill_tokens = decode_seqs = samples = 0
+    pairs = prefill_context = decode_context = 0.0 if sights is not EVERYTHING else 0
     for chunk in step.chunks:
-        count = len(chunk.token_ids)
-        end = chunk.start + count
+        start, count = chunk.start, len(chunk.token_ids)
+        context: float = start + count
+        if sights is not EVERYTHING:
+            context = sum(sight.share * sight.context(start, count) for sight in sights)
         if count == 1:
             decode_seqs += 1
-            decode_context += end
+            decode_context += context
         else:
             prefill_tokens += count
-            pairs += count * chunk.start + count * (count + 1) // 2
-            prefill_context += end
+            pairs += sum(sight.share * sight.pairs(start, count) for sight in sights)
+            prefill_context += context
         if chunk.readout is not None:
             samples += chunk.readout.rows
     copied = swapped = 0

@@ -14,10 +14,10 @@ from quire.memory import Usage
 from quire.reports import write_report
 from quire.scheduling import RecoveryCosts
 from quire.simulation.result import SimulationResult
-from quire.simulation.settings import Settings
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work
 from quire.workload import Segment, TraceRequest
+from support.limits import make_limits
 from support.page_reader import PageReader
 
 pytest.importorskip("matplotlib")
@@ -33,7 +33,9 @@ class Costs:
 
 def simulated() -> SimulationResult:
     """A pool that is too small: requests wait, share, give way and are refused."""
-    settings = Settings(num_blocks=40, max_model_len=300, block_size=4, enable_prefix_caching=True)
+    settings = make_limits(
+        num_blocks=40, max_model_len=300, block_size=4, enable_prefix_caching=True
+    )
     shared = (Segment("<system>", 8),)
     workload = [TraceRequest(0.05 * i, 12 + i % 5, 20, content=shared) for i in range(30)]
     workload += [TraceRequest(2.0, 20, 10, n=3), TraceRequest(2.1, 400, 10)]

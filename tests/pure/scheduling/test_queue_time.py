@@ -135,19 +135,3 @@ def test_nobody_is_ended_where_no_step_would_tell() -> None:
     assert scheduler.schedule_ahead(step, 6.0) is None, "a ends with the step, b has to wait"
     take_in(scheduler, step, answer(step), 6.0)
     assert [decision.request_id for decision in expired(scheduler.schedule(6.0))] == ["b"]
-
-
-def test_steps_are_not_taken_together_while_somebody_waits() -> None:
-    """Else nobody would look whether it has waited for too long, or who is next."""
-    for limits, together in (
-        ({"max_queue_time": None}, True),
-        ({}, False),
-        ({"max_queue_time": None, "policy": SchedulingPolicy.FAIR}, False),
-    ):
-        scheduler = make(**limits)
-        scheduler.add(request("a"))
-        run(scheduler, 0.0)
-        assert scheduler.steady() is not None
-        scheduler.add(request("b"))
-        run(scheduler, 0.0)
-        assert (scheduler.steady() is not None) is together

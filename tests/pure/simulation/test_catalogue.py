@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError, ModelError
-from quire.simulation import MACHINES, MODELS, Deployment, find_machine, find_model, read_shape
+from quire.shape import read_shape
+from quire.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
 from quire.simulation.work import Work, decoding
 
 LLAMA = {
@@ -66,7 +67,7 @@ def test_a_model_from_its_config_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"hidden_size": None}, "hidden_size is missing"), ({"num_hidden_layers": 0}, "above 0"),
+    [({"hidden_size": None}, "hidden_size is missing"), ({"num_hidden_layers": 0}, "at least 1"),
      ({"torch_dtype": "int3"}, "dtype is 'int3'"), ({"num_local_experts": 8}, "mixtures")],
 )  # fmt: skip
 def test_configs_that_say_too_little(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -84,7 +85,7 @@ def test_unknown_names_get_their_neighbours() -> None:
 def test_what_does_not_fit_is_told_what_would() -> None:
     deployment = Deployment(MODELS["opt-66b"], MACHINES["a100-40"])
     with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, cpu"):
-        deployment.settings()
+        deployment.limits()
     with pytest.raises(ConfigError, match="must divide the model's 40 heads"):
         Deployment(MODELS["opt-13b"], MACHINES["a100-40"], 3)
 

@@ -28,23 +28,22 @@ def planner(
         workload, 4096, shares_prefixes=workload.shares_prefixes,
         has_times=workload.rate is not None, seed=0,
     )  # fmt: skip
-    return Planner(deployment, {"max_num_seqs": 1024, **changes}, sample, goals or Goals())
+    deployment = deployment.configured(**{"max_num_seqs": 1024, **changes})
+    return Planner(deployment, sample, goals or Goals())
 
 
 def test_fifty_copilot_users() -> None:
     """8 to 12 fit before paging, 40 to 50 after."""
     plan = planner(replace(COPILOT, num_requests=300))
-    settings = plan.settings()
-    running = {
-        policy: result.mean_running for policy, result in plan.user_load(settings, 50).results
-    }
+    limits = plan.deployment.limits()
+    running = {policy: result.mean_running for policy, result in plan.user_load(50).results}
     assert 8 <= running["max"] <= 12
     assert 40 <= running["paged"] <= 50
     assert running["max"] < running["pow2"] <= running["oracle"] < running["paged"]
-    capacity = plan.capacity(settings)
-    assert 40 <= capacity.running <= 50
-    assert binding(capacity.result, settings) is Binding.MEMORY
-    need = plan.memory_need(settings, 50, None)
+    saturation = plan.saturation(limits)
+    assert 40 <= saturation.running <= 50
+    assert binding(saturation.result, limits) is Binding.MEMORY
+    need = plan.memory_need(limits, 50, None)
     assert need is not None
     assert need.num_bytes > DEPLOYMENT.kv_bytes  # that is why some wait
 
@@ -52,8 +51,8 @@ def test_fifty_copilot_users() -> None:
 @pytest.mark.slow
 def test_variants_say_what_would_change() -> None:
     plan = planner().plan(None, None)
-    base = plan.capacity
-    variants = {one.name: one.capacity for one in plan.variants}
+    base = plan.saturation
+    variants = {one.name: one.saturation for one in plan.variants}
     small = variants["KV cache in 8 bits"]
     assert small is not None
     assert small.running == pytest.approx(2 * base.running, rel=0.15)
@@ -87,8 +86,7 @@ FEW = replace(COPILOT, num_requests=100, rate=1.0)
 PLENTY = replace(
     DEPLOYMENT,
     machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
-    pool_bytes=200 * 2**30,
-)
+).configured(kv_cache_memory_bytes=200 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +102,17 @@ def test_the_highest_rate_meets_the_goals_and_the_next_shows_what_binds(
     deployment: Deployment, goals: Goals, changes: dict[str, Any], binds: Binding
 ) -> None:
     plan = planner(FEW, deployment, goals, **changes)
-    settings = plan.settings()
-    found = plan.goodput(settings, plan.capacity(settings))
+    limits = plan.deployment.limits()
+    found = plan.goodput(limits, plan.saturation(limits))
     assert found.at is not None and found.beyond is not None
     assert found.at.goodput_share >= 0.9 > found.beyond.goodput_share
-    assert binding(found.beyond, settings) is binds
+    assert binding(found.beyond, limits) is binds
 
 
 def test_the_most_users_who_meet_the_goals() -> None:
     plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
-    settings = plan.settings()
-    found = plan.most_users(settings, plan.capacity(settings))
+    limits = plan.deployment.limits()
+    found = plan.most_users(limits, plan.saturation(limits))
     assert found is not None
     ((_, result),) = found.results
     assert 1 < found.users == result.most_running
@@ -124,8 +122,9 @@ def test_the_most_users_who_meet_the_goals() -> None:
 def test_bursts_that_no_rate_helps_against_are_told() -> None:
     burst = [TraceRequest(float(i // 50), 2000, 5) for i in range(100)]
     sample = Sample.take(burst, 4096, shares_prefixes=False, has_times=True, seed=0)
-    plan = Planner(DEPLOYMENT, {}, sample, Goals(ttft=0.5))
-    found = plan.goodput(plan.settings(), plan.capacity(plan.settings()))
+    plan = Planner(DEPLOYMENT, sample, Goals(ttft=0.5))
+    limits = DEPLOYMENT.limits()
+    found = plan.goodput(limits, plan.saturation(limits))
     assert found.rate == 0.0
     assert found.poisson is not None and found.poisson > 0.5
 
@@ -137,7 +136,7 @@ def test_goals_that_nobody_can_meet() -> None:
 
 
 def test_a_workload_that_no_request_of_can_be_served() -> None:
-    tiny = replace(DEPLOYMENT, pool_bytes=100 * 512 * 1024)
+    tiny = DEPLOYMENT.configured(kv_cache_memory_bytes=100 * 512 * 1024)
     with pytest.raises(ConfigError, match="no request of this workload can be served"):
         planner(deployment=tiny).plan(None, None)
 
@@ -158,3 +157,17 @@ def test_a_repeated_sample_shares_only_within_a_round() -> None:
     a, b, c, d = sample.repeated(4)
     assert a.content == b.content != c.content == d.content
     assert c.prompt_tokens == 10
+
+
+def test_a_window_lets_more_run_at_once() -> None:
+    """Long prompts, with a window of 256: a sequence holds less than a third."""
+    model = replace(DEPLOYMENT.model, windows=(256,) * 32)
+    windowed = planner(deployment=replace(DEPLOYMENT, model=model), max_num_batched_tokens=256)
+    plain = planner(max_num_batched_tokens=256)
+    few, many = (plan.saturation(plan.deployment.limits()) for plan in (plain, windowed))
+    assert many.most_running > 1.5 * few.most_running
+
+
+def test_a_length_that_the_model_does_not_allow() -> None:
+    with pytest.raises(ConfigError, match="max_model_len is 5000; this model allows 1 to 4096"):
+        DEPLOYMENT.configured(max_model_len=5000).limits()

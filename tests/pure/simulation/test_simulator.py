@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from quire.errors import ConfigError
 from quire.memory import Demand, LayeredAllocator, PagedAllocator, Window, hash_blocks
 from quire.metrics import Goals
 from quire.scheduling import RecoveryCosts, Verdict
-from quire.simulation import ClosedLoop, Settings, SimulationResult, Simulator, Work
+from quire.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire.simulation.export import RecordWriter, write_series
 from quire.simulation.recorder import map_blocks
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
+from support.limits import make_limits
 
 
 class TenMilliseconds:
@@ -29,8 +29,8 @@ class TenMilliseconds:
 def simulate(workload: Any, users: int | None = None, **options: Any) -> SimulationResult:
     names = ("goals", "keep_records", "keep_decisions", "map_at", "on_record")
     rest = {name: options.pop(name) for name in names if name in options}
-    facts = {"num_blocks": 64, "max_model_len": 512, **options}
-    simulator = Simulator(Settings(**facts), TenMilliseconds(), **rest)
+    facts = {"num_blocks": 64, "max_model_len": 512, "enable_prefix_caching": False, **options}
+    simulator = Simulator(make_limits(**facts), TenMilliseconds(), **rest)
     if users is not None:
         return simulator.serve(ClosedLoop(workload, users))
     return simulator.run(workload)
@@ -185,11 +185,20 @@ def test_results_are_written_the_same_each_time() -> None:
     assert float(served["ttft"]) == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"num_blocks": 0}, "num_blocks"), ({"kv_allocator": "best"}, "kv_allocator"),
-     ({"preemption_mode": "swap"}, "needs swap space"), ({"preemption_mode": "x"}, "one of|must")],
-)  # fmt: skip
-def test_settings_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Settings(**{"num_blocks": 10, "max_model_len": 100, **changes})
+def test_who_waits_for_too_long_is_refused() -> None:
+    workload = [TraceRequest(0.0, 16, 200), *(TraceRequest(0.0, 16, 5) for _ in range(3))]
+    result = simulate(workload, max_num_seqs=1, max_queue_time=0.5, keep_records=None)
+    assert (result.num_finished, result.num_refused) == (1, 3)
+    assert result.first_refusal is not None and "max_queue_time is 0.5 s" in result.first_refusal
+
+
+def test_a_window_lets_texts_go_on_beyond_the_pool() -> None:
+    workload = [TraceRequest(0.0, 100, 400)]
+    whole = simulate(workload, num_blocks=10, max_num_batched_tokens=64)
+    assert whole.first_refusal is not None and "can never fit" in whole.first_refusal
+    windowed = simulate(
+        workload, num_blocks=10, max_num_batched_tokens=64, windows=(48,), keep_records=None
+    )
+    (record,) = windowed.records
+    assert record.metrics is not None
+    assert record.metrics.num_output_tokens == 400 and record.metrics.peak_blocks <= 8

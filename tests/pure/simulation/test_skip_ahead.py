@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.capacity import EngineLimits
 from quire.scheduling import RecoveryCosts, Step
 from quire.simulation.result import SimulationResult
-from quire.simulation.settings import Settings
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work
 from quire.workload import Segment, TraceRequest
+from support.limits import make_limits
 
 
 class UnevenCosts:
@@ -30,7 +31,7 @@ class UnevenCosts:
 
 
 def run(
-    setup: Settings, workload: list[TraceRequest], skip_ahead: bool, map_at: float | None
+    setup: EngineLimits, workload: list[TraceRequest], skip_ahead: bool, map_at: float | None
 ) -> tuple[SimulationResult, dict[float, Any]]:
     """The result, and what each step that the scheduler made did, by its time."""
     steps: dict[float, Any] = {}
@@ -47,12 +48,34 @@ def run(
 
 
 def test_some_steps_are_skipped() -> None:
-    setup = Settings(num_blocks=100, max_model_len=200)
+    setup = make_limits(num_blocks=100, max_model_len=200)
     workload = [TraceRequest(0.0, 10, 100), TraceRequest(0.1, 10, 80)]
     ahead, few = run(setup, workload, True, None)
     result, all_steps = run(setup, workload, False, None)
     assert ahead == result
     assert len(few) < 10 < len(all_steps) == result.num_steps
+
+
+def test_steps_are_not_taken_together_while_somebody_waits_for_a_time() -> None:
+    """Else nobody would look whether it has waited for too long, or who is next."""
+    workload = [TraceRequest(0.0, 10, 60), TraceRequest(0.0, 10, 60)]
+    for waiting, together in (
+        ({}, True),
+        ({"max_queue_time": 100.0}, False),
+        ({"scheduling_policy": "fair"}, False),
+    ):
+        setup = make_limits(100, 200, max_num_seqs=1, **waiting)
+        result, steps = run(setup, workload, True, None)
+        assert result.num_steps == 120
+        # The second is alone, and nobody waits.
+        assert len(steps) < 20 if together else 60 <= len(steps) < 70
+
+
+def test_steps_of_windows_are_not_taken_together() -> None:
+    """Sequences give blocks back as they grow."""
+    setup = make_limits(100, 200, windows=(None, 24))
+    result, steps = run(setup, [TraceRequest(0.0, 10, 60)], True, None)
+    assert len(steps) == result.num_steps == 60
 
 
 segments = st.builds(Segment, st.integers(0, 3), st.integers(1, 20))
@@ -73,18 +96,19 @@ def workloads(draw: st.DrawFn) -> list[TraceRequest]:
 
 
 @st.composite
-def setups(draw: st.DrawFn) -> Settings:
+def setups(draw: st.DrawFn) -> EngineLimits:
     size = draw(st.sampled_from([1, 2, 4, 16]))
     host = draw(st.sampled_from([0, 40]))
     modes = ["recompute", "auto", "swap"] if host else ["recompute"]
-    return Settings(
+    allocator = draw(st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]))
+    return make_limits(
         num_blocks=draw(st.sampled_from([100, 200, 400])) // size,
         max_model_len=100,
         block_size=size,
         max_num_seqs=draw(st.sampled_from([1, 4, 8])),
         max_num_batched_tokens=draw(st.sampled_from([3, 8, 32])),
-        kv_allocator=draw(st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"])),
-        enable_prefix_caching=draw(st.booleans()),
+        kv_allocator=allocator,
+        enable_prefix_caching=allocator == "paged" and draw(st.booleans()),
         preemption_mode=draw(st.sampled_from(modes)),
         num_host_blocks=host,
     )
@@ -94,7 +118,7 @@ def setups(draw: st.DrawFn) -> Settings:
 @settings(max_examples=300, deadline=None)
 @given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
 def test_skipping_ahead_changes_nothing(
-    setup: Settings, workload: list[TraceRequest], map_at: float | None
+    setup: EngineLimits, workload: list[TraceRequest], map_at: float | None
 ) -> None:
     ahead, few = run(setup, workload, True, map_at)
     result, all_steps = run(setup, workload, False, map_at)

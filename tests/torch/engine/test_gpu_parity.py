@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams, build
+from quire.capacity.lanes import Lane
 from quire.execution.executor import ModelExecutor
-from quire.execution.lanes import Lane
 from quire.execution.measure import measure_recovery
 from quire.execution.placement import Room
 from quire.execution.worker import Worker

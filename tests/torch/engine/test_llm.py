@@ -79,7 +79,7 @@ def test_the_capacity_is_told_in_one_paragraph() -> None:
 
 def test_prefix_caching_is_refused_where_keys_stretch(model_dir: Callable[[str], Path]) -> None:
     directory = model_dir("dynamic")
-    assert not LLM(directory, max_model_len=64).capacity.prefix_caching
+    assert not LLM(directory, max_model_len=64).capacity.limits.enable_prefix_caching
     with pytest.raises(ConfigError, match="enable_prefix_caching"):
         LLM(directory, max_model_len=64, enable_prefix_caching=True)
 

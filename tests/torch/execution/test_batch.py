@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.capacity.lanes import Lane
 from quire.execution.batch import pack
 from quire.execution.kv_cache import KVCache, bytes_per_token
-from quire.execution.lanes import Lane
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind

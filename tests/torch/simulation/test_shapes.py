@@ -12,10 +12,11 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from quire.errors import ModelError
-from quire.simulation import ModelShape, read_shape
+from quire.shape import ModelShape, read_shape
 
 SIMULATED = {
-    "bloom", "gemma", "gpt2", "gpt_neox", "gptj", "granite", "llama", "olmo", "olmo2", "opt",
+    "bloom", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "granite",
+    "llama", "olmo", "olmo2", "opt",
     "phi", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
 }  # fmt: skip
 
@@ -34,7 +35,7 @@ def shape_of(kind: str, directory: Path) -> ModelShape | None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None:
-    found = set()
+    found, windowed = set(), set()
     for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         shape = shape_of(kind, tmp_path)
         if shape is None:
@@ -44,4 +45,11 @@ def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None
             model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind]())
         count = sum(parameter.numel() for parameter in model.parameters())
         assert shape.num_params == pytest.approx(count, rel=2e-3), kind
+        same = getattr(model.config, "sliding_window", None) is not None
+        kinds = getattr(model.config, "layer_types", None)
+        slides = [one == "sliding_attention" for one in kinds or ()]
+        seen = shape.windows or (None,) * shape.num_layers
+        assert [window is not None for window in seen] == (slides or [same] * len(seen)), kind
+        windowed |= {kind} if any(seen) else set()
     assert found >= SIMULATED
+    assert windowed >= {"gemma2", "gemma3_text"}

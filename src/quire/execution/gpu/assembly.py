@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
+from quire.capacity import EngineLimits, Lane, Room
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
@@ -16,24 +17,12 @@ from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.kv_cache import DeviceKVCache
 from quire.execution.gpu.memory import CUDAMemory, MemoryPlan, one_at_a_time, run_or_refuse
 from quire.execution.gpu.worst_step import worst_step
-from quire.execution.lanes import Lane, layers_by_window
 from quire.execution.measure import measure_recovery
-from quire.execution.placement import Room
 from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.model import Model
 from quire.scheduling import RecoveryCosts, Step
-
-
-class Limits(NamedTuple):
-    """Of an engine's steps, as configured."""
-
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    memory_utilization: float
-    enforce_eager: bool
 
 
 class _Parts(NamedTuple):
@@ -48,46 +37,36 @@ class OnGPU:
     host_blocks = "in main memory"
     asynchronous = True
 
-    def __init__(self, device: torch.device, limits: Limits) -> None:
+    def __init__(self, device: torch.device, utilization: float, enforce_eager: bool) -> None:
+        """utilization: share of the device's memory that may be taken."""
         self.device = device
-        self._limits = limits
+        self._utilization = utilization
+        self._enforce_eager = enforce_eager
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """See ``Placement.turn``."""
         name = str(torch.cuda.get_device_properties(self.device).uuid)
         with one_at_a_time(name):
-            self._plan = MemoryPlan(CUDAMemory(self.device), self._limits.memory_utilization)
+            self._plan = MemoryPlan(CUDAMemory(self.device), self._utilization)
             yield
 
     def admit(self, weight_bytes: int) -> None:
         """See ``Placement.admit``."""
         self._plan.check_weights(weight_bytes)
 
-    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
         """See ``Placement.room``. Computes the largest step in a pool of one block a lane."""
         traits = torch.cuda.get_device_properties(self.device)
         check_cache_dtype(kv_dtype, traits.name, (traits.major, traits.minor))
         check_model(model.kv_shapes, model.dtype)
-        lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
+        smallest = limits.with_blocks(1)
+        return Room(self._plan.pool_bytes(lambda: self._tried(model, smallest, kv_dtype)), 1.0)
 
-        def rehearse() -> _Parts:
-            parts = self._assemble(model, lanes, kv_dtype)
-            self._rehearse(parts.executor, model, lanes)
-            return parts
-
-        return Room(self._plan.pool_bytes(rehearse), 1.0)
-
-    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``Placement.executor``. The largest step is computed once more, to be sure."""
-
-        def build() -> _Parts:
-            parts = self._assemble(model, lanes, kv_dtype)
-            self._rehearse(parts.executor, model, lanes)
-            return parts
-
-        self._lanes, self._max_positions = lanes, model.max_positions
-        self.parts = run_or_refuse(build)
+        self._limits, self._max_positions = limits, model.max_positions
+        self.parts = run_or_refuse(lambda: self._tried(model, limits, kv_dtype))
         return self.parts.executor
 
     def recovery_costs(self) -> RecoveryCosts:
@@ -95,14 +74,28 @@ class OnGPU:
         return measure_recovery(
             self.parts.executor,
             self.parts.kv_cache,
-            self._lanes,
+            self._limits.lanes,
             self._limits.block_size,
             min(self._limits.max_num_batched_tokens, self._max_positions),
             lambda: torch.cuda.synchronize(self.device),
         )
 
-    def _assemble(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> _Parts:
-        limits = self._limits
+    def _tried(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> _Parts:
+        """Parts that have computed the largest step."""
+        parts = self._assemble(model, limits, kv_dtype)
+        step = worst_step(
+            limits.max_num_batched_tokens,
+            limits.max_num_seqs,
+            model.max_positions,
+            limits.block_size,
+            [lane.num_sink_blocks(limits.block_size) for lane in limits.lanes],
+        )
+        parts.executor.submit(step).collect()
+        parts.executor.submit(Step(closed=[opened.seq_id for opened in step.opened]))
+        return parts
+
+    def _assemble(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> _Parts:
+        lanes = limits.lanes
         kv_cache = DeviceKVCache(model.kv_shapes, lanes, limits.block_size, kv_dtype, self.device)
         inputs = DeviceInputs(
             self.device,
@@ -115,23 +108,10 @@ class OnGPU:
         kernels = GPUKernels.on(self.device)
         forward = DeviceForward(model, kv_cache.layers, kernels, inputs)
         if model.replayable:
-            recorder = NoRecorder() if limits.enforce_eager else CUDARecorder()
+            recorder = NoRecorder() if self._enforce_eager else CUDARecorder()
             most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
             forward.record(graph_sizes(most), recorder)
         return _Parts(ModelExecutor(Worker(model, kv_cache, forward, kernels)), forward, kv_cache)
-
-    def _rehearse(self, executor: ModelExecutor, model: Model, lanes: Sequence[Lane]) -> None:
-        """Compute the largest step."""
-        limits = self._limits
-        step = worst_step(
-            limits.max_num_batched_tokens,
-            limits.max_num_seqs,
-            model.max_positions,
-            limits.block_size,
-            [lane.num_sink_blocks(limits.block_size) for lane in lanes],
-        )
-        executor.submit(step).collect()
-        executor.submit(Step(closed=[opened.seq_id for opened in step.opened]))
 
 
 def _widest(lane: Lane, model: Model, block_size: int) -> int:

@@ -12,10 +12,10 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.execution.batch import pack
-from quire.execution.lanes import Lane
 from quire.model import load_model
 from support.chunks import decode_chunks
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.limits import make_limits
 from support.memory_watch import watch_interpreter
 
 pytestmark = pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
@@ -48,16 +48,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 @pytest.fixture
 def placement(gpu: SimpleNamespace) -> Any:
-    from quire.execution.gpu.assembly import Limits, OnGPU
+    from quire.execution.gpu.assembly import OnGPU
 
-    limits = Limits(
-        block_size=4,
-        max_num_seqs=4,
-        max_num_batched_tokens=24,
-        memory_utilization=0.5,
-        enforce_eager=True,
-    )
-    return OnGPU(torch.device("cpu"), limits)
+    return OnGPU(torch.device("cpu"), 0.5, enforce_eager=True)
+
+
+LIMITS = make_limits(
+    64, 256, 4, windows=(None, None), block_size=4, max_num_seqs=4, max_num_batched_tokens=24
+)
 
 
 def test_an_engine_is_put_together_within_its_share(
@@ -66,9 +64,9 @@ def test_an_engine_is_put_together_within_its_share(
     # The largest step is that of many sequences in one block.
     with placement.turn(), watch_interpreter().meaningless():
         model = load_model(model_dir("llama"), "float32", admit=placement.admit)
-        room = placement.room(model, model.dtype)
+        room = placement.room(model, LIMITS, model.dtype)
         assert room.free * room.share == TOTAL // 2 - gpu.working
-        executor = placement.executor(model, [Lane((0, 1), 64, 4)], model.dtype)
+        executor = placement.executor(model, LIMITS, model.dtype)
         costs = placement.recovery_costs()
     assert costs.swap_per_block > 0 and costs.recompute_per_token > 0
     assert executor is placement.parts.executor
@@ -86,7 +84,7 @@ def test_what_does_not_fit_is_refused_by_name(
         model = load_model(model_dir("llama"), "float32")
         gpu.working = 60 << 20
         with pytest.raises(ConfigError, match=r"the largest step 60\.0 MiB.*max_num_batched"):
-            placement.room(model, model.dtype)
+            placement.room(model, LIMITS, model.dtype)
     gpu.free = 40 << 20
     with (
         pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.5 .*lower it to 0\.4"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.capacity.lanes import Lane, layers_by_window
 from quire.errors import ConfigError
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
@@ -17,7 +18,6 @@ from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.worst_step import worst_step
 from quire.execution.kv_cache import KVCache
-from quire.execution.lanes import Lane, layers_by_window
 from quire.execution.worker import Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels

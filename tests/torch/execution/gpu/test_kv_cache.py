@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from quire.capacity.lanes import Lane
 from quire.execution.kv_cache import KVCache
-from quire.execution.lanes import Lane
 from quire.kernels.ops import KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from quire.memory import BlockMove, MoveKind

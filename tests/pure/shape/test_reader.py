@@ -12,7 +12,8 @@ import pytest
 
 from quire.cli import main
 from quire.errors import ConfigError, ModelError
-from quire.simulation import MACHINES, MODELS, Deployment, find_model, read_shape
+from quire.shape import read_shape
+from quire.simulation import MACHINES, MODELS, Deployment, find_model
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
@@ -173,8 +174,11 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
         ({"quantization_config": {"bits": 4}}, "stored rounded (quantization_config)"),
         ({"compression_config": {"a": 1}}, "stored rounded (compression_config)"),
-        ({"sliding_window": 4096}, "windows (sliding_window: 4096)"),
-        ({"sliding_window": 4096, "layer_types": ["sliding_attention"] * 32}, "sliding_window"),
+        (
+            {"sliding_window": 4096, "model_type": "llama", "architectures": None},
+            "windows (sliding_window: 4096)",
+        ),
+        ({"sliding_window": 0}, "sliding_window must be at least 1"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: linear_attention"),
         ({"attention_chunk_size": 8192}, "windows (attention_chunk_size)"),
         ({"mamba_d_state": 16}, "with another one (mamba_d_state)"),
@@ -188,8 +192,8 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         ({"brand_new_thing": 7}, "fields that are not known (brand_new_thing)"),
         ({"model_type": "rwkv"}, "the layers of model_type 'rwkv'"),
         ({"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim"),
-        ({"num_key_value_heads": [8, 4]}, "num_key_value_heads must be a number above 0"),
-        ({"hidden_size": 10**30}, "hidden_size must be a number above 0 and at most"),
+        ({"num_key_value_heads": [8, 4]}, "num_key_value_heads must be int"),
+        ({"hidden_size": 10**30}, "hidden_size must be at most"),
         ({"num_attention_heads": 8192}, "8192 heads are more than the hidden_size"),
     ],
     ids=str,
@@ -209,8 +213,6 @@ def test_what_is_not_modelled_is_refused_by_name(
         {"quantization_config": None, "vision_config": {}, "mlp_only_layers": []},
         {"is_encoder_decoder": False, "brand_new_thing": False, "another": 0, "third": ""},
         {"sliding_window": 32768},
-        {"sliding_window": 4096, "use_sliding_window": False},
-        {"sliding_window": 4096, "layer_types": ["full_attention"] * 32},
         {"text_config": {"hidden_act": "silu"}},
     ],
     ids=str,
@@ -220,25 +222,55 @@ def test_what_is_not_there_is_no_matter(changes: dict[str, Any], tmp_path: Path)
     assert read_shape(write(tmp_path, MISTRAL, **changes)) == plain
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
 @pytest.mark.parametrize(
-    ("changes", "in_force"),
+    ("changes", "windowed"),
     [
-        ({"use_sliding_window": True}, False),  # as long as the longest text
-        ({"use_sliding_window": True, "sliding_window": 4096}, False),  # from layer 28 of 28 on
-        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 21}, True),
-        ({"use_sliding_window": None, "sliding_window": 4096, "max_window_layers": 21}, False),
+        ({"use_sliding_window": True}, 0),  # as long as the longest text
+        ({"use_sliding_window": True, "sliding_window": 4096}, 0),  # from layer 28 of 28 on
+        ({"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 21}, 7),
+        ({"use_sliding_window": None, "sliding_window": 4096, "max_window_layers": 21}, 0),
+        ({"sliding_window": 4096, "layer_types": [FULL, SLIDING] * 14}, 0),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 4096,
+                "layer_types": [FULL, SLIDING] * 14,
+            },
+            14,
+        ),
     ],
     ids=str,
 )
 def test_a_window_of_qwen_counts_where_it_is_used(
-    changes: dict[str, Any], in_force: bool, tmp_path: Path
+    changes: dict[str, Any], windowed: int, tmp_path: Path
 ) -> None:
     config = {k: v for k, v in {**QWEN, **changes}.items() if v is not None}
-    if in_force:
-        with pytest.raises(ModelError, match="windows"):
-            read_shape(write(tmp_path, config))
-    else:
-        assert read_shape(write(tmp_path, config)).num_layers == 28
+    shape = read_shape(write(tmp_path, config))
+    assert shape.num_layers == 28
+    assert sum(window is not None for window in shape.windows) == windowed
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"use_sliding_window": False}, {"layer_types": [FULL] * 32}], ids=str
+)
+def test_a_window_of_mistral_counts_in_every_layer(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Its code looks at no other field."""
+    shape = read_shape(write(tmp_path, {**MISTRAL, "sliding_window": 4096, **changes}))
+    assert shape.windows == (4096,) * 32
+
+
+def test_windows_of_gemma_leave_out_every_so_many_layers(tmp_path: Path) -> None:
+    gemma = {**GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2"}
+    shape = read_shape(write(tmp_path, {**gemma, "num_hidden_layers": 4, "sliding_window": 4096}))
+    assert shape.windows == (4096, None) * 2
+    gemma = {**gemma, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}
+    gemma |= {"num_hidden_layers": 7, "sliding_window": 512}
+    assert read_shape(write(tmp_path, gemma)).windows == (*[512] * 5, None, 512)
+    gemma |= {"sliding_window_pattern": 2}
+    assert read_shape(write(tmp_path, gemma)).windows == (*[512, None] * 3, 512)
 
 
 @pytest.mark.parametrize(
@@ -262,12 +294,14 @@ def test_heads_are_whole_on_every_machine() -> None:
 
 def test_a_pool_larger_than_the_card_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     model, machine = MODELS["llama-3-8b"], MACHINES["h100"]
-    here = Deployment(model, machine, pool_bytes=60 * 2**30)
-    assert here.settings().num_blocks == 60 * 2**30 // (16 * 128 * 1024)
+    here = Deployment(model, machine).configured(kv_cache_memory_bytes=60 * 2**30)
+    assert here.limits().num_blocks == 60 * 2**30 // (16 * 128 * 1024)
     with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes is .* of which weights and"):
-        replace(here, pool_bytes=70 * 2**30).settings()
-    assert replace(here, pool_bytes=140 * 2**30, tensor_parallel=2).slots > 0
-    calibrated = replace(here, pool_bytes=70 * 2**30, costs=here.cost_model(16))
+        here.configured(kv_cache_memory_bytes=70 * 2**30).limits()
+    more = here.configured(kv_cache_memory_bytes=140 * 2**30)
+    assert replace(more, tensor_parallel=2).slots > 0
+    calibrated = replace(here, costs=here.cost_model(16))
+    calibrated = calibrated.configured(kv_cache_memory_bytes=70 * 2**30)
     assert calibrated.slots == 70 * 2**30 // model.kv_bytes_per_token  # it was there
     flags = ["--machine", "l4", "--kv-cache-memory-bytes", "20GiB", "--dataset", "sharegpt"]
     for command in ("simulate", "plan"):

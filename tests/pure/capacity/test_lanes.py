@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.execution.lanes import blocks_needed, divide, layers_by_window
+from quire.capacity.lanes import blocks_needed, divide, layers_by_window
 from quire.memory import Window
 
 

@@ -1,0 +1,93 @@
+"""What an engine holds, for the person who starts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.capacity.lanes import Lane
+from quire.capacity.limits import EngineLimits
+from quire.capacity.pool import size_of
+
+_TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What was loaded and what the pool holds."""
+
+    model_name: str
+    dtype: str
+    quantization: str | None  # of the weights, None: as the checkpoint has them
+    weight_bytes: int
+    kv_dtype: str
+    kv_bytes_per_token: int
+    pool_bytes: int
+    limits: EngineLimits
+    host_blocks: str  # where they are
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.limits.lanes
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks over all lanes."""
+        return self.limits.num_blocks
+
+    @property
+    def max_model_len(self) -> int | None:
+        """None: a window lets sequences go on for ever."""
+        return self.limits.max_model_len
+
+    @property
+    def mean_block_bytes(self) -> int:
+        """Bytes of a block, whose layers are those of its lane."""
+        return self.kv_bytes_per_token * self.limits.block_size // len(self.lanes)
+
+    def describe(self) -> str:
+        """One paragraph for the person who starts the engine."""
+        tokens_in, tokens_out = _TYPICAL_TOKENS
+        typical, chats = tokens_in + tokens_out, f" ({tokens_in} in, {tokens_out} out)"
+        longest = "any length"
+        if self.max_model_len is not None:
+            longest = f"the full {self.max_model_len:,} tokens"
+            if typical > self.max_model_len:
+                typical, chats = self.max_model_len, ""
+        full, usual = (
+            min(lane.seqs_that_fit(length, self.limits.block_size) for lane in self.lanes)
+            for length in (self.max_model_len, typical)
+        )
+        return (
+            f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
+            f"{self._describe_rounding()}, {size_of(self.kv_bytes_per_token)} of KV cache a token "
+            f"({self.kv_dtype}). The KV pool is "
+            f"{size_of(self.pool_bytes)}: {describe_lanes(self.limits)}. "
+            f"That holds {full:,} sequences of {longest}, "
+            f"or {usual:,} typical chats of {typical}{chats}. "
+            f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
+            f"{self._describe_swap()}"
+        )
+
+    def _describe_rounding(self) -> str:
+        return "" if self.quantization is None else f" rounded as {self.quantization}"
+
+    def _describe_swap(self) -> str:
+        blocks = self.limits.num_host_blocks
+        return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
+
+
+def describe_lanes(limits: EngineLimits) -> str:
+    """Blocks and tokens of the pool, and in which layers, where there are windows."""
+    clauses, num_layers = [], sum(len(lane.layers) for lane in limits.lanes)
+    for lane in limits.lanes:
+        clause = (
+            f"{lane.num_blocks:,} blocks of {limits.block_size}, "
+            f"{lane.num_blocks * limits.block_size:,} tokens"
+        )
+        if lane.window is not None or len(limits.lanes) > 1:
+            clause += f", for {len(lane.layers)} of {num_layers} layers"
+        if lane.window is not None:
+            first = f"first {lane.window.sinks:,} and the " if lane.window.sinks else ""
+            clause += f" (only the {first}last {lane.window.tokens:,} tokens of a sequence)"
+        clauses.append(clause)
+    return ", and ".join(clauses)

@@ -1,0 +1,171 @@
+"""What holds for an engine from its start to its end, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from quire.capacity.lanes import Lane, layers_by_window
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.memory import (
+    ContiguousAllocator,
+    KVAllocator,
+    LayeredAllocator,
+    PagedAllocator,
+    Reservation,
+    Window,
+)
+from quire.scheduling import (
+    Preemption,
+    PreemptionMode,
+    RecoveryCosts,
+    Scheduler,
+    SchedulingPolicy,
+)
+from quire.shape import CacheShape, windows_in_force
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """A config, applied to a model. Scheduler, GPU runner and simulator are made from it.
+
+    lanes: the pool; until ``fill`` has found its size, a block in each lane.
+    max_model_len: the longest text, prompt and output; None: a window lets texts go on for ever.
+    """
+
+    lanes: tuple[Lane, ...]
+    block_size: int
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_allocator: str
+    enable_prefix_caching: bool
+    preemption_mode: str
+    scheduling_policy: str
+    attention_sinks: int
+    max_num_sessions: int
+    max_sessions_per_client: int
+    max_queue_time: float | None
+
+    @classmethod
+    def of(cls, config: EngineConfig, cache: CacheShape) -> EngineLimits:
+        """ConfigError if the model cannot do what is asked for."""
+        longest = cache.max_positions if config.window is None else config.max_model_len
+        lanes = (Lane(layers, 1, 0, window) for window, layers in _windows(config, cache, longest))
+        sessions = config.max_num_sessions
+        return cls(
+            lanes=tuple(lanes),
+            block_size=config.block_size,
+            max_model_len=longest,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            kv_allocator=config.kv_allocator,
+            enable_prefix_caching=_prefix_caching(config, cache),
+            preemption_mode=config.preemption_mode,
+            scheduling_policy=config.scheduling_policy,
+            attention_sinks=config.attention_sinks,
+            max_num_sessions=sessions,
+            max_sessions_per_client=config.max_sessions_per_client or max(1, sessions // 2),
+            max_queue_time=config.max_queue_time,
+        )
+
+    def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
+        """The same with so many blocks in each lane."""
+        lanes = (
+            lane._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+            for lane in self.lanes
+        )
+        return replace(self, lanes=tuple(lanes))
+
+    @property
+    def num_blocks(self) -> int:
+        """Over all lanes."""
+        return sum(lane.num_blocks for lane in self.lanes)
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Over all lanes."""
+        return sum(lane.num_host_blocks for lane in self.lanes)
+
+    def block_bytes(self, cache: CacheShape) -> list[int]:
+        """Of a block in each lane: it holds keys and values of the lane's layers."""
+        return [
+            self.block_size * sum(cache.token_bytes[layer] for layer in lane.layers)
+            for lane in self.lanes
+        ]
+
+    def pool_bytes(self, cache: CacheShape) -> int:
+        """Of the whole pool on the device."""
+        sizes = zip(self.lanes, self.block_bytes(cache), strict=True)
+        return sum(lane.num_blocks * each for lane, each in sizes)
+
+    @property
+    def is_paged(self) -> bool:
+        return self.kv_allocator == "paged"
+
+    def allocator(self) -> KVAllocator:
+        """An empty pool."""
+        size = self.block_size
+        if self.is_paged:
+            lanes = [
+                PagedAllocator(lane.num_blocks, size, lane.num_host_blocks, lane.window)
+                for lane in self.lanes
+            ]
+            return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
+        (lane,) = self.lanes
+        reservation, longest = Reservation(self.kv_allocator), self.max_model_len
+        assert longest is not None, "windows need the paged allocator"
+        return ContiguousAllocator(
+            lane.num_blocks, size, reservation, longest, lane.num_host_blocks
+        )
+
+    def scheduler(self, costs: RecoveryCosts) -> Scheduler:
+        """A scheduler over an empty pool."""
+        allocator = self.allocator()
+        return Scheduler(
+            allocator,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_prefix_caching=self.enable_prefix_caching,
+            policy=SchedulingPolicy(self.scheduling_policy),
+            preemption=Preemption(allocator, PreemptionMode(self.preemption_mode), costs),
+            max_num_sessions=self.max_num_sessions,
+            max_sessions_per_client=self.max_sessions_per_client,
+            attention_sinks=self.attention_sinks,
+            max_queue_time=self.max_queue_time,
+        )
+
+
+def _windows(
+    config: EngineConfig, cache: CacheShape, longest: int | None
+) -> Iterable[tuple[Window | None, tuple[int, ...]]]:
+    """The windows that blocks are left behind by, each with its layers."""
+    windows = cache.windows
+    if config.kv_allocator != "paged":  # regions of consecutive blocks keep every token
+        windows = (None,) * len(windows)
+    elif config.window is not None:
+        windows = (config.window,) * len(windows)
+    else:
+        windows = windows_in_force(windows, longest)
+    for tokens, layers in layers_by_window(windows).items():
+        window = None
+        if tokens is not None:
+            window = Window(tokens, config.max_num_batched_tokens, config.attention_sinks)
+        yield window, layers
+
+
+def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:
+    asked = config.enable_prefix_caching
+    if cache.depends_on_prompt_length:
+        if asked:
+            raise ConfigError(
+                "enable_prefix_caching: this model's rotary scaling depends on the length of the "
+                "prompt, so its KV blocks cannot be reused; leave the option out"
+            )
+        return False
+    if config.kv_allocator != "paged":
+        if asked:
+            raise ConfigError('enable_prefix_caching needs kv_allocator "paged"')
+        return False
+    return asked is not False

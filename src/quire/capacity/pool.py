@@ -1,0 +1,125 @@
+"""How large a pool is: bytes that there are, divided into blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.capacity.lanes import Lane, blocks_needed, blocks_of, divide
+from quire.capacity.limits import EngineLimits
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.shape import CacheShape
+
+FREE_MEMORY_SHARE = 0.5
+"""Of main memory that is free once weights are loaded, the default pool takes at most this share;
+the rest is for files, for other processes, and for what computing needs."""
+
+
+class Room(NamedTuple):
+    """Memory for the KV pool."""
+
+    free: int  # bytes
+    share: float  # of them that the pool takes if nobody says otherwise
+
+
+def fill(limits: EngineLimits, cache: CacheShape, config: EngineConfig, room: Room) -> EngineLimits:
+    """``limits`` with a pool of the size that was asked for, or that there is room for.
+
+    Where nobody asked for a length, the longest text is what the pool can hold at most.
+
+    Raises:
+        ConfigError: there is less room than was asked for, or too little to be of use.
+    """
+    size, lanes = limits.block_size, limits.lanes
+    block_bytes = limits.block_bytes(cache)
+    lengths = [blocks_of(limits.max_model_len, size, lane.window) for lane in lanes]
+    least, full_load = (
+        [
+            blocks_needed(lane.window, length, size, count)
+            for lane, length in zip(lanes, lengths, strict=True)
+        ]
+        for count in (1, limits.max_num_seqs)
+    )
+    full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
+    together = sum(block_bytes)  # of a block in every lane
+    budget = together * pool_blocks(
+        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, room
+    )
+    most = [None if lane.window is None else n for lane, n in zip(lanes, full_load, strict=True)]
+    blocks = divide(budget, block_bytes, least, most)
+    swap_bytes = int(config.swap_space * 2**30)
+    host_blocks = [0] * len(blocks)
+    if config.swap_space:
+        if swap_bytes < together:
+            raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
+        host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
+    filled = tuple(
+        lane._replace(num_blocks=count, num_host_blocks=on_host)
+        for lane, count, on_host in zip(lanes, blocks, host_blocks, strict=True)
+    )
+    longest = _longest_that_fits(config, limits, filled, block_bytes)
+    return replace(limits, lanes=filled, max_model_len=longest)
+
+
+def pool_blocks(
+    bytes_per_block: int,
+    blocks_of_full_load: int,
+    requested_bytes: int | None,
+    room: Room,
+) -> int:
+    """Blocks of the KV pool.
+
+    requested_bytes: what the user asked for; by default a share of what is free, or what the most
+        sequences at their longest would fill, if that is less.
+    """
+    free = room.free
+    if requested_bytes is None:
+        return min(int(free * room.share) // bytes_per_block, blocks_of_full_load)
+    if requested_bytes > free:
+        raise ConfigError(
+            f"kv_cache_memory_bytes is {requested_bytes:,}, but only {free:,} bytes are free"
+        )
+    if requested_bytes < bytes_per_block:
+        raise ConfigError(
+            f"kv_cache_memory_bytes must hold at least one block, {bytes_per_block:,} bytes; "
+            f"got {requested_bytes:,}"
+        )
+    return requested_bytes // bytes_per_block
+
+
+def _longest_that_fits(
+    config: EngineConfig, limits: EngineLimits, lanes: Sequence[Lane], block_bytes: Sequence[int]
+) -> int | None:
+    """The longest sequence to serve, or what the pool allows one."""
+    size, longest = limits.block_size, limits.max_model_len
+    needed = [
+        blocks_needed(lane.window, blocks_of(longest, size, lane.window), size) for lane in lanes
+    ]
+    short = [lane for lane, n in zip(lanes, needed, strict=True) if lane.num_blocks < n]
+    if not short:
+        return longest
+    fits = min(lane.num_blocks for lane in short) * size
+    total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
+    if longest is None or config.window is not None:
+        raise ConfigError(
+            f"attention_sinks + window + max_num_batched_tokens need a KV pool of "
+            f"{size_of(total)}: lower one of them or raise kv_cache_memory_bytes"
+        )
+    if config.max_model_len is not None or not fits:
+        raise ConfigError(
+            f"max_model_len {longest} needs a KV pool of {size_of(total)}; there is room "
+            f"for {fits} tokens: lower max_model_len or raise kv_cache_memory_bytes"
+        )
+    return fits
+
+
+def size_of(num_bytes: float) -> str:
+    """For people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.4g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.4g} GiB"

@@ -1,0 +1,25 @@
+"""What a model is, read from its config.json: one reader for loader, engine and planner."""
+
+from quire.shape.checkpoint import Checkpoint, read_checkpoint, sampling_defaults
+from quire.shape.families import FAMILIES, Family, find_family
+from quire.shape.fields import Fields, read_fields
+from quire.shape.model_shape import BYTES, CacheShape, ModelShape
+from quire.shape.reader import read_shape
+from quire.shape.windows import windows_in_force, windows_of
+
+__all__ = [
+    "BYTES",
+    "FAMILIES",
+    "CacheShape",
+    "Checkpoint",
+    "Family",
+    "Fields",
+    "ModelShape",
+    "find_family",
+    "read_checkpoint",
+    "read_fields",
+    "read_shape",
+    "sampling_defaults",
+    "windows_in_force",
+    "windows_of",
+]

@@ -1,0 +1,74 @@
+"""What models of a family do that their configs do not say, one record for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+WindowRule = Literal["never", "always", "if_used", "listed", "alternating"]
+"""Which layers a ``sliding_window`` counts in: none; all; those that ``layer_types`` names, or the
+ones from ``max_window_layers`` on, with ``use_sliding_window``; with that, those that
+``layer_types`` names; those that it names or, without it, all but each ``full_every``-th."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family by its names: the ``model_type`` of its configs, and its class in transformers."""
+
+    model_type: str
+    architecture: str
+    gated_mlp: bool = True
+    tied: bool = False  # where ``tie_word_embeddings`` is absent
+    learned_positions: bool = False
+    biases: bool = False
+    head_size: int | None = None  # where ``head_dim`` is absent; None: hidden_size / heads
+    window: WindowRule = "never"
+    full_every: int = 0  # under "alternating"
+    stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
+
+
+def _plain(model_type: str, architecture: str, tied: bool = False, learned: bool = False) -> Family:
+    """Without gates and with biases, as GPT-2 was."""
+    return Family(
+        model_type, architecture, gated_mlp=False, tied=tied, learned_positions=learned, biases=True
+    )
+
+
+FAMILIES = (
+    Family("llama", "LlamaForCausalLM", stretches=True),
+    Family("mistral", "MistralForCausalLM", window="always", stretches=True),
+    Family("phi3", "Phi3ForCausalLM", window="always", stretches=True),
+    Family("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
+    Family("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
+    Family("olmo", "OlmoForCausalLM"),
+    Family("olmo2", "Olmo2ForCausalLM"),
+    Family("granite", "GraniteForCausalLM"),
+    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True),
+    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256),
+    Family(
+        "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2
+    ),
+    Family(
+        "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
+        full_every=6,
+    ),
+    _plain("gpt_neox", "GPTNeoXForCausalLM"),
+    _plain("gptj", "GPTJForCausalLM"),
+    _plain("phi", "PhiForCausalLM"),
+    _plain("bloom", "BloomForCausalLM", tied=True),
+    Family(
+        "starcoder2", "Starcoder2ForCausalLM", gated_mlp=False, biases=True, tied=True,
+        window="always",
+    ),
+    _plain("opt", "OPTForCausalLM", tied=True, learned=True),
+    _plain("gpt2", "GPT2LMHeadModel", tied=True, learned=True),
+)  # fmt: skip
+
+_BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES}
+_BY_TYPE = {family.model_type: family for family in FAMILIES}
+
+
+def find_family(architecture: object, model_type: str) -> Family | None:
+    """By its class, which is what runs it, or else by the type of its config."""
+    known = _BY_ARCHITECTURE.get(architecture) if isinstance(architecture, str) else None
+    return known or _BY_TYPE.get(model_type)

@@ -1,0 +1,62 @@
+"""Sliding windows, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from reprlib import repr as short
+
+from quire.errors import ModelError
+from quire.shape.families import Family
+from quire.shape.fields import Fields
+
+ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
+"""What ``layer_types`` may name."""
+
+_FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
+
+
+def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
+    """The last tokens that a token sees in each layer, itself included; None: all.
+
+    Raises:
+        ModelError: a field is not as it must be, or there is a window and nothing tells where.
+    """
+    num_layers = fields.positive("num_hidden_layers")
+    none = (None,) * num_layers
+    if family.window == "never" or "sliding_window" not in fields:
+        return none
+    window = fields.positive("sliding_window")
+    if family.window == "always":
+        return (window,) * num_layers
+    if family.window != "alternating" and not fields.get("use_sliding_window", bool, False):
+        return none
+    types = fields.get("layer_types", list, [])
+    if types:
+        if len(types) != num_layers or not ATTENTION_KINDS.issuperset(map(str, types)):
+            raise ModelError(
+                f"{fields.source}: layer_types must name full_attention or sliding_attention for "
+                f"each of {num_layers} layers, but is {short(types)}"
+            )
+        return tuple(window if kind == "sliding_attention" else None for kind in types)
+    if family.window == "listed":
+        raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
+    if family.window == "alternating":
+        every = _full_every(fields, family)
+        return tuple(window if (layer + 1) % every else None for layer in range(num_layers))
+    first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
+    return tuple(window if layer >= first else None for layer in range(num_layers))
+
+
+def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tuple[int | None, ...]:
+    """The same without windows that no text of up to ``longest`` tokens outgrows; None: endless."""
+    return tuple(
+        None if window is None or (longest is not None and window >= longest) else window
+        for window in windows
+    )
+
+
+def _full_every(fields: Fields, family: Family) -> int:
+    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if name in fields:
+            return fields.positive(name)
+    return family.full_every

@@ -1,0 +1,69 @@
+"""What a step has to do, where layers see no further than their windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.capacity import Lane
+from quire.memory import BlockTable, Window
+from quire.scheduling import Chunk, Request, SamplingParams, Step
+from quire.simulation import Simulator, sights_of, work_of
+from quire.simulation.work import EVERYTHING, Sight, Work
+from quire.workload import TraceRequest
+from support.limits import make_limits
+
+
+def step(*chunks: tuple[int, int]) -> Step:
+    """Chunks from a position on, so many tokens each."""
+    request = Request("a", (0,) * 999, SamplingParams(), 9, seed=0)
+    table = BlockTable(())
+    return Step(
+        [],
+        [Chunk(i, request, 0, [0] * n, start, table, 1, (), 999) for i, (start, n) in
+         enumerate(chunks)],
+        [],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [None, 1, 5, 8, 100])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (0, 7), (3, 4), (3, 20), (50, 9), (50, 1)])
+def test_pairs_and_context_are_counted(most: int | None, start: int, count: int) -> None:
+    sight = Sight(1, most)
+    seen = [
+        range(max(0, place + 1 - (most or place + 1)), place + 1)
+        for place in range(start, start + count)
+    ]
+    assert sight.pairs(start, count) == sum(map(len, seen))
+    assert sight.context(start, count) == len(set().union(*seen))
+
+
+def test_layers_are_weighed() -> None:
+    windowed = Lane((1, 2, 3), 9, 0, Window(6, 64, sinks=2))
+    assert sights_of([Lane((0, 1), 9)]) is EVERYTHING
+    sights = sights_of([Lane((0,), 9), windowed])
+    assert sights == (Sight(0.25, None), Sight(0.75, 8))
+    work = work_of(step((99, 1), (10, 4)), sights)
+    assert work == Work(
+        prefill_tokens=4,
+        prefill_pairs=0.25 * (4 * 10 + 10) + 0.75 * 4 * 8,
+        prefill_context=0.25 * 14 + 0.75 * 11,
+        decode_seqs=1,
+        decode_context=0.25 * 100 + 0.75 * 8,
+        samples=2,
+    )
+
+
+def test_a_simulation_charges_for_what_is_seen() -> None:
+    seen: list[Work] = []
+
+    class Costs:
+        def seconds(self, work: Work) -> float:
+            seen.append(work)
+            return 1.0
+
+        def recovery_costs(self, block_size: int) -> object:
+            return None
+
+    limits = make_limits(40, 500, windows=(None, 48))
+    Simulator(limits, Costs()).run([TraceRequest(0.0, 100, 101)])  # type: ignore[arg-type]
+    assert seen[-1].decode_context == (200 + 48) / 2

@@ -1,0 +1,24 @@
+"""Limits of an engine that stands for no model: so many blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.capacity import EngineLimits
+from quire.config import EngineConfig
+from quire.shape import CacheShape
+
+
+def make_limits(
+    num_blocks: int,
+    max_model_len: int | None,
+    num_host_blocks: int = 0,
+    windows: tuple[int | None, ...] = (None,),
+    **settings: Any,
+) -> EngineLimits:
+    """windows: by layer; blocks are for each of the lanes. settings: fields of EngineConfig."""
+    if num_host_blocks and settings.get("preemption_mode") != "recompute":
+        settings["swap_space"] = 1.0
+    config = EngineConfig(max_model_len=max_model_len, **settings)
+    cache = CacheShape(windows, (1,) * len(windows), max_model_len or 2**31, False)
+    return EngineLimits.of(config, cache).with_blocks(num_blocks, num_host_blocks)
