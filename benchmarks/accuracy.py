@@ -28,7 +28,7 @@ from demo_model import corpus
 from quire.build import DEMO_MODEL, Capacity
 from quire.engine import RequestOutput
 from quire.llm import LLM
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 SEED = 1  # of the split, as in scripts/train_demo_model.py
 CHUNK = 64  # tokens

@@ -25,7 +25,7 @@ wait_briefly()
 import torch  # noqa: E402
 
 from quire.capacity.lanes import Lane  # noqa: E402
-from quire.execution.kv_cache import KVCache  # noqa: E402
+from quire.execution.kv.cache import KVCache  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVShape, LaneTables  # noqa: E402
 

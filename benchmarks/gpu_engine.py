@@ -30,7 +30,7 @@ import quire
 from quire import LLM, SamplingParams
 from quire.errors import QuireError
 from quire.execution.device import choose_device
-from quire.scheduling import Step
+from quire.protocol import Step
 
 VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, DIM = 128_256, 4096, 14_336, 32, 8, 128
 NUM_REQUESTS = 256

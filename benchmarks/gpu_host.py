@@ -28,11 +28,12 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import graph_sizes
 from quire.execution.gpu.inputs import DeviceInputs
-from quire.execution.kv_cache import KVCache
+from quire.execution.kv.cache import KVCache
 from quire.execution.worker import Worker
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Model
-from quire.scheduling import RecoveryCosts, Scheduler
+from quire.protocol import RecoveryCosts
+from quire.scheduling import Scheduler
 
 SIZES = (1, 8, 64, 256)
 STEPS, WARM_UP = 60, 10

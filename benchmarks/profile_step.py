@@ -28,7 +28,7 @@ from quire.bench.workloads import make_workload
 from quire.commands.flags import engine_options
 from quire.engine.progress import RequestProgress
 from quire.execution import executor as executor_module
-from quire.execution.choosing import Choosing
+from quire.execution.sampling.choosing import Choosing
 from quire.kernels.ops import Kernels
 
 PARTS = (

@@ -18,16 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 from quire.memory import Demand, PagedAllocator
-from quire.scheduling import (
-    Outcome,
-    Progress,
-    Request,
-    Sample,
-    SamplingParams,
-    Scheduler,
-    Step,
-    StepResult,
-)
+from quire.protocol import Outcome, Progress, Request, Sample, SamplingParams, Step, StepResult
+from quire.scheduling import Scheduler
 
 BLOCK_SIZE = 16
 PROMPT = 4096

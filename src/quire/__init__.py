@@ -11,7 +11,7 @@ from quire.version import __version__
 
 if TYPE_CHECKING:
     from quire.llm import LLM
-    from quire.scheduling import SamplingParams
+    from quire.protocol import SamplingParams
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from quire.scheduling import SamplingParams
+        from quire.protocol import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

@@ -12,13 +12,13 @@ from quire.config import EngineConfig
 from quire.engine import Engine, Intake, RequestRecorder, Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
-from quire.execution.kv_cache import bytes_per_token
+from quire.execution.kv.cache import bytes_per_token
 from quire.execution.memory_budget import memory_or_refusal
 from quire.execution.placement import OnCPU, Placement
 from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
-from quire.scheduling import RecoveryCosts, SamplingParams
+from quire.protocol import RecoveryCosts, SamplingParams
 from quire.shape import CacheShape
 from quire.threads import usable_cores
 

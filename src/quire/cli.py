@@ -21,7 +21,7 @@ from quire.commands.flags import (
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
-from quire.scheduling.sampling_params import SamplingParams
+from quire.protocol.sampling_params import SamplingParams
 from quire.threads import wait_briefly
 from quire.version import __version__
 

@@ -13,7 +13,7 @@ from quire.build import build_engine
 from quire.config import EngineConfig
 from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
 from quire.errors import ConfigError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 
 class LLM:

@@ -12,7 +12,7 @@ import torch
 from quire import LLM, SamplingParams
 from quire.errors import ConfigError
 from quire.execution.executor import ModelExecutor
-from quire.scheduling import PendingStep, Step
+from quire.protocol import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

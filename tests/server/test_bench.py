@@ -12,7 +12,7 @@ from quire.bench.systems import Online
 from quire.bench.workloads import BenchRequest, make_workload
 from quire.cli import main
 from quire.errors import ConfigError, EngineError
-from quire.scheduling import Step
+from quire.protocol import Step
 from support.live_server import MAX_MODEL_LEN, LiveServer
 
 

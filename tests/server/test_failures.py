@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from quire.scheduling import Step
+from quire.protocol import Step
 from quire.server import serving
 from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
 

@@ -14,7 +14,7 @@ from quire.errors import RequestError
 from quire.server.guards import parsing
 from quire.server.guards.parsing import MOST_CONTAINERS, MOST_MEMBERS, MOST_VALUES, parse
 from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.rendering import _pieces
+from quire.server.rendering import _render
 
 TEXT = {"type": "text", "text": "a"}
 NASTY = ['"', "\\", "[", "{", ":", ",", "x", "é", "\n", "😀", '\\"', "]}"]
@@ -55,13 +55,20 @@ def test_structure_is_counted_outside_of_texts_only(
         assert parsing._counts_outside_texts(body) == structure(value), body
 
 
+def rendered(value: object, levels: int) -> bytes:
+    out = bytearray()
+    _render(value, levels, out)
+    return bytes(out)
+
+
 @pytest.mark.parametrize("levels", [0, 1, 3, 9])
 def test_json_made_in_pieces_is_the_same_json(levels: int) -> None:
     draw = random.Random(levels)
     for _ in range(300):
         value = a_value(draw, levels=5)
-        assert _pieces(value, levels) == to_json(value)
-    assert _pieces([float("nan"), float("-inf")], levels) == b"[null,null]"
+        assert rendered(value, levels) == to_json(value)
+    assert rendered([float("nan"), float("-inf")], levels) == b"[null,null]"
+    assert rendered(iter([{"a": iter(())}]), 3) == b'[{"a":[]}]'
 
 
 def completion(prompt: str) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quire.scheduling import SamplingParams
-from quire.scheduling.parameters import description
+from quire.protocol import SamplingParams
+from quire.protocol.parameters import description
 from quire.server.openai_types import ChatRequest, CompletionRequest, GenerationRequest
 from quire.server.session_types import TurnRequest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.memory import BlockTable
-from quire.scheduling import Chunk, Readout
+from quire.protocol import Chunk, Readout
 
 _BLOCKS = 3  # of each sequence
 

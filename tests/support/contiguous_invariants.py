@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.memory import ContiguousAllocator
-from quire.memory.buddy import BuddyRegions
+from quire.memory.contiguous.buddy import BuddyRegions
 from support.invariants import check_pool
 
 

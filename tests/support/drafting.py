@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
-from quire.scheduling import Request, Scheduler, Step
+from quire.protocol import Request, Step
+from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 
 Drafter = Callable[[Request, Sequence], Seq[int]]

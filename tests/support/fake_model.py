@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import (
+from quire.protocol import (
     Chunk,
     Opened,
     Outcome,

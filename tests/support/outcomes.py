@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.scheduling import Outcome, Progress, Sample, Scheduler, Step, StepResult
+from quire.protocol import Outcome, Progress, Sample, Step, StepResult
+from quire.scheduling import Scheduler
 
 
 def answer(step: Step, token_id: int = 7) -> StepResult:

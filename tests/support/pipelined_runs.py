@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from quire.memory import MoveKind
-from quire.scheduling import PendingStep, SequenceGroup, Step
+from quire.protocol import PendingStep, Step
+from quire.scheduling import SequenceGroup
 from support.fake_model import FULL, Windows
 from support.fake_pipeline import FakePipeline
 from support.outcomes import take_in

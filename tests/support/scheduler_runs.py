@@ -9,19 +9,18 @@ from typing import Any
 
 from quire.errors import RequestError
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
-from quire.scheduling import (
+from quire.protocol import (
     IN_FLIGHT,
-    Preemption,
     PreemptionMode,
     RecoveryCosts,
     Request,
     SamplingParams,
-    Scheduler,
     SchedulingPolicy,
     Step,
     StepResult,
     Verdict,
 )
+from quire.scheduling import Preemption, Scheduler
 from support.fake_model import EOS, FULL, VOCAB, FakeExecutor, FakeLayer, Windows, expected_outputs
 from support.invariants import check_allocator
 from support.outcomes import take_in

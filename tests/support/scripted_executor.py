@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from quire.scheduling import Chunk, Outcome, PendingStep, Request, Sample, Step, TokenLogprobs
+from quire.protocol import Chunk, Outcome, PendingStep, Request, Sample, Step, TokenLogprobs
 from support.fake_model import FakeExecutor
 
 _PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.errors import RequestError, SessionBusyError
-from quire.scheduling import Progress, Request, SamplingParams, SequenceGroup, Step
+from quire.protocol import Progress, Request, SamplingParams, Step
+from quire.scheduling import SequenceGroup
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
 from support.outcomes import take_in
 from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged, random_place

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
-from quire.scheduling import Progress, Scheduler, Step, StepResult
+from quire.protocol import Progress, Step, StepResult
+from quire.scheduling import Scheduler
 
 _VERBS = {
     "abort", "add", "add_turn", "append", "close_session", "hard_cut", "open_session",

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from quire.engine import Message, Tokenizer
 from quire.memory import BlockMove, MoveKind, PagedAllocator
-from quire.scheduling import Outcome, PendingStep, Step
+from quire.protocol import Outcome, PendingStep, Step
 from support.fake_model import FakeExecutor
 
 

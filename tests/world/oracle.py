@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from quire.engine import Tokenizer
-from quire.scheduling import Request, SamplingParams
+from quire.protocol import Request, SamplingParams
 from support.fake_model import EOS, FULL, expected_outputs, expected_turn
 from world.script import Ask
 

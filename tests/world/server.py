@@ -9,7 +9,8 @@ from typing import Any
 
 from quire.config import ServerConfig
 from quire.engine import Delta, Engine, EngineThread, Intake, RequestRecorder, Tokenizer
-from quire.scheduling import Preemption, RecoveryCosts, Scheduler
+from quire.protocol import RecoveryCosts
+from quire.scheduling import Preemption, Scheduler
 from quire.server import create_app
 from support.fake_model import EOS
 from support.invariants import check_allocator

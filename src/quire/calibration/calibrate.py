@@ -24,7 +24,7 @@ from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.memory import BlockMove, MoveKind
 from quire.model import resolve_model
-from quire.scheduling import Executor, Step
+from quire.protocol import Executor, Step
 from quire.shape import read_shape
 from quire.simulation.calibrated import Calibration
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quire.calibration.watch import TimedStep, WatchedEngine
 from quire.capacity import Capacity
 from quire.config import EngineConfig
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 _USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 _LENGTHS = (8, 24, 64, 160, 320, 640, 1280, 2000)

@@ -25,7 +25,7 @@ from quire.engine import Engine
 from quire.engine.intake import PreparedRequest
 from quire.errors import ConfigError
 from quire.metrics import Distribution, RequestMetrics, Summary
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from quire.simulation import SimulationResult, Simulator
 from quire.simulation.calibrated import Calibration
 from quire.workload import Trace, TraceRequest

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.capacity import EngineLimits
 from quire.engine import Delta, Engine
-from quire.scheduling import Executor, PendingStep, Step
+from quire.protocol import Executor, PendingStep, Step
 from quire.simulation import Work, sights_of, work_of
 
 

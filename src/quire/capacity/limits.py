@@ -16,13 +16,8 @@ from quire.memory import (
     Reservation,
     Window,
 )
-from quire.scheduling import (
-    Preemption,
-    PreemptionMode,
-    RecoveryCosts,
-    Scheduler,
-    SchedulingPolicy,
-)
+from quire.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.scheduling import Preemption, Scheduler
 from quire.shape import CacheShape, windows_in_force
 
 

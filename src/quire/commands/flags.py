@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
-from quire.scheduling.parameters import description
-from quire.scheduling.sampling_params import SamplingParams
+from quire.protocol.parameters import description
+from quire.protocol.sampling_params import SamplingParams
 
 _SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata["flag"]]
 

@@ -18,8 +18,8 @@ from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.plan import Binding, Plan, Saturation, UserLoad
-from quire.simulation.planner import Planner
+from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad
+from quire.simulation.planning.planner import Planner
 from quire.simulation.sample import Sample
 
 _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked

@@ -10,6 +10,7 @@ from quire.engine.session_desk import SessionDesk
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
+from quire.scheduling import Session
 
 __all__ = [
     "AsyncEngine",
@@ -27,6 +28,7 @@ __all__ = [
     "Prompt",
     "RequestOutput",
     "RequestRecorder",
+    "Session",
     "SessionDesk",
     "StreamingSession",
     "Tokenizer",

@@ -27,7 +27,7 @@ from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
 from quire.errors import EngineError, RequestError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError
-from quire.scheduling.checks import check_unicode
+from quire.protocol.checks import check_unicode
 
 MAX_TOKENS = 2**20  # of one input where there is no longest sequence
 MAX_CHARACTERS = 2**22  # of one input, where max_model_len does not allow for more

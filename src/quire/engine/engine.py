@@ -17,7 +17,7 @@ from quire.engine.session_desk import SessionDesk
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import EngineError, QueueTimeoutError, RequestError
-from quire.scheduling import (
+from quire.protocol import (
     Decision,
     Executor,
     Outcome,
@@ -25,11 +25,10 @@ from quire.scheduling import (
     Progress,
     Request,
     SamplingParams,
-    Scheduler,
-    SequenceGroup,
     Step,
     Verdict,
 )
+from quire.scheduling import Scheduler, SequenceGroup
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from quire.engine.encoder import Encoder
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, shown
-from quire.scheduling import Request, SamplingParams
-from quire.scheduling.checks import check_integer, check_token_ids
+from quire.protocol import Request, SamplingParams
+from quire.protocol.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.

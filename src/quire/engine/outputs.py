@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quire.errors import QuireError
 from quire.metrics import RequestMetrics
-from quire.scheduling import TokenLogprobs
+from quire.protocol import TokenLogprobs
 
 
 class Logprob(NamedTuple):

@@ -17,7 +17,8 @@ from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import QuireError
 from quire.metrics import RequestMetrics
-from quire.scheduling import FinishReason, MemoryStory, Progress, TokenLogprobs
+from quire.protocol import FinishReason, Progress, TokenLogprobs
+from quire.scheduling import MemoryStory
 
 
 class BranchProgress:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire.engine.progress import RequestProgress
 from quire.memory import hash_blocks, root_hash
-from quire.scheduling import Request
+from quire.protocol import Request
 from quire.workload import TraceRequest, TraceWriter
 
 logger = logging.getLogger(__name__)

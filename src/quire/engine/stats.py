@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.memory import Usage
-from quire.scheduling import Step
+from quire.protocol import Step
 
 
 @dataclass

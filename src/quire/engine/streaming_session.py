@@ -10,7 +10,8 @@ from types import TracebackType
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
 from quire.errors import UnknownSessionError
-from quire.scheduling import SamplingParams, SessionEvent
+from quire.protocol import SamplingParams
+from quire.scheduling import SessionEvent
 
 
 class StreamingSession:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.kernels.ops import AttentionBatch, LaneTables
 from quire.memory import BlockTable
-from quire.scheduling import Chunk
+from quire.protocol import Chunk
 
 
 class Header(NamedTuple):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from quire.execution.batch import pack
-from quire.execution.choosing import Choosing
-from quire.execution.past import Pasts
+from quire.execution.sampling.choosing import Choosing
+from quire.execution.sampling.past import Pasts
 from quire.execution.worker import Worker
-from quire.scheduling import PendingStep, Roster, Step, StepResult
+from quire.protocol import PendingStep, Roster, Step, StepResult
 
 
 class ModelExecutor:

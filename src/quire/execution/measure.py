@@ -10,7 +10,7 @@ from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
 from quire.execution.worker import BlockStore
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
+from quire.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 
 _PROMPT_TOKENS = 256
 _BLOCKS = 16

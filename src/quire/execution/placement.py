@@ -11,13 +11,13 @@ from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room
 from quire.errors import ModelError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
-from quire.execution.kv_cache import KVCache
+from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
 from quire.execution.memory_budget import free_memory
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.model import Model
-from quire.scheduling import RecoveryCosts
+from quire.protocol import RecoveryCosts
 
 
 class Placement(Protocol):

@@ -3,7 +3,7 @@
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
 from quire.memory.audit import audit
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks, root_hash
-from quire.memory.contiguous import ContiguousAllocator, Reservation
+from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool

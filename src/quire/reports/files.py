@@ -6,8 +6,8 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
+from quire.protocol import Decision
 from quire.reports.chrome_trace import chrome_trace
-from quire.scheduling import Decision
 from quire.simulation.export import RecordWriter, summary_values, write_json, write_series
 from quire.simulation.result import SimulationResult
 

@@ -12,7 +12,7 @@ from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
-from quire.simulation.plan import Plan
+from quire.simulation.planning.plan import Plan
 
 
 def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping[str, Any]) -> Path:

@@ -9,9 +9,9 @@ from quire.config import EngineConfig
 from quire.memory import ContiguousAllocator, Demand, MoveKind, PagedAllocator, Reservation
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.simulation.arrivals import ClosedLoop
-from quire.simulation.deployment import Deployment
-from quire.simulation.machines import find_machine
-from quire.simulation.models import find_model
+from quire.simulation.catalogue.machines import find_machine
+from quire.simulation.catalogue.models import find_model
+from quire.simulation.planning.deployment import Deployment
 from quire.simulation.simulator import Simulator
 from quire.workload import Lengths, Synthetic
 

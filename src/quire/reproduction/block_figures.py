@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.protocol import RecoveryCosts
 from quire.reports.curves import Curve, Panel
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.reproduction.systems import PAGED, deployment, requests, serve
-from quire.scheduling import RecoveryCosts
 from quire.simulation.cost_model import CostModel
-from quire.simulation.deployment import Deployment
+from quire.simulation.planning.deployment import Deployment
 from quire.simulation.work import Work
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -15,7 +15,7 @@ from quire.reproduction.systems import (
     serve,
     sustained,
 )
-from quire.simulation.machines import GIB
+from quire.simulation.catalogue.machines import GIB
 from quire.workload import DATASETS
 
 _GROWING = System("contiguous, doubling as it grows", "pow2")

@@ -24,7 +24,7 @@ from quire.reproduction.systems import (
     serve,
     sustained,
 )
-from quire.simulation.deployment import Deployment
+from quire.simulation.planning.deployment import Deployment
 from quire.workload import DATASETS, Lengths, Synthetic, TraceRequest, arrival_times
 
 _NOTE = (

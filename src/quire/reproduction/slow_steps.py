@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from quire.protocol import RecoveryCosts
 from quire.reproduction.systems import deployment
-from quire.scheduling import RecoveryCosts
 from quire.simulation.cost_model import CostModel
-from quire.simulation.deployment import Deployment
+from quire.simulation.planning.deployment import Deployment
 from quire.simulation.work import Work, decoding
 from quire.workload import DATASETS
 

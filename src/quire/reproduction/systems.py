@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from quire.config import EngineConfig
 from quire.reproduction.request_batching import serve_in_batches
-from quire.simulation.deployment import Deployment
-from quire.simulation.machines import find_machine
-from quire.simulation.models import find_model
+from quire.simulation.catalogue.machines import find_machine
+from quire.simulation.catalogue.models import find_model
+from quire.simulation.planning.deployment import Deployment
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
 from quire.workload import DATASETS, Synthetic, TraceRequest

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quire.memory import Demand, Fit, KVAllocator
+from quire.protocol.decision import Decision, Verdict
+from quire.protocol.step import Step
 from quire.scheduling.branching import next_fork
-from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.stats import SchedulerStats
-from quire.scheduling.step import Step
 
 
 class Shortage(NamedTuple):

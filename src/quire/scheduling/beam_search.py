@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
-from quire.scheduling.request import FinishReason, Request
+from quire.protocol.request import FinishReason, Request
 
 
 class Choice(NamedTuple):

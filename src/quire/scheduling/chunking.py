@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 from quire.memory import BlockMove, KVAllocator
+from quire.protocol.step import IN_FLIGHT, Chunk, Readout, Step
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
-from quire.scheduling.step import IN_FLIGHT, Chunk, Readout, Step
 
 _NEXT = Readout()  # one sample, from the last row: most chunks
 

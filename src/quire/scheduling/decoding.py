@@ -7,12 +7,12 @@ from collections.abc import Sequence as Seq
 from itertools import count
 
 from quire.memory import BlockMove, KVAllocator, root_hash
+from quire.protocol.request import FinishReason, Request
+from quire.protocol.sampling_params import SamplingParams
+from quire.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
 from quire.scheduling.beam_search import BeamSearch, Choice
-from quire.scheduling.request import FinishReason, Request
-from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
-from quire.scheduling.session import Session
-from quire.scheduling.step import Forked, Opened, Outcome, Progress, Sample, Step
+from quire.scheduling.sessions.session import Session
 
 Candidates = dict[int, Seq[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""

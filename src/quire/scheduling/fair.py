@@ -27,8 +27,8 @@ import math
 from bisect import insort
 from collections.abc import Iterable
 
+from quire.protocol.request import Request
 from quire.scheduling.ordered import discard
-from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup, place
 
 PRIORITY_TOKENS = 10_000

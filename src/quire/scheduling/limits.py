@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from quire.errors import RequestError
 from quire.memory import Demand, KVAllocator, When
-from quire.scheduling.request import Request
-from quire.scheduling.session import Session
+from quire.protocol.request import Request
+from quire.scheduling.sessions.session import Session
 
 
 def refuse_too_wide(request: Request, max_num_seqs: int, max_num_batched_tokens: int) -> None:

@@ -5,24 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from enum import Enum
 from typing import Protocol
 
 from quire.errors import RequestError
+from quire.protocol.policy import SchedulingPolicy
+from quire.protocol.request import Request
 from quire.scheduling.fair import FairQueue
 from quire.scheduling.ordered import discard
-from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup, Status, place
 
 PRIORITY_SECONDS = 10.0
 """Under the priority policy, one level of priority is worth this much waiting. Whoever waits moves
 up in line relative to newcomers, so nobody starves."""
-
-
-class SchedulingPolicy(str, Enum):
-    FCFS = "fcfs"
-    PRIORITY = "priority"
-    FAIR = "fair"
 
 
 class Newcomers(Protocol):

@@ -12,9 +12,9 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from quire.memory import BlockMove, KVAllocator, MoveKind
+from quire.protocol.step import Chunk, Step
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.sequence import Sequence, SequenceGroup
-from quire.scheduling.step import Chunk, Step
 
 
 class _Growth(NamedTuple):

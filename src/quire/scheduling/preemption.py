@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
-from enum import Enum
 
 from quire.memory import BlockMove, KVAllocator
+from quire.protocol.decision import Decision, Verdict
+from quire.protocol.policy import PreemptionMode, RecoveryCosts
 from quire.scheduling.branching import plan_regrowth
-from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.spoiling import Place
-
-
-class PreemptionMode(str, Enum):
-    AUTO = "auto"  # whichever costs less for this victim
-    SWAP = "swap"
-    RECOMPUTE = "recompute"
-
-
-@dataclass(frozen=True)
-class RecoveryCosts:
-    """What bringing a victim back costs on this machine, in seconds."""
-
-    swap_per_block: float = 0.0  # one way
-    recompute_per_token: float = 0.0
 
 
 class Preemption:

@@ -12,21 +12,22 @@ from dataclasses import replace
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator, audit
+from quire.protocol import SchedulingPolicy
+from quire.protocol.decision import Decision, Verdict
+from quire.protocol.request import Request
+from quire.protocol.step import Step, StepResult
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
-from quire.scheduling.decision import Decision, Verdict
 from quire.scheduling.decoding import Candidates, LiveGroups, Told
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
-from quire.scheduling.line import Line, SchedulingPolicy
+from quire.scheduling.line import Line
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
-from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup, Status
-from quire.scheduling.sessions import Sessions
+from quire.scheduling.sessions.sessions import Sessions
 from quire.scheduling.spoiling import Place, lost_places, target_of
 from quire.scheduling.stats import SchedulerStats
-from quire.scheduling.step import Step, StepResult
 
 
 class Scheduler:

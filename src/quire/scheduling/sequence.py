@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quire.memory import BlockHash, hash_blocks
+from quire.protocol.request import Request
 from quire.scheduling.beam_search import BeamSearch
-from quire.scheduling.request import Request
 
 
 class Sequence:

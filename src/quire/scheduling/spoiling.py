@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from quire.memory import BlockMove, MoveKind
-from quire.scheduling.step import Chunk, Step
+from quire.protocol.step import Chunk, Step
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
-from quire.scheduling import SchedulingPolicy, Verdict
+from quire.protocol import SchedulingPolicy, Verdict
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,

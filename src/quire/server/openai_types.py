@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from quire.engine import Message, Prompt
 from quire.engine.intake import MAX_PRIORITY
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words
 from quire.server.fields import (
     Ids,

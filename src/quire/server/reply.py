@@ -15,7 +15,7 @@ from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from quire.server.openai_types import GenerationRequest
 from quire.server.rendering import json_response
 from quire.server.service import Progress, Service

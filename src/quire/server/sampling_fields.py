@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
-from quire.scheduling import SamplingParams
-from quire.scheduling.parameters import description
+from quire.protocol import SamplingParams
+from quire.protocol.parameters import description
 from quire.server.fields import Ids, Strict, Texts, biases, expecting
 
 # How JSON has the types that SamplingParams are annotated with.

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
 from quire.errors import EngineError, QueueFullError, RequestError, shown
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import model_validator
 
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from quire.server.fields import Ids, Name, Strict, between, expecting
 from quire.server.openai_types import GenerationRequest
 

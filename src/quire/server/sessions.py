@@ -7,7 +7,7 @@ import uuid
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
-from quire.scheduling import Session
+from quire.engine import Session
 from quire.server.completions import CompletionWording
 from quire.server.guards.limits import check_answer
 from quire.server.openapi import takes

@@ -1,10 +1,10 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
 from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
+from quire.simulation.catalogue.machines import MACHINES, Machine, find_machine
+from quire.simulation.catalogue.models import MODELS, find_model
 from quire.simulation.cost_model import CostModel
-from quire.simulation.deployment import Deployment
-from quire.simulation.machines import MACHINES, Machine, find_machine
-from quire.simulation.models import MODELS, find_model
+from quire.simulation.planning.deployment import Deployment
 from quire.simulation.result import (
     BlockMap,
     Owner,

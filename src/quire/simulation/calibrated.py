@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.errors import ConfigError
-from quire.scheduling import RecoveryCosts
+from quire.protocol import RecoveryCosts
 from quire.shape import ModelShape
 from quire.simulation.work import Work
 

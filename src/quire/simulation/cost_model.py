@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quire.scheduling import RecoveryCosts
+from quire.protocol import RecoveryCosts
 from quire.simulation.work import Work
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence as Seq
 
 from quire.capacity import EngineLimits
 from quire.memory import KVAllocator, Usage
-from quire.scheduling import Chunk, Progress, Readout, Scheduler, SchedulingPolicy, Step, Verdict
+from quire.protocol import Chunk, Progress, Readout, SchedulingPolicy, Step, Verdict
+from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence, SequenceGroup
 from quire.simulation.live import own_token
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from quire.metrics import RequestMetrics
-from quire.scheduling import Request, Sample, SamplingParams, SequenceGroup, Verdict
+from quire.protocol import Request, Sample, SamplingParams, Verdict
+from quire.scheduling import SequenceGroup
 from quire.simulation.result import Preempted, RequestRecord
 from quire.workload import TraceRequest, block_names
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from quire.capacity import EngineLimits
 from quire.memory import KVAllocator, Usage
 from quire.metrics import Distribution, Goals, RequestMetrics
-from quire.scheduling import Decision, Verdict
+from quire.protocol import Decision, Verdict
 from quire.scheduling.sequence import Status
 from quire.scheduling.stats import SchedulerStats
 from quire.simulation.live import LiveRequest

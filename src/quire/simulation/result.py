@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quire.memory import Usage
 from quire.metrics import RequestMetrics, Summary
-from quire.scheduling import Decision
+from quire.protocol import Decision
 from quire.simulation.series import Point
 
 

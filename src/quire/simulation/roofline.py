@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.scheduling import RecoveryCosts
+from quire.protocol import RecoveryCosts
 from quire.shape import BYTES, ModelShape
-from quire.simulation.machines import Machine
+from quire.simulation.catalogue.machines import Machine
 from quire.simulation.work import Work
 
 _LINK_SECONDS = 1e-5  # before an all-reduce moves its first byte

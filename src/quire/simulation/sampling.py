@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 
-from quire.scheduling import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
+from quire.protocol import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
 from quire.simulation.live import END, LiveRequest, own_token
 
 _END = Sample(END)

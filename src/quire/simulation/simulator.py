@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from quire.capacity import EngineLimits
 from quire.errors import RequestError
 from quire.metrics import Goals
-from quire.scheduling import Decision, Progress, Step, Verdict
+from quire.protocol import Decision, Progress, Step, Verdict
 from quire.scheduling.sequence import Sequence
 from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel

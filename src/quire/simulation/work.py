@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.capacity import Lane
 from quire.memory import MoveKind
-from quire.scheduling import Step
+from quire.protocol import Step
 
 
 class Work(NamedTuple):

@@ -9,7 +9,7 @@ from quire.capacity.pool import FREE_MEMORY_SHARE, pool_blocks
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.memory import LayeredAllocator, PagedAllocator, Window
-from quire.scheduling import RecoveryCosts, SchedulingPolicy
+from quire.protocol import RecoveryCosts, SchedulingPolicy
 from quire.shape import CacheShape
 
 FREE = Room(100_000, FREE_MEMORY_SHARE)

@@ -16,7 +16,8 @@ from quire.engine import AsyncEngine, Delta, Deltas, Engine, Intake, load_tokeni
 from quire.engine.inbox import Inbox
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import SamplingParams, Scheduler, Step, StepResult
+from quire.protocol import SamplingParams, Step, StepResult
+from quire.scheduling import Scheduler
 from support.fake_model import FakeExecutor
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")

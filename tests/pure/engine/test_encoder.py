@@ -19,7 +19,7 @@ from quire.engine import encoder as encoder_module
 from quire.engine.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
 from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 from support.small_tokenizers import BOUNDED, UNBOUNDED, unigram, word_piece
 
 DEMO = Path(quire.__file__).parent / "demo"

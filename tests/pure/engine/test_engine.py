@@ -12,16 +12,8 @@ import quire
 from quire.engine import Delta, Engine, Intake, RequestOutput, load_tokenizer
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import (
-    Outcome,
-    PendingStep,
-    Roster,
-    Sample,
-    SamplingParams,
-    Scheduler,
-    Step,
-    StepResult,
-)
+from quire.protocol import Outcome, PendingStep, Roster, Sample, SamplingParams, Step, StepResult
+from quire.scheduling import Scheduler
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
 STORY = TOKENIZER.encode("one two three four five six seven eight", add_special_tokens=False)

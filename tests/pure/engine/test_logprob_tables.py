@@ -6,7 +6,7 @@ import pickle
 
 from quire.engine import Logprob
 from quire.engine.outputs import TokenLogprobTable
-from quire.scheduling import TokenLogprobs
+from quire.protocol import TokenLogprobs
 
 FOUND = TokenLogprobs(-2.0, 3, ((7, -0.5), (4, -1.0), (9, -2.0)))
 

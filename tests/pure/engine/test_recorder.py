@@ -15,7 +15,8 @@ import pytest
 import quire
 from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
 from quire.memory import PagedAllocator
-from quire.scheduling import SamplingParams, Scheduler
+from quire.protocol import SamplingParams
+from quire.scheduling import Scheduler
 from quire.workload import TraceRequest, TraceWriter, read_recording
 from support.fake_model import FakeExecutor
 

@@ -15,7 +15,8 @@ import pytest
 import quire
 from quire.engine import AsyncEngine, Engine, Intake, RequestOutput, load_tokenizer
 from quire.memory import PagedAllocator
-from quire.scheduling import SamplingParams, Scheduler
+from quire.protocol import SamplingParams
+from quire.scheduling import Scheduler
 from support.fake_model import FakeExecutor
 from support.fake_pipeline import FakePipeline
 

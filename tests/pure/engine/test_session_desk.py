@@ -25,7 +25,8 @@ from quire.errors import (
     UnknownSessionError,
 )
 from quire.memory import PagedAllocator, Window
-from quire.scheduling import SamplingParams, Scheduler
+from quire.protocol import SamplingParams
+from quire.scheduling import Scheduler
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")

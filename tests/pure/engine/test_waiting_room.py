@@ -14,7 +14,8 @@ from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import SamplingParams, Scheduler, SchedulingPolicy, Step, StepResult
+from quire.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
+from quire.scheduling import Scheduler
 from quire.scheduling.line import Line
 from support.fake_model import FakeExecutor
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.memory.buddy import BuddyRegions
+from quire.memory.contiguous.buddy import BuddyRegions
 from support.contiguous_invariants import check_buddy, free_regions
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.memory import Usage
+from quire.protocol import RecoveryCosts
 from quire.reports import write_report
-from quire.scheduling import RecoveryCosts
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.protocol import RecoveryCosts
 from quire.reproduction.request_batching import serve_in_batches
 from quire.reproduction.slow_steps import SlowSteps, slow_deployment
 from quire.reproduction.systems import (
@@ -18,7 +19,6 @@ from quire.reproduction.systems import (
     serve,
     sustained,
 )  # fmt: skip
-from quire.scheduling import RecoveryCosts
 from quire.simulation.work import Work, decoding
 from quire.workload import TraceRequest
 

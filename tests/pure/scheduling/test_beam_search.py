@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from quire.protocol.request import FinishReason, Request
+from quire.protocol.sampling_params import SamplingParams
 from quire.scheduling.beam_search import BeamSearch, Choice
-from quire.scheduling.request import FinishReason, Request
-from quire.scheduling.sampling_params import SamplingParams
 
 EOS = 0
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence as Seq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.protocol.request import Request
+from quire.protocol.sampling_params import SamplingParams
 from quire.scheduling.beam_search import BeamSearch
 from quire.scheduling.branching import grant, plan_regrowth, shared_length
-from quire.scheduling.request import Request
-from quire.scheduling.sampling_params import SamplingParams
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 
 PROMPT = [1, 2, 3]

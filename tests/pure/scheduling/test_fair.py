@@ -10,16 +10,8 @@ from dataclasses import replace
 import pytest
 
 from quire.memory import PagedAllocator
-from quire.scheduling import (
-    Chunk,
-    Outcome,
-    Request,
-    SamplingParams,
-    Scheduler,
-    SchedulingPolicy,
-    Step,
-    Verdict,
-)
+from quire.protocol import Chunk, Outcome, Request, SamplingParams, SchedulingPolicy, Step, Verdict
+from quire.scheduling import Scheduler
 from quire.scheduling.fair import PRIORITY_TOKENS, FairQueue
 from support.outcomes import answer, take_in
 

@@ -6,15 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from quire.memory import PagedAllocator
-from quire.scheduling import (
-    Decision,
-    Request,
-    SamplingParams,
-    Scheduler,
-    SchedulingPolicy,
-    Step,
-    Verdict,
-)
+from quire.protocol import Decision, Request, SamplingParams, SchedulingPolicy, Step, Verdict
+from quire.scheduling import Scheduler
 from support.outcomes import answer, take_in
 
 

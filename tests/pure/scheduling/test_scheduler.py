@@ -9,17 +9,16 @@ import pytest
 
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
-from quire.scheduling import (
+from quire.protocol import (
     Decision,
-    Preemption,
     PreemptionMode,
     RecoveryCosts,
     Request,
     SamplingParams,
-    Scheduler,
     SchedulingPolicy,
     Verdict,
 )
+from quire.scheduling import Preemption, Scheduler
 from quire.scheduling.line import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in

@@ -9,15 +9,8 @@ import pytest
 
 from quire.errors import RequestError, SessionBusyError, UnknownSessionError
 from quire.memory import PagedAllocator, Window
-from quire.scheduling import (
-    Preemption,
-    PreemptionMode,
-    Request,
-    SamplingParams,
-    Scheduler,
-    SessionVerb,
-    Verdict,
-)
+from quire.protocol import PreemptionMode, Request, SamplingParams, Verdict
+from quire.scheduling import Preemption, Scheduler, SessionVerb
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.lanes import make_lanes, random_windows
 from support.outcomes import take_in

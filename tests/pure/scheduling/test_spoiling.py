@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from quire.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
-from quire.scheduling import Chunk, Readout, Request, SamplingParams, Scheduler, Step, StepResult
+from quire.protocol import Chunk, Readout, Request, SamplingParams, Step, StepResult
+from quire.scheduling import Scheduler
 from quire.scheduling.spoiling import Place, lost_places
 from support.outcomes import take_in
 

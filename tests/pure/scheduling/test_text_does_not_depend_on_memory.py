@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from quire.memory import PagedAllocator
-from quire.scheduling import Request, SamplingParams, Scheduler
+from quire.protocol import Request, SamplingParams
+from quire.scheduling import Scheduler
 from support.fake_model import EOS, FakeExecutor, expected_outputs
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun

@@ -12,15 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 from quire.memory import BlockMove, LayeredAllocator, MoveKind, PagedAllocator, Window
-from quire.scheduling import (
-    Preemption,
-    PreemptionMode,
-    RecoveryCosts,
-    Request,
-    SamplingParams,
-    Scheduler,
-    SchedulingPolicy,
-)
+from quire.protocol import PreemptionMode, RecoveryCosts, Request, SamplingParams, SchedulingPolicy
+from quire.scheduling import Preemption, Scheduler
 from support import scheduler_runs
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 from support.lanes import make_lanes, random_windows

@@ -9,8 +9,8 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
-from quire.simulation.plan import Binding, binding
-from quire.simulation.planner import Planner
+from quire.simulation.planning.plan import Binding, binding
+from quire.simulation.planning.planner import Planner
 from quire.simulation.sample import Sample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 

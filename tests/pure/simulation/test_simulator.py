@@ -8,7 +8,7 @@ import pytest
 
 from quire.memory import Demand, LayeredAllocator, PagedAllocator, Window, hash_blocks
 from quire.metrics import Goals
-from quire.scheduling import RecoveryCosts, Verdict
+from quire.protocol import RecoveryCosts, Verdict
 from quire.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire.simulation.export import RecordWriter, write_series
 from quire.simulation.recorder import map_blocks

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.capacity import EngineLimits
-from quire.scheduling import RecoveryCosts, Step
+from quire.protocol import RecoveryCosts, Step
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work

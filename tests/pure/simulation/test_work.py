@@ -6,7 +6,7 @@ import pytest
 
 from quire.capacity import Lane
 from quire.memory import BlockTable, Window
-from quire.scheduling import Chunk, Request, SamplingParams, Step
+from quire.protocol import Chunk, Readout, Step
 from quire.simulation import Simulator, sights_of, work_of
 from quire.simulation.work import EVERYTHING, Sight, Work
 from quire.workload import TraceRequest
@@ -15,14 +15,13 @@ from support.limits import make_limits
 
 def step(*chunks: tuple[int, int]) -> Step:
     """Chunks from a position on, so many tokens each."""
-    request = Request("a", (0,) * 999, SamplingParams(), 9, seed=0)
-    table = BlockTable(())
+    table, readout = BlockTable(()), Readout()
     return Step(
-        [],
-        [Chunk(i, request, 0, [0] * n, start, table, 1, (), 999) for i, (start, n) in
-         enumerate(chunks)],
-        [],
-    )  # fmt: skip
+        chunks=[
+            Chunk(i, [0] * count, start, table, 999, readout)
+            for i, (start, count) in enumerate(chunks)
+        ]
+    )
 
 
 @pytest.mark.parametrize("most", [None, 1, 5, 8, 100])

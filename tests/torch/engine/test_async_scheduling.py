@@ -18,8 +18,8 @@ from quire.errors import ConfigError, EngineError
 from quire.execution import choosing
 from quire.execution.executor import ModelExecutor
 from quire.execution.placement import OnCPU
-from quire.execution.sampler import Draws, draw
-from quire.scheduling import PendingStep, Step
+from quire.execution.sampling.sampler import Draws, draw
+from quire.protocol import PendingStep, Step
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

@@ -11,7 +11,7 @@ import pytest
 
 from quire.engine import RequestOutput
 from quire.llm import LLM
-from quire.scheduling import PendingStep, SamplingParams, Step
+from quire.protocol import PendingStep, SamplingParams, Step
 from support.drafting import Drafting, knowing
 from support.hf_reference import random_prompts
 

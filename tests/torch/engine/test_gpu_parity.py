@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams, build
-from quire.capacity.lanes import Lane
+from quire.capacity import EngineLimits
+from quire.capacity.pool import Room
 from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
-from quire.execution.placement import Room
 from quire.execution.worker import Worker
 from quire.model import Model
-from quire.scheduling import PendingStep, RecoveryCosts, Step
+from quire.protocol import PendingStep, RecoveryCosts, Step
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts
 
@@ -41,16 +41,16 @@ class Interpreted:
     def admit(self, weight_bytes: int) -> None:
         assert weight_bytes > 0
 
-    def room(self, model: Model, kv_dtype: torch.dtype) -> Room:
+    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
         return Room(2**30, 1.0)
 
-    def executor(self, model: Model, lanes: Sequence[Lane], kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
         from quire.execution.gpu.graphs import NoRecorder, graph_sizes
         from quire.execution.gpu.inputs import DeviceInputs
         from quire.execution.gpu.kv_cache import DeviceKVCache
 
-        self.lanes = lanes
+        lanes = self.lanes = limits.lanes
         self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, self.device)
         inputs = DeviceInputs(
             self.device,

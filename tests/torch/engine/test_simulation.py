@@ -13,7 +13,7 @@ from quire.build import build_engine
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.engine import Engine, RequestRecorder
-from quire.scheduling import (
+from quire.protocol import (
     Executor,
     Opened,
     Outcome,
@@ -219,7 +219,7 @@ def pattern(text_of: Callable[[Request, int], Sequence[int]]) -> Drafter:
         text = text_of(request, branch.index)
         count, wrong = rng.randint(0, 6), rng.randint(0, 9)
         drafts = list(text[known : known + count])
-        return [token if i < wrong else token + 1 for i, token in enumerate(drafts)]
+        return [token if i < wrong else token ^ 1 for i, token in enumerate(drafts)]
 
     return propose
 

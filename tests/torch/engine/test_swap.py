@@ -11,8 +11,8 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import ConfigError, ModelError
-from quire.execution.swap_file import SwapFile
-from quire.scheduling import Verdict
+from quire.execution.kv.swap_file import SwapFile
+from quire.protocol import Verdict
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from quire.capacity.lanes import Lane
 from quire.execution.batch import pack
-from quire.execution.kv_cache import KVCache, bytes_per_token
+from quire.execution.kv.cache import KVCache, bytes_per_token
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.scheduling import Chunk, Readout
+from quire.protocol import Chunk, Readout
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
 

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from quire.execution.likeliest import Likeliest
+from quire.execution.sampling.likeliest import Likeliest
 
 
 def test_it_is_a_sequence_of_pairs() -> None:

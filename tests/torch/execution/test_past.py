@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.execution.past import Past
+from quire.execution.sampling.past import Past
 
 TOKENS = st.integers(0, 5)
 DEEDS = st.lists(

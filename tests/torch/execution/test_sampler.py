@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.execution.penalties import edit_logits
-from quire.execution.randomness import splitmix64, uniform
-from quire.execution.sampler import SampleRow, sample, token_logprobs
-from quire.execution.sampler import draw as choose
-from quire.scheduling.sampling_params import SamplingParams
+from quire.execution.sampling.logits_processors import edit_logits
+from quire.execution.sampling.randomness import splitmix64, uniform
+from quire.execution.sampling.sampler import SampleRow, sample, token_logprobs
+from quire.execution.sampling.sampler import draw as choose
+from quire.protocol.sampling_params import SamplingParams
 from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.sampling_reference import (
     EOS,
@@ -286,7 +286,7 @@ def test_extreme_values_choose_what_they_mean() -> None:
 def test_the_ends_of_the_random_numbers(
     monkeypatch: pytest.MonkeyPatch, number: float, whole: int, narrow: int
 ) -> None:
-    monkeypatch.setattr("quire.execution.sampling_batch.uniform", lambda *_: number)
+    monkeypatch.setattr("quire.execution.sampling.rows.uniform", lambda *_: number)
     logits = [-torch.inf, 0.0, 1.0, -torch.inf]
     assert draw(logits, make_row(), make_row(top_k=3)) == [whole, narrow]
 

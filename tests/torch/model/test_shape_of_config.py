@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.errors import ConfigError
-from quire.execution.kv_cache import bytes_per_token
+from quire.execution.kv.cache import bytes_per_token
 from quire.model import load_model
 from quire.shape import read_shape
 from support.small_models import FAMILIES

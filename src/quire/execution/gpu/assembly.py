@@ -22,7 +22,7 @@ from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.model import Model
-from quire.scheduling import RecoveryCosts, Step
+from quire.protocol import RecoveryCosts, Step
 
 
 class _Parts(NamedTuple):

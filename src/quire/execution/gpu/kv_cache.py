@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire.capacity.lanes import Lane
 from quire.execution.gpu.pinned import swap_memory
-from quire.execution.kv_cache import SCALE, is_scaled
+from quire.execution.kv.cache import SCALE, is_scaled
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.ops import KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from quire.errors import RequestError
-from quire.scheduling.checks import check_unicode
+from quire.protocol.checks import check_unicode
 from quire.server.guards.keys import KEY_NAME
 
 _LONGEST = 256  # characters of a name or a salt, which are kept as long as a session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.engine import Intake
 from quire.errors import RequestError, shown
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 MOST_CHOICES = 4096
 MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in the answer

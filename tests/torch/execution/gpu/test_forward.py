@@ -17,7 +17,7 @@ from quire.execution.forward import DirectForward, Hidden
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.worst_step import worst_step
-from quire.execution.kv_cache import KVCache
+from quire.execution.kv.cache import KVCache
 from quire.execution.worker import Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels

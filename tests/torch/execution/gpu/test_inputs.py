@@ -12,7 +12,7 @@ from quire.execution.batch import Fields, StepBatch, pack
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import AttentionBatch
 from quire.memory import BlockTable
-from quire.scheduling import Chunk, Readout
+from quire.protocol import Chunk, Readout
 
 BLOCK_SIZE = 4
 MAX_WIDTH = 12

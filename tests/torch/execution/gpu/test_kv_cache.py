@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire.capacity.lanes import Lane
-from quire.execution.kv_cache import KVCache
+from quire.execution.kv.cache import KVCache
 from quire.kernels.ops import KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from quire.memory import BlockMove, MoveKind

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from quire.errors import RequestError
-from quire.scheduling.checks import check_integer
-from quire.scheduling.parameters import (
+from quire.protocol.checks import check_integer
+from quire.protocol.parameters import (
     biases,
     boolean,
     choice,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.memory import BlockMove, BlockTable, Usage
-from quire.scheduling.decision import Decision
-from quire.scheduling.request import FinishReason, Request
+from quire.protocol.decision import Decision
+from quire.protocol.request import FinishReason, Request
 
 IN_FLIGHT = -1
 """Stands in a chunk for the token that the step before samples for the same sequence. The step was

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quire.memory import BlockHash
-from quire.scheduling.sampling_params import SamplingParams
+from quire.protocol.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)

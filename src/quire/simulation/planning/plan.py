@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quire.capacity import EngineLimits
 from quire.metrics import Goals
 from quire.shape import ModelShape
-from quire.simulation.machines import Machine
+from quire.simulation.catalogue.machines import Machine
 from quire.simulation.result import SimulationResult
 
 GOAL_SHARE = 0.9

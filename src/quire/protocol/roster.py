@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.scheduling.step import Opened, Step
+from quire.protocol.step import Opened, Step
 
 
 class Roster:

@@ -11,10 +11,10 @@ from quire.errors import (
     UnknownSessionError,
 )
 from quire.memory import KVAllocator
+from quire.protocol.request import Request
 from quire.scheduling.decoding import LiveGroups
-from quire.scheduling.request import Request
 from quire.scheduling.sequence import SequenceGroup
-from quire.scheduling.session import Session, SessionVerb
+from quire.scheduling.sessions.session import Session, SessionVerb
 
 
 class Sessions:

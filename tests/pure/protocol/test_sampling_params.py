@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams
+from quire.protocol import SamplingParams
 
 BAD: list[tuple[str, Any]] = [
     ("n", 0), ("n", 1.0), ("n", True), ("n", 10**6),

@@ -11,7 +11,7 @@ from dataclasses import Field, field
 from typing import Any, NamedTuple
 
 from quire.errors import RequestError, shown
-from quire.scheduling.checks import MAX_INTEGER, check_integer, check_token_ids, check_unicode
+from quire.protocol.checks import MAX_INTEGER, check_integer, check_token_ids, check_unicode
 
 _LARGEST = sys.float_info.max
 

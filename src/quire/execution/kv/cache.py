@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 
 from quire.capacity.lanes import Lane
-from quire.execution.swap_file import SwapFile
+from quire.execution.kv.swap_file import SwapFile
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, MoveKind

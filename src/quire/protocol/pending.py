@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.scheduling.step import Step, StepResult
+from quire.protocol.step import Step, StepResult
 
 
 class PendingStep:

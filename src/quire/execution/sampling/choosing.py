@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from quire.execution.forward import Hidden
-from quire.execution.past import Past
-from quire.execution.sampler import Draws, SampleRow, beam_candidates, draw, token_logprobs
+from quire.execution.sampling.past import Past
+from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw, token_logprobs
 from quire.execution.transfer import to_device
 from quire.execution.worker import Worker
-from quire.scheduling import (
+from quire.protocol import (
     IN_FLIGHT,
     Chunk,
     Opened,

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.execution.likeliest import Likeliest
-from quire.execution.penalties import edit_logits
-from quire.execution.sampling_batch import Filters, SampleRow
+from quire.execution.sampling.likeliest import Likeliest
+from quire.execution.sampling.logits_processors import edit_logits
+from quire.execution.sampling.rows import Filters, SampleRow
 from quire.execution.transfer import Readback, to_device
-from quire.scheduling.step import Sample, TokenLogprobs
+from quire.protocol.step import Sample, TokenLogprobs
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 

@@ -13,8 +13,8 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation.arrivals import ClosedLoop
 from quire.simulation.baselines import BASELINES, Baseline
-from quire.simulation.deployment import Deployment
-from quire.simulation.plan import (
+from quire.simulation.planning.deployment import Deployment
+from quire.simulation.planning.plan import (
     GOAL_SHARE,
     Goodput,
     MemoryNeed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from quire.scheduling import Step
+from quire.protocol import Step
 
 
 class TokenCounts:

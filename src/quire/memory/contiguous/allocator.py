@@ -12,8 +12,8 @@ from enum import Enum
 
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
-from quire.memory.buddy import BuddyRegions
-from quire.memory.family import Branch, Family, Terms
+from quire.memory.contiguous.buddy import BuddyRegions
+from quire.memory.contiguous.family import Branch, Family, Terms
 from quire.memory.pool import BlockPool
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.execution.sampling_batch import FLOAT32, SampleRow, clamp_positive
+from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
 from quire.execution.transfer import to_device
 
 

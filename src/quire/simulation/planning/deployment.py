@@ -10,8 +10,8 @@ from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room, fill
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.shape import ModelShape
+from quire.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire.simulation.cost_model import CostModel
-from quire.simulation.machines import GB, MACHINES, Machine
 from quire.simulation.roofline import Roofline
 
 ACTIVATION_TOKENS = 2048

@@ -13,8 +13,8 @@ import pytest
 from quire.cli import main
 from quire.commands import flags
 from quire.errors import RequestError
-from quire.scheduling import SamplingParams
-from quire.scheduling.parameters import description
+from quire.protocol import SamplingParams
+from quire.protocol.parameters import description
 
 PARAMETERS = fields(SamplingParams)
 DOCS = Path(__file__).parents[3] / "docs" / "serving.md"

@@ -1,0 +1,1 @@
+"""The pool's tensors, and where their blocks are swapped to."""

@@ -1,0 +1,48 @@
+"""What crosses between those who decide and those who carry out: values, and no scheduler."""
+
+from quire.protocol.decision import Decision, Verdict
+from quire.protocol.pending import Executor, PendingStep
+from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.protocol.request import FinishReason, Request
+from quire.protocol.roster import Roster
+from quire.protocol.sampling_params import SamplingParams
+from quire.protocol.step import (
+    IN_FLIGHT,
+    Chunk,
+    Forked,
+    Opened,
+    Outcome,
+    Progress,
+    Readout,
+    Sample,
+    Step,
+    StepResult,
+    TokenLogprobs,
+    confirmed,
+)
+
+__all__ = [
+    "IN_FLIGHT",
+    "Chunk",
+    "Decision",
+    "Executor",
+    "FinishReason",
+    "Forked",
+    "Opened",
+    "Outcome",
+    "PendingStep",
+    "PreemptionMode",
+    "Progress",
+    "Readout",
+    "RecoveryCosts",
+    "Request",
+    "Roster",
+    "Sample",
+    "SamplingParams",
+    "SchedulingPolicy",
+    "Step",
+    "StepResult",
+    "TokenLogprobs",
+    "Verdict",
+    "confirmed",
+]

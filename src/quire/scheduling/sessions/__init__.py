@@ -1,0 +1,1 @@
+"""Sequences that live from turn to turn."""

@@ -1,0 +1,1 @@
+"""Models and machines that are known by name."""

@@ -1,0 +1,1 @@
+"""How many users a machine serves, and what that takes."""
