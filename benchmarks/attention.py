@@ -24,10 +24,10 @@ wait_briefly()
 
 import torch  # noqa: E402
 
-from quire.capacity.lanes import Lane  # noqa: E402
+from quire.capacity.kv_groups import KVGroup  # noqa: E402
 from quire.execution.kv.cache import KVCache  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVShape, LaneTables  # noqa: E402
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, KVShape  # noqa: E402
 
 BLOCK_SIZE = 16
 SECONDS = 1.0  # for all measurements of a line
@@ -101,14 +101,14 @@ def attention(
         query_starts=tuple(range(0, slots.numel() + 1, load.new_tokens)),
         context_lens=torch.full((load.sequences,), load.context),
         prompt_lens=torch.full((load.sequences,), load.context),
-        lanes=(
-            LaneTables(slots.flatten(), tables, torch.zeros(load.sequences, dtype=torch.int64)),
+        kv_groups=(
+            KVGroupTables(slots.flatten(), tables, torch.zeros(load.sequences, dtype=torch.int64)),
         ),
         block_size=block_size,
     )
     shape = KVShape(load.kv_heads, load.dim, load.dim)
-    lane = Lane((0,), tables.numel())
-    (kv,) = KVCache([shape], [lane], block_size, kv_dtype, kernels).layers
+    kv_group = KVGroup((0,), tables.numel())
+    (kv,) = KVCache([shape], [kv_group], block_size, kv_dtype, kernels).layers
     for part in kv.parts:
         part.copy_(torch.randint(-99, 99, part.shape[1:]))
     tokens = slots.numel()

@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from quire.errors import QuireError
 from quire.execution.device import choose_device
 from quire.execution.gpu.graphs import CUDARecorder
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
 
 HEADS, KV_HEADS, DIM, BLOCK = 32, 8, 128, 16
 SPEC = AttentionSpec(DIM**-0.5)
@@ -62,9 +62,9 @@ def paged_batch(contexts: list[int], new: int) -> tuple[AttentionBatch, LayerKV]
     rows = torch.arange(len(contexts), device="cuda").repeat_interleave(new)
     slots = tables[rows, positions // BLOCK] * BLOCK + positions % BLOCK
     starts = tuple(range(0, new * len(contexts) + 1, new))
-    lane = LaneTables(slots, tables, torch.zeros_like(lengths))
+    kv_group = KVGroupTables(slots, tables, torch.zeros_like(lengths))
     batch = AttentionBatch(
-        positions, starts, lengths, lengths, (lane,), BLOCK, torch.tensor(starts, device="cuda")
+        positions, starts, lengths, lengths, (kv_group,), BLOCK, torch.tensor(starts, device="cuda")
     )
     shape = (sum(counts), KV_HEADS, BLOCK, DIM)
     keys, values = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))

@@ -31,7 +31,7 @@ from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
-    LaneTables,
+    KVGroupTables,
     LayerKV,
     Norm,
     Rotation,
@@ -104,12 +104,12 @@ def launch_attention(kernels: GPUKernels, case: Case) -> None:
     """For a mixed batch, of a layer with 32 heads that share 8."""
     dtype, kv_dtype, dim = case.dtype, case.kv_dtype, case.dim
     lengths = torch.tensor([5, 1000])
-    lane = LaneTables(
+    kv_group = KVGroupTables(
         torch.zeros(6, dtype=torch.int64),
         torch.zeros(2, 63, dtype=torch.int64),
         torch.zeros(2, dtype=torch.int64),
     )
-    batch = AttentionBatch(torch.zeros(6), (0, 5, 6), lengths, lengths, (lane,), 16)
+    batch = AttentionBatch(torch.zeros(6), (0, 5, 6), lengths, lengths, (kv_group,), 16)
     pool = torch.zeros(2, _KV_HEADS, 16, dim, dtype=kv_dtype)
     scales = None if kv_dtype == dtype else torch.zeros(2, _KV_HEADS, 16)
     heads = (_HEADS, _KV_HEADS, _KV_HEADS)

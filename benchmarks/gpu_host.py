@@ -89,7 +89,7 @@ class NoDevice:
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         instant: Any = Instant(model)
         kernels = ReferenceKernels()
-        cache = KVCache(model.kv_shapes, limits.lanes, BLOCK_SIZE, kv_dtype, kernels, None)
+        cache = KVCache(model.kv_shapes, limits.kv_groups, BLOCK_SIZE, kv_dtype, kernels, None)
         inputs = DeviceInputs(self.device, 8192, self._max_num_seqs, 128, [0], BLOCK_SIZE)
         forward = DeviceForward(instant, cache.layers, kernels, inputs)
         forward.record(graph_sizes(self._max_num_seqs), Once())

@@ -28,7 +28,7 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
                      const Rotation* rotation) {
   Attend a = layer.fixed;
   Division wanted{};
-  wanted.lane = layer.lane;
+  wanted.kv_group = layer.kv_group;
   wanted.window = a.window;
   wanted.sinks = a.sinks;
   wanted.num_heads = a.num_heads;
@@ -38,7 +38,7 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
   a.num_tokens = plan.num_tokens();
   a.query_starts = plan.query_starts();
   a.context_lens = plan.context_lens();
-  a.tables = plan.lane(layer.lane);
+  a.tables = plan.kv_group(layer.kv_group);
   a.block_size = plan.block_size();
   a.schedule = {int64_t(division.items.size()), division.items.data(), division.groups.data(),
                 division.sources.data(), division.order.data(), division.part_rows,

@@ -19,7 +19,7 @@ void multiply(const Build& build, Workspace<char>& scratch, const Packed& weight
 // What is the same in every step for one layer's attention.
 struct Layer {
   Attend fixed{};
-  int lane = 0;
+  int kv_group = 0;
 };
 
 // A layer that normalises before its attention and before its MLP. Products take [T, inputs] and

@@ -84,13 +84,13 @@ NB_MODULE(_native, m) {
                             at<float>(sink_sin), half};
       });
   nb::class_<Layer>(m, "Layer")
-      .def("__init__", [](Layer* self, int lane, Address keys, Address values, Address key_scales,
+      .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,
                           Address value_scales, int kv_dtype, int dtype, int num_heads,
                           int num_kv_heads, int key_dim, int value_dim, float scale, float softcap,
                           int64_t window, int64_t sinks, const Norm* query_norm,
                           const Norm* key_norm) {
         new (self) Layer{};
-        self->lane = lane;
+        self->kv_group = kv_group;
         Attend& a = self->fixed;
         a.keys = at<void>(keys);
         a.values = at<void>(values);
@@ -116,9 +116,9 @@ NB_MODULE(_native, m) {
                           int64_t block_size, int threads) {
         new (self) Plan(std::move(query_starts), at<int64_t>(context_lens), block_size, threads);
       })
-      .def("add_lane", [](Plan& self, Address slots, Address block_tables, int64_t width,
+      .def("add_kv_group", [](Plan& self, Address slots, Address block_tables, int64_t width,
                           Address num_dropped, int64_t num_sink_blocks) {
-        self.add_lane({at<int64_t>(slots), at<int64_t>(block_tables), width,
+        self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
       });
   nb::class_<Decoder>(m, "Decoder")

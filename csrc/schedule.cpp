@@ -19,7 +19,7 @@ constexpr int64_t row_overhead = 8;  // reading a column costs as much as so man
 class Divider {
  public:
   Divider(const Plan& plan, Division& division, int tile_rows)
-      : plan_(plan), division_(division), tables_(plan.lane(division.lane)),
+      : plan_(plan), division_(division), tables_(plan.kv_group(division.kv_group)),
         group_(division.num_heads / division.num_kv_heads),
         per_tile_(std::max<int64_t>(1, tile_rows / group_)) {}
 
@@ -182,11 +182,11 @@ Plan::Plan(std::vector<int64_t> query_starts, const int64_t* context_lens, int64
   if (query_starts_.empty()) throw std::invalid_argument("query_starts is empty");
 }
 
-void Plan::add_lane(const Tables& tables) { lanes_.push_back(tables); }
+void Plan::add_kv_group(const Tables& tables) { kv_groups_.push_back(tables); }
 
 Division& Plan::division(const Division& wanted, int tile_rows) {
   for (auto& made : divisions_) {
-    if (made->lane == wanted.lane && made->window == wanted.window &&
+    if (made->kv_group == wanted.kv_group && made->window == wanted.window &&
         made->sinks == wanted.sinks && made->num_heads == wanted.num_heads &&
         made->num_kv_heads == wanted.num_kv_heads && made->tile_from == wanted.tile_from) {
       return *made;
@@ -199,7 +199,7 @@ Division& Plan::division(const Division& wanted, int tile_rows) {
 
 void Plan::divide(Division& division, int tile_rows) const {
   Divider(*this, division, tile_rows).run();
-  division.store_first = division.store_first || reads_what_others_store(lanes_.at(division.lane));
+  division.store_first = division.store_first || reads_what_others_store(kv_groups_.at(division.kv_group));
 }
 
 // Whether a sequence's table has a block in which another sequence stores in this step: equal

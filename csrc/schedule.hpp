@@ -12,7 +12,7 @@ namespace quire {
 // The pieces for all layers with one window; owns what a Schedule points to.
 struct Division {
   // What it was made for.
-  int lane;
+  int kv_group;
   int64_t window, sinks;
   int num_heads, num_kv_heads;
   int tile_from;
@@ -33,7 +33,7 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  void add_lane(const Tables& tables);
+  void add_kv_group(const Tables& tables);
 
   // The division for a kind of layer, made when it is first asked for.
   Division& division(const Division& wanted, int tile_rows);
@@ -44,7 +44,7 @@ class Plan {
   int threads() const { return threads_; }
   const int64_t* query_starts() const { return query_starts_.data(); }
   const int64_t* context_lens() const { return context_lens_; }
-  const Tables& lane(int number) const { return lanes_.at(number); }
+  const Tables& kv_group(int number) const { return kv_groups_.at(number); }
 
  private:
   void divide(Division& division, int tile_rows) const;
@@ -54,7 +54,7 @@ class Plan {
   const int64_t* context_lens_;
   int64_t block_size_;
   int threads_;
-  std::vector<Tables> lanes_;
+  std::vector<Tables> kv_groups_;
   std::vector<std::unique_ptr<Division>> divisions_;
 };
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from support.paged_batches import make_batch, make_kv, make_new
 
@@ -22,16 +22,16 @@ BATCHES = {
 
 
 def to_device(batch: AttentionBatch) -> AttentionBatch:
-    lanes = tuple(
-        LaneTables(*(table.cuda() for table in lane[:3]), lane.num_sink_blocks)
-        for lane in batch.lanes
+    kv_groups = tuple(
+        KVGroupTables(*(table.cuda() for table in kv_group[:3]), kv_group.num_sink_blocks)
+        for kv_group in batch.kv_groups
     )
     return replace(
         batch,
         positions=batch.positions.cuda(),
         context_lens=batch.context_lens.cuda(),
         prompt_lens=batch.prompt_lens.cuda(),
-        lanes=lanes,
+        kv_groups=kv_groups,
     )
 
 

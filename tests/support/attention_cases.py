@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LaneTables, LayerKV, Rotation
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    KVGroupTables,
+    LayerKV,
+    Rotation,
+)
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
 RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
@@ -85,8 +92,10 @@ def make_case(
         query_starts=tuple(starts),
         context_lens=contexts,
         prompt_lens=contexts,
-        lanes=(
-            LaneTables(torch.cat(slots), torch.tensor(tables), torch.tensor(dropped), sink_blocks),
+        kv_groups=(
+            KVGroupTables(
+                torch.cat(slots), torch.tensor(tables), torch.tensor(dropped), sink_blocks
+            ),
         ),
         block_size=block_size,
     )

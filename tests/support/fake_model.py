@@ -4,8 +4,8 @@ The key at a position is a hash of the token there and of the key before it, *re
 block table*; the next token is a hash of all keys, read the same way. One block freed too early,
 copied too late or shared wrongly, and the text changes.
 
-It may have layers with sliding windows, one in each lane: only the keys in the window and those of
-the attention sinks are read.
+It may have layers with sliding windows, one in each KV group: only the keys in the window and those
+of the attention sinks are read.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class FakeExecutor:
         failed = []
         for move in moves:
             fails = move.kind is not MoveKind.COPY and self.fails()
-            self.layers[move.lane].move(move, fails)
+            self.layers[move.kv_group].move(move, fails)
             if fails:
                 failed.append(move)
         return failed
@@ -241,11 +241,11 @@ class FakeExecutor:
     def _keys(self, chunk: Chunk, length: int) -> Keys:
         return [layer.seen(table, length) for layer, table in self._layers(chunk)]
 
-    def poison(self, lane: int, blocks: Sequence[int]) -> None:
+    def poison(self, kv_group: int, blocks: Sequence[int]) -> None:
         """Overwrite device blocks that nobody may read any more."""
-        layer = self.layers[lane]
+        layer = self.layers[kv_group]
         for block in blocks:
             layer.device[block] = [-3] * layer.block_size
 
     def _layers(self, chunk: Chunk) -> list[tuple[FakeLayer, BlockTable]]:
-        return list(zip(self.layers, chunk.table.lanes, strict=True))
+        return list(zip(self.layers, chunk.table.kv_groups, strict=True))

@@ -17,7 +17,7 @@ from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     Kernels,
-    LaneTables,
+    KVGroupTables,
     LayerKV,
     Norm,
     Rotation,
@@ -52,16 +52,16 @@ class ByWayOfTheGPU:
         self._kernels = kernels
 
     def plan(self, batch: AttentionBatch) -> Any:
-        lanes = tuple(
-            LaneTables(*(table.cuda() for table in lane[:3]), lane.num_sink_blocks)
-            for lane in batch.lanes
+        kv_groups = tuple(
+            KVGroupTables(*(table.cuda() for table in kv_group[:3]), kv_group.num_sink_blocks)
+            for kv_group in batch.kv_groups
         )
         moved = replace(
             batch,
             positions=batch.positions.cuda(),
             context_lens=batch.context_lens.cuda(),
             prompt_lens=batch.prompt_lens.cuda(),
-            lanes=lanes,
+            kv_groups=kv_groups,
         )
         return self._kernels.plan(moved)
 
@@ -165,7 +165,7 @@ def _on_gpu(tensor: Tensor | None) -> Tensor | None:
 
 def _kv_on_gpu(kv: LayerKV) -> LayerKV:
     scales = _on_gpu(kv.key_scales), _on_gpu(kv.value_scales)
-    return LayerKV(kv.keys.cuda(), kv.values.cuda(), kv.lane, *scales)
+    return LayerKV(kv.keys.cuda(), kv.values.cuda(), kv.kv_group, *scales)
 
 
 def _copy_back(moved: LayerKV, kv: LayerKV) -> None:

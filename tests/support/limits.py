@@ -16,7 +16,7 @@ def make_limits(
     windows: tuple[int | None, ...] = (None,),
     **settings: Any,
 ) -> EngineLimits:
-    """windows: by layer; blocks are for each of the lanes. settings: fields of EngineConfig."""
+    """windows: by layer; blocks are for each of the KV groups. settings: fields of EngineConfig."""
     if num_host_blocks and settings.get("preemption_mode") != "recompute":
         settings["swap_space"] = 1.0
     config = EngineConfig(max_model_len=max_model_len, **settings)

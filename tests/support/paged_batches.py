@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
 
 BLOCK_SIZE = 4
 
@@ -25,9 +25,9 @@ def make_batch(
         first += width
     lengths = torch.tensor([context for context, _ in contexts])
     none = torch.zeros(len(contexts), dtype=torch.int64)
-    lane = LaneTables(torch.cat(slots), torch.tensor(rows), none, sink_blocks)
+    kv_group = KVGroupTables(torch.cat(slots), torch.tensor(rows), none, sink_blocks)
     batch = AttentionBatch(
-        torch.cat(positions), tuple(starts), lengths, lengths, (lane,), block_size
+        torch.cat(positions), tuple(starts), lengths, lengths, (kv_group,), block_size
     )
     return batch, first
 

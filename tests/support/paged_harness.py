@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
 from quire.model import Model
 
 
@@ -40,8 +40,8 @@ def make_batch(
             [s.length + n for s, n in zip(sequences, new_tokens, strict=True)]
         ),
         prompt_lens=torch.tensor([s.prompt_len for s in sequences]),
-        lanes=(
-            LaneTables(
+        kv_groups=(
+            KVGroupTables(
                 torch.tensor(slots),
                 torch.tensor([s.table + [0] * (widest - len(s.table)) for s in sequences]),
                 torch.zeros(len(sequences), dtype=torch.long),

@@ -45,7 +45,7 @@ class PipelinedRun(SchedulerRun):
     def run(self) -> None:
         super().run()
         copied = sum(group.memory.copied_blocks for group in self.groups)
-        if self.lanes():  # regions are copied by forks too, which groups are not told
+        if self.kv_groups():  # regions are copied by forks too, which groups are not told
             assert copied == self.num_copies, "each copy is put down to the group that asked for it"
 
     def step(self, now: float) -> None:
@@ -77,8 +77,8 @@ class PipelinedRun(SchedulerRun):
         if self.begun is not None:
             live = [self.scheduler.request_of(c.seq_id) for c in self.begun.step.chunks]
             self.num_dropped += live.count(None)
-        for number, lane in enumerate(self.lanes()):
-            blank = list(lane.device._blank)
+        for number, kv_group in enumerate(self.kv_groups()):
+            blank = list(kv_group.device._blank)
             self.pipeline.enqueue(partial(self.executor.poison, number, blank))
 
     def begin(self, step: Step) -> PendingStep:

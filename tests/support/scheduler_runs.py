@@ -201,8 +201,8 @@ class SchedulerRun:
             self.outputs[request_id][progress.branch].append(progress.sample.token_id)
         self.check()
         self.check_roster()
-        for number, lane in enumerate(self.lanes()):
-            self.executor.poison(number, lane.device._blank)
+        for number, kv_group in enumerate(self.kv_groups()):
+            self.executor.poison(number, kv_group.device._blank)
 
     def count_drafts(self, step: Step, result: StepResult) -> None:
         for chunk in step.chunks:
@@ -236,14 +236,14 @@ class SchedulerRun:
         begun = {i for i, (group, _) in live._branches.items() if group.begun}
         assert told - {*live._closed} == begun
 
-    def lanes(self) -> tuple[PagedAllocator, ...]:
+    def kv_groups(self) -> tuple[PagedAllocator, ...]:
         if isinstance(self.allocator, LayeredAllocator):
-            return self.allocator.lanes
+            return self.allocator.kv_groups
         return (self.allocator,) if isinstance(self.allocator, PagedAllocator) else ()
 
     def check(self) -> None:
-        for lane in self.lanes():
-            check_allocator(lane)
+        for kv_group in self.kv_groups():
+            check_allocator(kv_group)
         usage = self.allocator.usage()
         assert min(usage) >= 0
         if isinstance(self.scheduler, Twin):

@@ -53,7 +53,7 @@ class SessionRun(SchedulerRun):
         self.cuts = 0
 
     def pass_time(self, now: float) -> None:
-        held = sum(lane.device.num_held for lane in self.lanes())
+        held = sum(kv_group.device.num_held for kv_group in self.kv_groups())
         self.held_seconds += (now - self.last_time) * held
         self.last_time = now
 
@@ -198,8 +198,8 @@ class SessionRun(SchedulerRun):
         take_in(self.scheduler, step, result, now + 0.5, is_over)
         self.check()
         self.check_roster()
-        for number, lane in enumerate(self.lanes()):
-            self.executor.poison(number, lane.device._blank)
+        for number, kv_group in enumerate(self.kv_groups()):
+            self.executor.poison(number, kv_group.device._blank)
 
     def run(self) -> None:
         clock = 0

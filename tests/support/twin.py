@@ -82,15 +82,17 @@ class Twin:
 
 def tables(allocator: KVAllocator) -> object:
     """All that is known of memory."""
-    lanes = allocator.lanes if isinstance(allocator, LayeredAllocator) else (allocator,)
+    kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
     known: list[object] = []
-    for lane in lanes:
-        if not isinstance(lane, PagedAllocator):
-            known.append(lane.usage())
+    for kv_group in kv_groups:
+        if not isinstance(kv_group, PagedAllocator):
+            known.append(kv_group.usage())
             continue
         lists = {
             seq_id: (*table.blocks, table.num_tokens, table.num_dropped, table.swapped)
-            for seq_id, table in lane.tables.items()
+            for seq_id, table in kv_group.tables.items()
         }
-        known.append((lists, lane.device.ref_counts, lane.device._hashes, lane.host.ref_counts))
+        known.append(
+            (lists, kv_group.device.ref_counts, kv_group.device._hashes, kv_group.host.ref_counts)
+        )
     return known

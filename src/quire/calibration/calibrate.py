@@ -102,12 +102,12 @@ def split(scenarios: Sequence[Run]) -> tuple[Run, Run]:
 
 def block_seconds(executor: Executor, kind: str, capacity: Capacity) -> float:
     """Of one block moved within the pool, or one way to the host; 0 where there is none."""
-    lane = capacity.lanes[0]
+    kv_group = capacity.kv_groups[0]
     if kind == "copy":
-        count = min(_MOVES, lane.num_blocks // 2)
+        count = min(_MOVES, kv_group.num_blocks // 2)
         moves = [BlockMove(MoveKind.COPY, i, count + i) for i in range(count)]
     else:
-        count = min(_MOVES, lane.num_blocks, lane.num_host_blocks)
+        count = min(_MOVES, kv_group.num_blocks, kv_group.num_host_blocks)
         moves = [BlockMove(MoveKind.SWAP_OUT, i, i) for i in range(count)]
         moves += [BlockMove(MoveKind.SWAP_IN, i, i) for i in range(count)]
     if not moves:

@@ -48,7 +48,7 @@ class Scenario(NamedTuple):
 
 def grid(config: EngineConfig, capacity: Capacity) -> list[Scenario]:
     """Scenarios as far as the pool and the limits go; the fullest pool for every length."""
-    tokens = min(lane.num_blocks for lane in capacity.lanes) * config.block_size
+    tokens = min(kv_group.num_blocks for kv_group in capacity.kv_groups) * config.block_size
     longest = tokens if capacity.max_model_len is None else capacity.max_model_len
     scenarios = []
     for length in _LENGTHS:

@@ -23,7 +23,7 @@ class WatchedEngine:
 
     def __init__(self, engine: Engine, limits: EngineLimits) -> None:
         self.engine = engine
-        self._sights = sights_of(limits.lanes)
+        self._sights = sights_of(limits.kv_groups)
         self.steps: list[TimedStep] = []
         self._watch = _Watch(engine.executor)
         engine.executor = self._watch

@@ -1,7 +1,7 @@
 """What an engine has room for, and what holds for it; a simulated one too. Never torch."""
 
-from quire.capacity.description import Capacity, describe_lanes
-from quire.capacity.lanes import Lane
+from quire.capacity.description import Capacity, describe_kv_groups
+from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import FREE_MEMORY_SHARE, Room, fill
 
@@ -9,8 +9,8 @@ __all__ = [
     "FREE_MEMORY_SHARE",
     "Capacity",
     "EngineLimits",
-    "Lane",
+    "KVGroup",
     "Room",
-    "describe_lanes",
+    "describe_kv_groups",
     "fill",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import size_of
 
@@ -26,12 +26,12 @@ class Capacity:
     host_blocks: str  # where they are
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        return self.limits.lanes
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self.limits.kv_groups
 
     @property
     def num_blocks(self) -> int:
-        """Blocks over all lanes."""
+        """Blocks over all KV groups."""
         return self.limits.num_blocks
 
     @property
@@ -41,8 +41,8 @@ class Capacity:
 
     @property
     def mean_block_bytes(self) -> int:
-        """Bytes of a block, whose layers are those of its lane."""
-        return self.kv_bytes_per_token * self.limits.block_size // len(self.lanes)
+        """Bytes of a block, whose layers are those of its KV group."""
+        return self.kv_bytes_per_token * self.limits.block_size // len(self.kv_groups)
 
     def describe(self) -> str:
         """One paragraph for the person who starts the engine."""
@@ -54,14 +54,17 @@ class Capacity:
             if typical > self.max_model_len:
                 typical, chats = self.max_model_len, ""
         full, usual = (
-            min(lane.seqs_that_fit(length, self.limits.block_size) for lane in self.lanes)
+            min(
+                kv_group.seqs_that_fit(length, self.limits.block_size)
+                for kv_group in self.kv_groups
+            )
             for length in (self.max_model_len, typical)
         )
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{self._describe_rounding()}, {size_of(self.kv_bytes_per_token)} of KV cache a token "
             f"({self.kv_dtype}). The KV pool is "
-            f"{size_of(self.pool_bytes)}: {describe_lanes(self.limits)}. "
+            f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
@@ -76,18 +79,18 @@ class Capacity:
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
 
 
-def describe_lanes(limits: EngineLimits) -> str:
+def describe_kv_groups(limits: EngineLimits) -> str:
     """Blocks and tokens of the pool, and in which layers, where there are windows."""
-    clauses, num_layers = [], sum(len(lane.layers) for lane in limits.lanes)
-    for lane in limits.lanes:
+    clauses, num_layers = [], sum(len(kv_group.layers) for kv_group in limits.kv_groups)
+    for kv_group in limits.kv_groups:
         clause = (
-            f"{lane.num_blocks:,} blocks of {limits.block_size}, "
-            f"{lane.num_blocks * limits.block_size:,} tokens"
+            f"{kv_group.num_blocks:,} blocks of {limits.block_size}, "
+            f"{kv_group.num_blocks * limits.block_size:,} tokens"
         )
-        if lane.window is not None or len(limits.lanes) > 1:
-            clause += f", for {len(lane.layers)} of {num_layers} layers"
-        if lane.window is not None:
-            first = f"first {lane.window.sinks:,} and the " if lane.window.sinks else ""
-            clause += f" (only the {first}last {lane.window.tokens:,} tokens of a sequence)"
+        if kv_group.window is not None or len(limits.kv_groups) > 1:
+            clause += f", for {len(kv_group.layers)} of {num_layers} layers"
+        if kv_group.window is not None:
+            first = f"first {kv_group.window.sinks:,} and the " if kv_group.window.sinks else ""
+            clause += f" (only the {first}last {kv_group.window.tokens:,} tokens of a sequence)"
         clauses.append(clause)
     return ", and ".join(clauses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from quire.capacity.lanes import Lane, layers_by_window
+from quire.capacity.kv_groups import KVGroup, layers_by_window
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.memory import (
@@ -25,11 +25,11 @@ from quire.shape import CacheShape, windows_in_force
 class EngineLimits:
     """A config, applied to a model. Scheduler, GPU runner and simulator are made from it.
 
-    lanes: the pool; until ``fill`` has found its size, a block in each lane.
+    KV groups: the pool; until ``fill`` has found its size, a block in each KV group.
     max_model_len: the longest text, prompt and output; None: a window lets texts go on for ever.
     """
 
-    lanes: tuple[Lane, ...]
+    kv_groups: tuple[KVGroup, ...]
     block_size: int
     max_model_len: int | None
     max_num_seqs: int
@@ -47,10 +47,12 @@ class EngineLimits:
     def of(cls, config: EngineConfig, cache: CacheShape) -> EngineLimits:
         """ConfigError if the model cannot do what is asked for."""
         longest = cache.max_positions if config.window is None else config.max_model_len
-        lanes = (Lane(layers, 1, 0, window) for window, layers in _windows(config, cache, longest))
+        kv_groups = (
+            KVGroup(layers, 1, 0, window) for window, layers in _windows(config, cache, longest)
+        )
         sessions = config.max_num_sessions
         return cls(
-            lanes=tuple(lanes),
+            kv_groups=tuple(kv_groups),
             block_size=config.block_size,
             max_model_len=longest,
             max_num_seqs=config.max_num_seqs,
@@ -66,34 +68,34 @@ class EngineLimits:
         )
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
-        """The same with so many blocks in each lane."""
-        lanes = (
-            lane._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
-            for lane in self.lanes
+        """The same with so many blocks in each KV group."""
+        kv_groups = (
+            kv_group._replace(num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+            for kv_group in self.kv_groups
         )
-        return replace(self, lanes=tuple(lanes))
+        return replace(self, kv_groups=tuple(kv_groups))
 
     @property
     def num_blocks(self) -> int:
-        """Over all lanes."""
-        return sum(lane.num_blocks for lane in self.lanes)
+        """Over all KV groups."""
+        return sum(kv_group.num_blocks for kv_group in self.kv_groups)
 
     @property
     def num_host_blocks(self) -> int:
-        """Over all lanes."""
-        return sum(lane.num_host_blocks for lane in self.lanes)
+        """Over all KV groups."""
+        return sum(kv_group.num_host_blocks for kv_group in self.kv_groups)
 
     def block_bytes(self, cache: CacheShape) -> list[int]:
-        """Of a block in each lane: it holds keys and values of the lane's layers."""
+        """Of a block in each KV group: it holds keys and values of the KV group's layers."""
         return [
-            self.block_size * sum(cache.token_bytes[layer] for layer in lane.layers)
-            for lane in self.lanes
+            self.block_size * sum(cache.token_bytes[layer] for layer in kv_group.layers)
+            for kv_group in self.kv_groups
         ]
 
     def pool_bytes(self, cache: CacheShape) -> int:
         """Of the whole pool on the device."""
-        sizes = zip(self.lanes, self.block_bytes(cache), strict=True)
-        return sum(lane.num_blocks * each for lane, each in sizes)
+        sizes = zip(self.kv_groups, self.block_bytes(cache), strict=True)
+        return sum(kv_group.num_blocks * each for kv_group, each in sizes)
 
     @property
     def is_paged(self) -> bool:
@@ -103,16 +105,16 @@ class EngineLimits:
         """An empty pool."""
         size = self.block_size
         if self.is_paged:
-            lanes = [
-                PagedAllocator(lane.num_blocks, size, lane.num_host_blocks, lane.window)
-                for lane in self.lanes
+            kv_groups = [
+                PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
+                for kv_group in self.kv_groups
             ]
-            return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
-        (lane,) = self.lanes
+            return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)
+        (kv_group,) = self.kv_groups
         reservation, longest = Reservation(self.kv_allocator), self.max_model_len
         assert longest is not None, "windows need the paged allocator"
         return ContiguousAllocator(
-            lane.num_blocks, size, reservation, longest, lane.num_host_blocks
+            kv_group.num_blocks, size, reservation, longest, kv_group.num_host_blocks
         )
 
     def scheduler(self, costs: RecoveryCosts) -> Scheduler:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.capacity.lanes import Lane, blocks_needed, blocks_of, divide
+from quire.capacity.kv_groups import KVGroup, blocks_needed, blocks_of, divide
 from quire.capacity.limits import EngineLimits
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -33,22 +33,25 @@ def fill(limits: EngineLimits, cache: CacheShape, config: EngineConfig, room: Ro
     Raises:
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
-    size, lanes = limits.block_size, limits.lanes
+    size, kv_groups = limits.block_size, limits.kv_groups
     block_bytes = limits.block_bytes(cache)
-    lengths = [blocks_of(limits.max_model_len, size, lane.window) for lane in lanes]
+    lengths = [blocks_of(limits.max_model_len, size, kv_group.window) for kv_group in kv_groups]
     least, full_load = (
         [
-            blocks_needed(lane.window, length, size, count)
-            for lane, length in zip(lanes, lengths, strict=True)
+            blocks_needed(kv_group.window, length, size, count)
+            for kv_group, length in zip(kv_groups, lengths, strict=True)
         ]
         for count in (1, limits.max_num_seqs)
     )
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
-    together = sum(block_bytes)  # of a block in every lane
+    together = sum(block_bytes)  # of a block in every KV group
     budget = together * pool_blocks(
         together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, room
     )
-    most = [None if lane.window is None else n for lane, n in zip(lanes, full_load, strict=True)]
+    most = [
+        None if kv_group.window is None else n
+        for kv_group, n in zip(kv_groups, full_load, strict=True)
+    ]
     blocks = divide(budget, block_bytes, least, most)
     swap_bytes = int(config.swap_space * 2**30)
     host_blocks = [0] * len(blocks)
@@ -57,11 +60,11 @@ def fill(limits: EngineLimits, cache: CacheShape, config: EngineConfig, room: Ro
             raise ConfigError(f"swap_space must hold at least one block, {together:,} bytes")
         host_blocks = divide(swap_bytes, block_bytes, [1] * len(blocks), most)
     filled = tuple(
-        lane._replace(num_blocks=count, num_host_blocks=on_host)
-        for lane, count, on_host in zip(lanes, blocks, host_blocks, strict=True)
+        kv_group._replace(num_blocks=count, num_host_blocks=on_host)
+        for kv_group, count, on_host in zip(kv_groups, blocks, host_blocks, strict=True)
     )
     longest = _longest_that_fits(config, limits, filled, block_bytes)
-    return replace(limits, lanes=filled, max_model_len=longest)
+    return replace(limits, kv_groups=filled, max_model_len=longest)
 
 
 def pool_blocks(
@@ -91,17 +94,23 @@ def pool_blocks(
 
 
 def _longest_that_fits(
-    config: EngineConfig, limits: EngineLimits, lanes: Sequence[Lane], block_bytes: Sequence[int]
+    config: EngineConfig,
+    limits: EngineLimits,
+    kv_groups: Sequence[KVGroup],
+    block_bytes: Sequence[int],
 ) -> int | None:
     """The longest sequence to serve, or what the pool allows one."""
     size, longest = limits.block_size, limits.max_model_len
     needed = [
-        blocks_needed(lane.window, blocks_of(longest, size, lane.window), size) for lane in lanes
+        blocks_needed(kv_group.window, blocks_of(longest, size, kv_group.window), size)
+        for kv_group in kv_groups
     ]
-    short = [lane for lane, n in zip(lanes, needed, strict=True) if lane.num_blocks < n]
+    short = [
+        kv_group for kv_group, n in zip(kv_groups, needed, strict=True) if kv_group.num_blocks < n
+    ]
     if not short:
         return longest
-    fits = min(lane.num_blocks for lane in short) * size
+    fits = min(kv_group.num_blocks for kv_group in short) * size
     total = sum(n * each for n, each in zip(needed, block_bytes, strict=True))
     if longest is None or config.window is not None:
         raise ConfigError(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.capacity import describe_lanes
+from quire.capacity import describe_kv_groups
 from quire.commands.setup import Setup, describe_machine
 from quire.commands.text import number, size
 from quire.errors import ConfigError
@@ -70,7 +70,7 @@ def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult)
         f"{size(model.kv_bytes_per_token)} of keys and values a token",
         "machine": machine,
         "workload": f"{workload}, {_how_it_arrives(arguments)}",
-        "KV pool": f"{size(pool)}: {describe_lanes(limits)}, {limits.kv_allocator}",
+        "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {limits.kv_allocator}",
         "prefix caching": "on" if limits.enable_prefix_caching else "off",
         "limits": f"{limits.max_num_seqs} sequences at once, "
         f"{limits.max_num_batched_tokens:,} tokens a step, {limits.max_model_len:,} tokens a "

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any
 
-from quire.capacity import EngineLimits, describe_lanes
+from quire.capacity import EngineLimits, describe_kv_groups
 from quire.commands import report
 from quire.commands.setup import Clipping, Setup, add_flags, describe_machine
 from quire.commands.text import latencies, number, percent, seconds, size, table
@@ -142,7 +142,8 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
         f"  {size(model.weight_bytes)} of weights, {size(model.kv_bytes_per_token)} of KV cache a "
-        f"token; the KV pool is {size(limits.pool_bytes(model.cache()))}: {describe_lanes(limits)}",
+        f"token; the KV pool is {size(limits.pool_bytes(model.cache()))}: "
+        f"{describe_kv_groups(limits)}",
     ]
 
 

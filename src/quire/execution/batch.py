@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, LaneTables
+from quire.kernels.ops import AttentionBatch, KVGroupTables
 from quire.memory import BlockTable
 from quire.protocol import Chunk
 
@@ -24,8 +24,8 @@ class Header(NamedTuple):
 
     tokens: int
     seqs: int
-    widths: tuple[int, ...]  # blocks of the widest table, by lane
-    sink_blocks: tuple[int, ...]  # LaneTables.num_sink_blocks, by lane
+    widths: tuple[int, ...]  # blocks of the widest table, by KV group
+    sink_blocks: tuple[int, ...]  # KVGroupTables.num_sink_blocks, by KV group
     block_size: int
     asked: int  # rows that are read out
     fed: int  # tokens that only the device knows
@@ -34,11 +34,11 @@ class Header(NamedTuple):
     def lengths(self) -> list[int]:
         """Of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
-        by_lane = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
-        return [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed, *by_lane]
+        by_kv_group = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
+        return [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed, *by_kv_group]
 
 
-_BY_LANE = 8  # fields before those of the lanes
+_BY_KV_GROUP = 8  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -68,17 +68,23 @@ class StepBatch(NamedTuple):
         header = self.header
         parts = torch.split(self.buffer, header.lengths)
         token_ids, positions, bounds, contexts, output_starts, asked, places, rows = parts[
-            :_BY_LANE
+            :_BY_KV_GROUP
         ]
-        lanes = tuple(
-            LaneTables(slots, tables.view(header.seqs, width), dropped, sinks)
+        kv_groups = tuple(
+            KVGroupTables(slots, tables.view(header.seqs, width), dropped, sinks)
             for slots, dropped, tables, width, sinks in zip(
-                parts[_BY_LANE::3], parts[_BY_LANE + 1 :: 3], parts[_BY_LANE + 2 :: 3],
+                parts[_BY_KV_GROUP::3], parts[_BY_KV_GROUP + 1 :: 3], parts[_BY_KV_GROUP + 2 :: 3],
                 header.widths, header.sink_blocks, strict=True,
             )
         )  # fmt: skip
         attention = AttentionBatch(
-            positions, self.query_starts, contexts, output_starts, lanes, header.block_size, bounds
+            positions,
+            self.query_starts,
+            contexts,
+            output_starts,
+            kv_groups,
+            header.block_size,
+            bounds,
         )
         return Fields(token_ids, attention, asked, places, rows)
 
@@ -110,17 +116,17 @@ def pack(
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows]
     widths, sinks = [], []
-    for tables in zip(*(chunk.table.lanes for chunk in chunks), strict=True):
+    for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
         widths.append(max(len(table.block_ids) for table in tables))
         sinks.append(tables[0].num_sink_blocks)
-        _add_lane(numbers, tables, chunks, ends, block_size, widths[-1])
-    lanes = tuple(widths), tuple(sinks)
+        _add_kv_group(numbers, tables, chunks, ends, block_size, widths[-1])
+    kv_groups = tuple(widths), tuple(sinks)
     counts = len(asked), len(fed_places)
-    header = Header(len(token_ids), len(chunks), *lanes, block_size, *counts)
+    header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), bounds)
 
 
-def _add_lane(
+def _add_kv_group(
     numbers: list[int],
     tables: Sequence[BlockTable],
     chunks: Sequence[Chunk],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
 from quire.execution.worker import BlockStore
@@ -20,22 +20,23 @@ _REPEATS = 3
 def measure_recovery(
     executor: ModelExecutor,
     kv_cache: BlockStore,
-    lanes: Sequence[Lane],
+    kv_groups: Sequence[KVGroup],
     block_size: int,
     max_tokens: int,
     settle: Callable[[], None] = lambda: None,
 ) -> RecoveryCosts:
-    """Time swaps and a prefill on lanes that nobody uses yet, each of which has host blocks.
+    """Time swaps and a prefill on KV groups that nobody uses yet, each of which has host blocks.
 
-    A block's cost is the mean over the lanes. A step and a sequence may have ``max_tokens``.
+    A block's cost is the mean over the KV groups. A step and a sequence may have ``max_tokens``.
     ``settle`` waits for work that was begun.
     """
-    num_blocks = min(lane.num_blocks for lane in lanes)
-    count = min(_BLOCKS, num_blocks, *(lane.num_host_blocks for lane in lanes))
+    num_blocks = min(kv_group.num_blocks for kv_group in kv_groups)
+    count = min(_BLOCKS, num_blocks, *(kv_group.num_host_blocks for kv_group in kv_groups))
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
-        BlockTable(blocks, num_sink_blocks=lane.num_sink_blocks(block_size)) for lane in lanes
+        BlockTable(blocks, num_sink_blocks=kv_group.num_sink_blocks(block_size))
+        for kv_group in kv_groups
     )
     table = first._replace(further=tuple(further))
     request = Request("measure", (0,) * tokens, SamplingParams(), 1, seed=0)
@@ -43,8 +44,8 @@ def measure_recovery(
     step, end = Step(chunks=[chunk], opened=[opened]), Step(closed=[0])
     there, back = (
         [
-            BlockMove(kind, block, block, lane)
-            for lane in range(len(lanes))
+            BlockMove(kind, block, block, kv_group)
+            for kv_group in range(len(kv_groups))
             for block in range(count)
         ]
         for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
@@ -61,7 +62,7 @@ def measure_recovery(
         executor.submit(end)
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * count * len(lanes)),
+        swap_per_block=_seconds(swap) / (2 * count * len(kv_groups)),
         recompute_per_token=_seconds(compute) / tokens,
     )
 

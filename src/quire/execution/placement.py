@@ -80,7 +80,7 @@ class OnCPU:
         kernels = choose_kernels(model.dtype)
         self._limits, self._max_positions = limits, model.max_positions
         self._kv_cache = KVCache(
-            model.kv_shapes, limits.lanes, limits.block_size, kv_dtype, kernels, self._swap_path
+            model.kv_shapes, limits.kv_groups, limits.block_size, kv_dtype, kernels, self._swap_path
         )
         forward = DirectForward(model, self._kv_cache.layers, kernels)
         self._executor = ModelExecutor(Worker(model, self._kv_cache, forward, kernels))
@@ -90,5 +90,5 @@ class OnCPU:
         """See ``Placement.recovery_costs``."""
         limits = self._limits
         return measure_recovery(
-            self._executor, self._kv_cache, limits.lanes, limits.block_size, self._max_positions
+            self._executor, self._kv_cache, limits.kv_groups, limits.block_size, self._max_positions
         )

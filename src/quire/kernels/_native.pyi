@@ -18,7 +18,7 @@ class Rotation:
 class Layer:
     def __init__(
         self,
-        lane: int,
+        kv_group: int,
         keys: int,
         values: int,
         key_scales: int,
@@ -42,7 +42,7 @@ class Plan:
     def __init__(
         self, query_starts: Sequence[int], context_lens: int, block_size: int, threads: int, /
     ) -> None: ...
-    def add_lane(
+    def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
 

@@ -52,15 +52,15 @@ class CPUPlan:
         self.native = _native.Plan(
             batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
         )
-        for lane in batch.lanes:
-            slots, tables, dropped = (t.contiguous() for t in lane[:3])
+        for kv_group in batch.kv_groups:
+            slots, tables, dropped = (t.contiguous() for t in kv_group[:3])
             self._tensors += (slots, tables, dropped)
-            self.native.add_lane(
+            self.native.add_kv_group(
                 slots.data_ptr(),
                 tables.data_ptr(),
                 tables.shape[1],
                 dropped.data_ptr(),
-                lane.num_sink_blocks,
+                kv_group.num_sink_blocks,
             )
         self._rotation: Rotation | None = None
         self._native_rotation: _native.Rotation | None = None
@@ -283,7 +283,7 @@ def _native_layer(
 ) -> _native.Layer:
     _, kv_heads, _, key_dim = kv.keys.shape
     return _native.Layer(
-        kv.lane,
+        kv.kv_group,
         kv.keys.data_ptr(),
         kv.values.data_ptr(),
         _address(kv.key_scales),

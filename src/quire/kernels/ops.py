@@ -28,7 +28,7 @@ class LayerKV(NamedTuple):
 
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]
-    lane: int = 0  # of AttentionBatch.lanes: whose blocks these are
+    kv_group: int = 0  # of AttentionBatch.kv_groups: whose blocks these are
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: int8 keys are to be multiplied by them
     value_scales: Tensor | None = None  # [B, Hkv, N] float32
 
@@ -47,8 +47,8 @@ def counterparts(
         yield from zip(origin.parts, destination.parts, strict=True)
 
 
-class LaneTables(NamedTuple):
-    """Where the tokens of a step are kept in the layers of one lane, which share a window.
+class KVGroupTables(NamedTuple):
+    """Where the tokens of a step are kept in the layers of one KV group, which share a window.
 
     A sequence whose window has left blocks behind has none of them in its row: the first
     ``num_sink_blocks`` columns are its first blocks, and column c beyond them is its block
@@ -73,7 +73,7 @@ class AttentionBatch:
     query_starts: tuple[int, ...]  # S + 1 row bounds
     context_lens: Tensor  # [S] int64, tokens of each sequence once this step is done
     prompt_lens: Tensor  # [S] int64, tokens of each sequence's prompt
-    lanes: tuple[LaneTables, ...]
+    kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
 

@@ -18,7 +18,7 @@ from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     Kernels,
-    LaneTables,
+    KVGroupTables,
     LayerKV,
     Norm,
     Rotation,
@@ -70,7 +70,7 @@ class _Decodes:
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """Where a step's tokens are written in one lane, and what each of them reads."""
+    """Where a step's tokens are written in one KV group, and what each of them reads."""
 
     slots: Tensor  # [T]
     prefills: list[_Prefill]
@@ -82,9 +82,9 @@ class ReferenceKernels(Kernels):
     """``Kernels`` for any device that torch has."""
 
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
-        """By lane, index arrays that its layers share; reads ``context_lens`` on the host."""
+        """By KV group, index arrays that its layers share; reads ``context_lens`` on the host."""
         contexts: list[int] = batch.context_lens.tolist()
-        return [_plan_lane(batch, lane, contexts) for lane in batch.lanes]
+        return [_plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
 
     def attend(
         self,
@@ -108,7 +108,7 @@ class ReferenceKernels(Kernels):
             query, key = (_turn(x, rotation.cos, rotation.sin) for x in (query, key))
             if rotation.sink_cos is None:
                 sink_query = query
-        own = plan[kv.lane]
+        own = plan[kv.kv_group]
         blocks, offsets = own.slots // own.block_size, own.slots % own.block_size
         for new, pool, scales in (
             (key, kv.keys, kv.key_scales),
@@ -177,10 +177,12 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
 
 
-def _plan_lane(batch: AttentionBatch, lane: LaneTables, contexts: list[int]) -> ReferencePlan:
-    size, dropped = batch.block_size, lane.num_dropped.tolist()
+def _plan_kv_group(
+    batch: AttentionBatch, kv_group: KVGroupTables, contexts: list[int]
+) -> ReferencePlan:
+    size, dropped = batch.block_size, kv_group.num_dropped.tolist()
     # The first token that is kept beside the sinks; with nothing dropped, simply the first.
-    firsts = [(lane.num_sink_blocks + gone) * size if gone else 0 for gone in dropped]
+    firsts = [(kv_group.num_sink_blocks + gone) * size if gone else 0 for gone in dropped]
     prefills, singles = [], []
     bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
     for seq, (start, stop) in enumerate(bounds):
@@ -188,41 +190,41 @@ def _plan_lane(batch: AttentionBatch, lane: LaneTables, contexts: list[int]) -> 
             singles.append(seq)
         elif stop > start:
             context = contexts[seq]
-            kept = torch.arange(firsts[seq], context, device=lane.slots.device)
+            kept = torch.arange(firsts[seq], context, device=kv_group.slots.device)
             sinks = torch.arange(
-                min(lane.num_sink_blocks * size, context), device=lane.slots.device
+                min(kv_group.num_sink_blocks * size, context), device=kv_group.slots.device
             )
             prefills.append(
                 _Prefill(
                     slice(start, stop),
                     context - (stop - start),
                     firsts[seq],
-                    _slots(lane.block_tables[seq], kept - dropped[seq] * size, size),
-                    _slots(lane.block_tables[seq], sinks, size),
+                    _slots(kv_group.block_tables[seq], kept - dropped[seq] * size, size),
+                    _slots(kv_group.block_tables[seq], sinks, size),
                 )
             )
-    decodes = _plan_decodes(batch, lane, contexts, firsts, singles) if singles else None
-    return ReferencePlan(lane.slots, prefills, decodes, size)
+    decodes = _plan_decodes(batch, kv_group, contexts, firsts, singles) if singles else None
+    return ReferencePlan(kv_group.slots, prefills, decodes, size)
 
 
 def _plan_decodes(
     batch: AttentionBatch,
-    lane: LaneTables,
+    kv_group: KVGroupTables,
     contexts: list[int],
     firsts: list[int],
     seqs: list[int],
 ) -> _Decodes:
     seqs = sorted(seqs, key=lambda seq: contexts[seq] - firsts[seq])
     kept = [contexts[seq] - firsts[seq] for seq in seqs]
-    device, size = lane.slots.device, batch.block_size
+    device, size = kv_group.slots.device, batch.block_size
     index = torch.tensor(seqs, device=device)
-    tables, dropped = lane.block_tables[index], lane.num_dropped[index, None]
+    tables, dropped = kv_group.block_tables[index], kv_group.num_dropped[index, None]
     newest = batch.context_lens[index, None] - 1
     first = torch.tensor([firsts[seq] for seq in seqs], device=device)[:, None]
     positions = newest - torch.arange(kept[-1] - 1, -1, -1, device=device)
     visible = positions >= first
     places = torch.where(visible, positions, newest) - dropped * size
-    sinks = torch.arange(lane.num_sink_blocks * size, device=device).expand(len(seqs), -1)
+    sinks = torch.arange(kv_group.num_sink_blocks * size, device=device).expand(len(seqs), -1)
     sinks = torch.where(sinks <= newest, sinks, newest - dropped * size)
     return _Decodes(
         rows=torch.tensor([batch.query_starts[seq] for seq in seqs], device=device),

@@ -58,11 +58,11 @@ class BlockTable(NamedTuple):
     block_ids: tuple[int, ...]
     num_dropped: int = 0  # blocks after the sinks' that no later token can see, given back
     num_sink_blocks: int = 0
-    further: tuple[BlockTable, ...] = ()  # in the pools of further lanes
+    further: tuple[BlockTable, ...] = ()  # in the pools of further KV groups
 
     @property
-    def lanes(self) -> tuple[BlockTable, ...]:
-        """The sequence's table in each lane's pool."""
+    def kv_groups(self) -> tuple[BlockTable, ...]:
+        """The sequence's table in each KV group's pool."""
         return (self, *self.further)
 
 
@@ -164,11 +164,11 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def withdraw(self, block: int, lane: int = 0) -> None:
+    def withdraw(self, block: int, kv_group: int = 0) -> None:
         """Let nobody find what a block of the device was to hold: it does not."""
         ...
 
-    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         """Free blocks of the device whose content can still be found."""
         ...
 

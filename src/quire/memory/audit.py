@@ -21,27 +21,27 @@ def audit(allocator: KVAllocator, known: Collection[int]) -> list[str]:
     known: the sequences that have block tables by right; no others keep theirs. Of contiguous
         regions, nothing is looked at.
     """
-    lanes: Iterable[KVAllocator] = (allocator,)
+    kv_groups: Iterable[KVAllocator] = (allocator,)
     if isinstance(allocator, LayeredAllocator):
-        lanes = allocator.lanes
+        kv_groups = allocator.kv_groups
     faults: list[str] = []
-    for lane in lanes:
-        if isinstance(lane, PagedAllocator):
-            faults += _audit_lane(lane, known)
+    for kv_group in kv_groups:
+        if isinstance(kv_group, PagedAllocator):
+            faults += _audit_kv_group(kv_group, known)
     return faults
 
 
-def _audit_lane(lane: PagedAllocator, known: Collection[int]) -> list[str]:
+def _audit_kv_group(kv_group: PagedAllocator, known: Collection[int]) -> list[str]:
     faults = []
-    tables = lane.tables
+    tables = kv_group.tables
     for seq_id in [one for one in tables if one not in known]:
-        lane.free(seq_id)
+        kv_group.free(seq_id)
         faults.append(f"sequence {seq_id} had blocks, and nobody who would free them")
     on_device = [table for table in tables.values() if not table.swapped]
     on_host = [table for table in tables.values() if table.swapped]
-    faults += _audit_pool("device", lane.device, on_device)
-    faults += _audit_pool("host", lane.host, on_host)
-    if lane.occupancy.recount(on_device) or faults:
+    faults += _audit_pool("device", kv_group.device, on_device)
+    faults += _audit_pool("host", kv_group.host, on_host)
+    if kv_group.occupancy.recount(on_device) or faults:
         faults.append("slots were counted that are not there")
     return faults
 

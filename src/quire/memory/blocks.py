@@ -24,7 +24,7 @@ class BlockMove(NamedTuple):
     kind: MoveKind
     source: int
     target: int
-    lane: int = 0  # the layers whose pool it is in
+    kv_group: int = 0  # the layers whose pool it is in
 
 
 def root_hash(cache_salt: str) -> BlockHash:

@@ -13,132 +13,137 @@ _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
 
 
 class LayeredAllocator:
-    """A *lane* is the layers that share a window; each has a PagedAllocator of its own.
+    """A *KV group* is the layers that share a window; each has a PagedAllocator of its own.
 
-    Every verb is done in all lanes or in none: all of them are asked before any is changed.
-    Numbers of blocks are sums over the lanes, but for those of a Fit: they are the lane's that
-    has least room.
+    Every verb is done in all KV groups or in none: all of them are asked before any is changed.
+    Numbers of blocks are sums over the KV groups, but for those of a Fit: they are those of the one
+    that has least room.
     """
 
-    def __init__(self, lanes: Sequence[PagedAllocator]) -> None:
-        if len({lane.block_size for lane in lanes}) != 1:
-            raise ValueError("there must be lanes, with one block size")
-        self.lanes = tuple(lanes)
-        self.block_size = lanes[0].block_size
+    def __init__(self, kv_groups: Sequence[PagedAllocator]) -> None:
+        if len({kv_group.block_size for kv_group in kv_groups}) != 1:
+            raise ValueError("there must be KV groups, with one block size")
+        self.kv_groups = tuple(kv_groups)
+        self.block_size = kv_groups[0].block_size
 
     @property
     def num_free_blocks(self) -> int:
-        return sum(lane.num_free_blocks for lane in self.lanes)
+        return sum(kv_group.num_free_blocks for kv_group in self.kv_groups)
 
     def advance(self, now: float) -> None:
-        for lane in self.lanes:
-            lane.advance(now)
+        for kv_group in self.kv_groups:
+            kv_group.advance(now)
 
     def fit(self, demand: Demand) -> Fit:
         common = self._common_hits(demand)
-        fits = [lane.fit(common) for lane in self.lanes]
+        fits = [kv_group.fit(common) for kv_group in self.kv_groups]
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
-        # A token would have been saved if no lane had lost it.
-        before = [lane.fit(demand) for lane in self.lanes]
+        # A token would have been saved if no KV group had lost it.
+        before = [kv_group.fit(demand) for kv_group in self.kv_groups]
         reach = min(fit.cached + fit.evicted for fit in before)
         cached = fits[0].cached
         return tightest._replace(evicted=max(0, reach - cached))
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         common = self._common_hits(demand)
-        if any(lane.fit(common).when is not When.NOW for lane in self.lanes):
+        if any(kv_group.fit(common).when is not When.NOW for kv_group in self.kv_groups):
             return None
-        cached = {lane.admit(seq_id, common) for lane in self.lanes}
-        assert len(cached) == 1, "all lanes found the same beginning"
+        cached = {kv_group.admit(seq_id, common) for kv_group in self.kv_groups}
+        assert len(cached) == 1, "all KV groups found the same beginning"
         return cached.pop()
 
     def blocks_to_append(self, wants: Mapping[int, int]) -> int:
-        return sum(lane.blocks_to_append(wants) for lane in self.lanes)
+        return sum(kv_group.blocks_to_append(wants) for kv_group in self.kv_groups)
 
     def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
-        for lane in self.lanes:
-            lane.drop(wants)
-        if any(lane.blocks_to_append(wants) > lane.num_free_blocks for lane in self.lanes):
+        for kv_group in self.kv_groups:
+            kv_group.drop(wants)
+        if any(
+            kv_group.blocks_to_append(wants) > kv_group.num_free_blocks
+            for kv_group in self.kv_groups
+        ):
             return None
-        return self._in_all(lambda lane: lane.append(wants))
+        return self._in_all(lambda kv_group: kv_group.append(wants))
 
     def draft(self, seq_id: int, count: int) -> bool:
-        if not all(lane.can_draft(seq_id, count) for lane in self.lanes):
+        if not all(kv_group.can_draft(seq_id, count) for kv_group in self.kv_groups):
             return False
-        return all(lane.draft(seq_id, count) for lane in self.lanes)
+        return all(kv_group.draft(seq_id, count) for kv_group in self.kv_groups)
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        for lane in self.lanes:
-            lane.trim(seq_id, num_tokens)
+        for kv_group in self.kv_groups:
+            kv_group.trim(seq_id, num_tokens)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
-        return self._in_all(lambda lane: lane.fork(parent_id, child_id))
+        return self._in_all(lambda kv_group: kv_group.fork(parent_id, child_id))
 
     def commit(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> None:
-        for lane in self.lanes:
-            lane.commit(seq_id, block_hashes, count)
+        for kv_group in self.kv_groups:
+            kv_group.commit(seq_id, block_hashes, count)
 
     def settle(self) -> None:
-        for lane in self.lanes:
-            lane.settle()
+        for kv_group in self.kv_groups:
+            kv_group.settle()
 
     def free(self, seq_id: int, *, spoiled: bool = False) -> float:
-        return sum(lane.free(seq_id, spoiled=spoiled) for lane in self.lanes)
+        return sum(kv_group.free(seq_id, spoiled=spoiled) for kv_group in self.kv_groups)
 
-    def withdraw(self, block: int, lane: int = 0) -> None:
-        self.lanes[lane].withdraw(block)
+    def withdraw(self, block: int, kv_group: int = 0) -> None:
+        self.kv_groups[kv_group].withdraw(block)
 
-    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
-        return self.lanes[lane].cached_blocks()
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
+        return self.kv_groups[kv_group].cached_blocks()
 
     def charge(self, seq_id: int) -> float:
-        return sum(lane.charge(seq_id) for lane in self.lanes)
+        return sum(kv_group.charge(seq_id) for kv_group in self.kv_groups)
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        for lane in self.lanes:
-            lane.drop(ids)
-        if not all(lane.can_swap_out(ids) for lane in self.lanes):
+        for kv_group in self.kv_groups:
+            kv_group.drop(ids)
+        if not all(kv_group.can_swap_out(ids) for kv_group in self.kv_groups):
             return None
-        return self._in_all(lambda lane: lane.swap_out(ids))
+        return self._in_all(lambda kv_group: kv_group.swap_out(ids))
 
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if not all(lane.can_swap_in(ids, headroom) for lane in self.lanes):
+        if not all(kv_group.can_swap_in(ids, headroom) for kv_group in self.kv_groups):
             return None
-        return self._in_all(lambda lane: lane.swap_in(ids, headroom))
+        return self._in_all(lambda kv_group: kv_group.swap_in(ids, headroom))
 
     def table(self, seq_id: int) -> BlockTable:
-        first, *others = (lane.table(seq_id) for lane in self.lanes)
+        first, *others = (kv_group.table(seq_id) for kv_group in self.kv_groups)
         return first._replace(further=tuple(others))
 
     def num_tokens(self, seq_id: int) -> int:
-        return self.lanes[0].num_tokens(seq_id)
+        return self.kv_groups[0].num_tokens(seq_id)
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
-        held = [lane.blocks_held(seq_ids) for lane in self.lanes]
+        held = [kv_group.blocks_held(seq_ids) for kv_group in self.kv_groups]
         return sum(distinct for distinct, _ in held), sum(shared for _, shared in held)
 
     def usage(self) -> Usage:
-        return Usage(*map(sum, zip(*(lane.usage() for lane in self.lanes), strict=True)))
+        return Usage(
+            *map(sum, zip(*(kv_group.usage() for kv_group in self.kv_groups), strict=True))
+        )
 
     def _common_hits(self, demand: Demand) -> Demand:
-        """The demand with so few hashes that every lane finds all of them.
+        """The demand with so few hashes that every KV group finds all of them.
 
-        A shorter beginning ends in another window, so each lane must be asked again.
+        A shorter beginning ends in another window, so each KV group must be asked again.
         """
         agreed = len(demand.block_hashes)
         while True:
             demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
-            agreed = min(lane.hit_blocks(demand) for lane in self.lanes)
+            agreed = min(kv_group.hit_blocks(demand) for kv_group in self.kv_groups)
             if agreed == len(demand.block_hashes):
                 return demand
 
     def _in_all(self, act: Callable[[PagedAllocator], list[BlockMove] | None]) -> list[BlockMove]:
-        """The moves of every lane, each with its lane."""
+        """The moves of every KV group, each with its KV group."""
         moves: list[BlockMove] = []
-        for number, lane in enumerate(self.lanes):
-            own = act(lane)
-            assert own is not None, "every lane has said that there is room"
-            moves += (move._replace(lane=number) for move in own)
+        for number, kv_group in enumerate(self.kv_groups):
+            own = act(kv_group)
+            assert own is not None, "every KV group has said that there is room"
+            moves += (move._replace(kv_group=number) for move in own)
         return moves

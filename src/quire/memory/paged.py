@@ -225,10 +225,10 @@ class PagedAllocator:
             self._leave_device(table)
         return table.charge
 
-    def withdraw(self, block: int, lane: int = 0) -> None:
+    def withdraw(self, block: int, kv_group: int = 0) -> None:
         self.device.withdraw(block)
 
-    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return self.device.cached_blocks()
 
     def charge(self, seq_id: int) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.kernels.dispatch import choose_kernels
-from quire.kernels.ops import AttentionBatch, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
 from quire.model.base import Model
 
 # Two texts, side by side in two steps: first a long and a short prompt chunk, then the rest, which
@@ -72,6 +72,8 @@ def _batch(new: Sequence[slice]) -> AttentionBatch:
         query_starts=tuple(counts.cumsum(0).tolist()),
         context_lens=torch.tensor([part.stop for part in new]),
         prompt_lens=torch.full((len(new),), _LENGTH),
-        lanes=(LaneTables(torch.cat(slots), tables, torch.zeros(len(tables), dtype=torch.long)),),
+        kv_groups=(
+            KVGroupTables(torch.cat(slots), tables, torch.zeros(len(tables), dtype=torch.long)),
+        ),
         block_size=_BLOCK_SIZE,
     )

@@ -29,8 +29,8 @@ def chrome_trace(result: SimulationResult) -> dict[str, Any]:
                 {"ph": "C", "pid": _MEMORY, "ts": _micros(point.start), "name": name,
                  "args": values}
             )  # fmt: skip
-    for lane, record in _lanes(result.records):
-        events += _bars(lane, record)
+    for kv_group, record in _kv_groups(result.records):
+        events += _bars(kv_group, record)
     for time, decision in result.decisions:
         events.append(
             {"ph": "i", "s": "p", "pid": _DECISIONS, "tid": 1, "ts": _micros(time),
@@ -39,7 +39,7 @@ def chrome_trace(result: SimulationResult) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _bars(lane: int, record: RequestRecord) -> list[dict[str, Any]]:
+def _bars(kv_group: int, record: RequestRecord) -> list[dict[str, Any]]:
     metrics = record.metrics
     assert metrics is not None
     facts = {
@@ -49,7 +49,7 @@ def _bars(lane: int, record: RequestRecord) -> list[dict[str, Any]]:
         "cached tokens": metrics.cached_tokens,
         "peak blocks": metrics.peak_blocks,
     }
-    whole = {"ph": "X", "pid": _REQUESTS, "tid": lane}
+    whole = {"ph": "X", "pid": _REQUESTS, "tid": kv_group}
     start, end = _micros(metrics.arrival_time), _micros(metrics.finished_time)
     name = f"request {record.request_id}"
     bars: list[dict[str, Any]] = [
@@ -64,18 +64,18 @@ def _bars(lane: int, record: RequestRecord) -> list[dict[str, Any]]:
     return bars
 
 
-def _lanes(records: tuple[RequestRecord, ...]) -> list[tuple[int, RequestRecord]]:
-    """Requests in as few lanes as leave none overlapping another."""
+def _kv_groups(records: tuple[RequestRecord, ...]) -> list[tuple[int, RequestRecord]]:
+    """Requests in as few KV groups as leave none overlapping another."""
     free: list[int] = []
-    busy: list[tuple[float, int]] = []  # until when, lane
+    busy: list[tuple[float, int]] = []  # until when, KV group
     placed = []
     served = [(r.metrics.arrival_time, r.metrics.finished_time, r) for r in records if r.metrics]
     for arrival, finished, record in sorted(served, key=lambda one: one[:2]):
         while busy and busy[0][0] <= arrival:
             heapq.heappush(free, heapq.heappop(busy)[1])
-        lane = heapq.heappop(free) if free else len(busy) + 1
-        heapq.heappush(busy, (finished, lane))
-        placed.append((lane, record))
+        kv_group = heapq.heappop(free) if free else len(busy) + 1
+        heapq.heappush(busy, (finished, kv_group))
+        placed.append((kv_group, record))
     return placed
 
 

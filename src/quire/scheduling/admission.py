@@ -60,11 +60,11 @@ class Admission:
         headroom = running + group.width if running else 0
         moves = self._preemption.restore(group, headroom)
         if moves is None:
-            on_host = (self._allocator.table(seq_id).lanes for seq_id in group.tables())
+            on_host = (self._allocator.table(seq_id).kv_groups for seq_id in group.tables())
             blocks = {
-                (lane, block)
-                for lanes in on_host
-                for lane, table in enumerate(lanes)
+                (kv_group, block)
+                for kv_groups in on_host
+                for kv_group, table in enumerate(kv_groups)
                 for block in table.block_ids
             }
             why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks

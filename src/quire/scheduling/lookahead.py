@@ -71,11 +71,14 @@ class Lookahead:
         """How many of the moves copy a block for this group."""
         if not moves:
             return 0
-        tables = [self._allocator.table(seq_id).lanes for seq_id in group.tables()]
+        tables = [self._allocator.table(seq_id).kv_groups for seq_id in group.tables()]
         held = {
-            (i, b) for lanes in tables for i, table in enumerate(lanes) for b in table.block_ids
+            (i, b)
+            for kv_groups in tables
+            for i, table in enumerate(kv_groups)
+            for b in table.block_ids
         }
-        return sum((move.lane, move.target) in held for move in moves)
+        return sum((move.kv_group, move.target) in held for move in moves)
 
 
 def _foresee(running: Seq[SequenceGroup], under_way: Step, budget: int) -> list[_Growth] | None:

@@ -85,8 +85,8 @@ class Preemption:
     def _held(self, group: SequenceGroup) -> Iterator[Place]:
         swapped = group.status is Status.SWAPPED
         for seq_id in group.tables():
-            for lane, table in enumerate(self._allocator.table(seq_id).lanes):
-                yield from (Place(swapped, lane, block) for block in table.block_ids)
+            for kv_group, table in enumerate(self._allocator.table(seq_id).kv_groups):
+                yield from (Place(swapped, kv_group, block) for block in table.block_ids)
 
     def forget(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
         """Free the group's blocks, wherever they are; it will compute its tokens again."""

@@ -281,9 +281,9 @@ class Scheduler:
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, lost):
             self.line.suspend(group)
-        for on_host, lane, block in lost:  # of who has left meanwhile, too
+        for on_host, kv_group, block in lost:  # of who has left meanwhile, too
             if not on_host:
-                self.allocator.withdraw(block, lane)
+                self.allocator.withdraw(block, kv_group)
 
     # -- growing -------------------------------------------------------------------------------
 

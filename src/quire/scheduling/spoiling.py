@@ -10,16 +10,16 @@ from quire.protocol.step import Chunk, Step
 
 
 class Place(NamedTuple):
-    """A block of a lane, on the device or on the host."""
+    """A block of a KV group, on the device or on the host."""
 
     on_host: bool
-    lane: int
+    kv_group: int
     block: int
 
 
 def target_of(move: BlockMove) -> Place:
     """Where a move goes."""
-    return Place(move.kind is MoveKind.SWAP_OUT, move.lane, move.target)
+    return Place(move.kind is MoveKind.SWAP_OUT, move.kv_group, move.target)
 
 
 def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set[Place]:
@@ -34,7 +34,7 @@ def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
     if not lost:
         return lost
     for move in step.moves:
-        source = Place(False, move.lane, move.source)
+        source = Place(False, move.kv_group, move.source)
         if move.kind is MoveKind.COPY and source in lost:
             lost.add(target_of(move))
     sound = list(step.chunks)
@@ -46,14 +46,14 @@ def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
 
 
 def _read(chunk: Chunk) -> Iterator[Place]:
-    for lane, table in enumerate(chunk.table.lanes):
-        yield from (Place(False, lane, block) for block in table.block_ids)
+    for kv_group, table in enumerate(chunk.table.kv_groups):
+        yield from (Place(False, kv_group, block) for block in table.block_ids)
 
 
 def _written(chunk: Chunk, block_size: int) -> Iterator[Place]:
     first = chunk.start // block_size
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
-    for lane, table in enumerate(chunk.table.lanes):
+    for kv_group, table in enumerate(chunk.table.kv_groups):
         for logical in range(first, last + 1):
             dropped = 0 if logical < table.num_sink_blocks else table.num_dropped
-            yield Place(False, lane, table.block_ids[logical - dropped])
+            yield Place(False, kv_group, table.block_ids[logical - dropped])

@@ -35,7 +35,7 @@ class FastForward:
     def __init__(self, scheduler: Scheduler, limits: EngineLimits) -> None:
         self._scheduler = scheduler
         self._is_paged = limits.is_paged
-        self._has_windows = any(lane.window is not None for lane in limits.lanes)
+        self._has_windows = any(kv_group.window is not None for kv_group in limits.kv_groups)
         # Whether who is next may change though nobody comes or ends.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None

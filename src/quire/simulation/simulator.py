@@ -56,7 +56,7 @@ class Simulator:
         self.limits = limits
         self._cost_model = cost_model
         self._skip_ahead = skip_ahead
-        self._sights = sights_of(limits.lanes)
+        self._sights = sights_of(limits.kv_groups)
         self._map_at = map_at
         self._on_step = on_step
         self._scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size))

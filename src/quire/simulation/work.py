@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.capacity import Lane
+from quire.capacity import KVGroup
 from quire.memory import MoveKind
 from quire.protocol import Step
 
@@ -55,14 +55,18 @@ class Sight(NamedTuple):
 EVERYTHING = (Sight(1, None),)
 
 
-def sights_of(lanes: Sequence[Lane]) -> tuple[Sight, ...]:
-    """Of a model with these lanes."""
-    if len(lanes) == 1 and lanes[0].window is None:
+def sights_of(kv_groups: Sequence[KVGroup]) -> tuple[Sight, ...]:
+    """Of a model with these KV groups."""
+    if len(kv_groups) == 1 and kv_groups[0].window is None:
         return EVERYTHING
-    total = sum(len(lane.layers) for lane in lanes)
-    most = [None if w is None else w.tokens + w.sinks for w in (lane.window for lane in lanes)]
+    total = sum(len(kv_group.layers) for kv_group in kv_groups)
+    most = [
+        None if w is None else w.tokens + w.sinks
+        for w in (kv_group.window for kv_group in kv_groups)
+    ]
     return tuple(
-        Sight(len(lane.layers) / total, tokens) for lane, tokens in zip(lanes, most, strict=True)
+        Sight(len(kv_group.layers) / total, tokens)
+        for kv_group, tokens in zip(kv_groups, most, strict=True)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.capacity import EngineLimits, Lane, Room, fill
+from quire.capacity import EngineLimits, KVGroup, Room, fill
 from quire.capacity.pool import FREE_MEMORY_SHARE, pool_blocks
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -54,7 +54,7 @@ def test_defaults_are_those_of_the_config() -> None:
 
 def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None:
     limits = filled(max_num_seqs=2)
-    full, windowed = limits.lanes
+    full, windowed = limits.kv_groups
     assert (full.layers, windowed.layers) == ((0,), (1,))
     assert windowed.window == Window(24, 32) and full.window is None
     assert windowed.num_blocks == 2 * windowed.window.seq_blocks(16) + 1
@@ -65,20 +65,20 @@ def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None
 
 def test_a_window_that_no_text_outgrows_is_none() -> None:
     limits = filled(CACHE._replace(max_positions=24))
-    (lane,) = limits.lanes
-    assert lane.layers == (0, 1) and lane.window is None
+    (kv_group,) = limits.kv_groups
+    assert kv_group.layers == (0, 1) and kv_group.window is None
     assert isinstance(limits.allocator(), PagedAllocator)
 
 
 def test_contiguous_memory_keeps_every_token() -> None:
-    (lane,) = filled(kv_allocator="max").lanes
-    assert lane.layers == (0, 1) and lane.window is None
+    (kv_group,) = filled(kv_allocator="max").kv_groups
+    assert kv_group.layers == (0, 1) and kv_group.window is None
 
 
 def test_a_window_that_was_asked_for_is_in_every_layer() -> None:
     limits = filled(CACHE._replace(windows=(None, None)), window=32, attention_sinks=4)
-    (lane,) = limits.lanes
-    assert lane.window == Window(32, 32, 4) and limits.max_model_len is None
+    (kv_group,) = limits.kv_groups
+    assert kv_group.window == Window(32, 32, 4) and limits.max_model_len is None
 
 
 def test_the_longest_text_is_what_the_pool_holds_unless_asked_for() -> None:
@@ -91,7 +91,7 @@ def test_the_longest_text_is_what_the_pool_holds_unless_asked_for() -> None:
 
 def test_swap_space_is_divided_like_the_pool() -> None:
     limits = filled(swap_space=1e-5)  # 10,737 bytes
-    assert [lane.num_host_blocks for lane in limits.lanes] == [42, 41]
+    assert [kv_group.num_host_blocks for kv_group in limits.kv_groups] == [42, 41]
     with pytest.raises(ConfigError, match="swap_space must hold at least one block, 256 bytes"):
         filled(swap_space=1e-7)
 
@@ -120,7 +120,7 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
     assert scheduler.line.policy is SchedulingPolicy.FAIR
     assert scheduler.max_queue_time == 2.0 and not scheduler.enable_prefix_caching
     assert scheduler.allocator.usage().capacity == limits.num_blocks * limits.block_size
-    assert limits.with_blocks(5, 2).lanes == (
-        Lane((0,), 5, 2),
-        Lane((1,), 5, 2, Window(24, 32)),
+    assert limits.with_blocks(5, 2).kv_groups == (
+        KVGroup((0,), 5, 2),
+        KVGroup((1,), 5, 2, Window(24, 32)),
     )

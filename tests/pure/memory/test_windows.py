@@ -140,36 +140,39 @@ def layered(full: int, windowed: int, host: tuple[int, int] = (0, 0)) -> Layered
 
 
 def state(allocator: LayeredAllocator) -> list[object]:
-    return [(lane.usage(), lane.num_free_blocks, lane.host.num_free) for lane in allocator.lanes]
+    return [
+        (kv_group.usage(), kv_group.num_free_blocks, kv_group.host.num_free)
+        for kv_group in allocator.kv_groups
+    ]
 
 
-def test_a_table_has_the_tables_of_further_lanes() -> None:
+def test_a_table_has_the_tables_of_further_kv_groups() -> None:
     allocator = layered(8, 8)
     allocator.admit(0, Demand(4))
     for _ in range(9):
         allocator.append({0: 1})
-    first, second = allocator.table(0).lanes
+    first, second = allocator.table(0).kv_groups
     assert (first.num_dropped, len(first.block_ids)) == (0, 3)
     assert (second.num_dropped, len(second.block_ids)) == (1, 2)
     assert allocator.blocks_held([0]) == (5, 0)
     assert allocator.usage().used == 9 + 5
 
 
-def test_each_lane_tells_which_of_its_blocks_are_cached() -> None:
+def test_each_kv_group_tells_which_of_its_blocks_are_cached() -> None:
     allocator = layered(8, 8)
     hashes = hash_blocks(root_hash("salt"), range(8), 4)
     allocator.admit(0, Demand(8, hashes))
     allocator.commit(0, hashes, 2)
     allocator.settle()
     assert not allocator.cached_blocks(0) and not allocator.cached_blocks(1)
-    tables = allocator.table(0).lanes
+    tables = allocator.table(0).kv_groups
     allocator.free(0)
-    for lane, table in enumerate(tables):
-        assert sorted(allocator.cached_blocks(lane)) == sorted(table.block_ids)
+    for kv_group, table in enumerate(tables):
+        assert sorted(allocator.cached_blocks(kv_group)) == sorted(table.block_ids)
 
 
 @pytest.mark.parametrize(("full", "windowed"), [(2, 8), (8, 2)])
-def test_no_lane_changes_unless_all_can(full: int, windowed: int) -> None:
+def test_no_kv_group_changes_unless_all_can(full: int, windowed: int) -> None:
     allocator = layered(full, windowed)
     assert allocator.admit(0, Demand(8)) == 0
     before = state(allocator)
@@ -181,14 +184,14 @@ def test_no_lane_changes_unless_all_can(full: int, windowed: int) -> None:
     allocator.fork(0, 1)
     assert allocator.append({0: 8, 1: 8}) is None
     # What no token sees any more is gone, and nothing else: here both still hold block 1.
-    assert [len(table.block_ids) for table in allocator.table(1).lanes] == [2, 1]
+    assert [len(table.block_ids) for table in allocator.table(1).kv_groups] == [2, 1]
     allocator.free(1)
     allocator.free(0)
     assert allocator.usage().free == allocator.usage().capacity
 
 
 @pytest.mark.parametrize("host", [(2, 0), (0, 2)])
-def test_no_lane_swaps_unless_all_can(host: tuple[int, int]) -> None:
+def test_no_kv_group_swaps_unless_all_can(host: tuple[int, int]) -> None:
     allocator = layered(4, 4, host)
     allocator.admit(0, Demand(4))
     allocator.append({0: 4})
@@ -197,16 +200,16 @@ def test_no_lane_swaps_unless_all_can(host: tuple[int, int]) -> None:
     assert state(allocator) == before
 
 
-def test_moves_name_their_lane() -> None:
+def test_moves_name_their_kv_group() -> None:
     allocator = layered(4, 4, (2, 2))
     allocator.admit(0, Demand(3))
     allocator.append({0: 3})
     allocator.fork(0, 1)
     moves = allocator.append({0: 1, 1: 1})
-    assert moves == [BlockMove(MoveKind.COPY, 0, 1, lane) for lane in (0, 1)]
+    assert moves == [BlockMove(MoveKind.COPY, 0, 1, kv_group) for kv_group in (0, 1)]
     allocator.free(1)
     out = allocator.swap_out([0])
-    assert out is not None and [(m.kind, m.lane) for m in out] == [
+    assert out is not None and [(m.kind, m.kv_group) for m in out] == [
         (MoveKind.SWAP_OUT, 0),
         (MoveKind.SWAP_OUT, 1),
     ]
@@ -214,11 +217,11 @@ def test_moves_name_their_lane() -> None:
     assert allocator.swap_in([0], headroom=4) is None
     assert state(allocator) == before
     back = allocator.swap_in([0])
-    assert back is not None and [move.lane for move in back] == [0, 1]
+    assert back is not None and [move.kv_group for move in back] == [0, 1]
 
 
-def test_lanes_agree_on_what_is_cached() -> None:
-    """A shorter beginning ends in another window, which the windowed lane must still have."""
+def test_kv_groups_agree_on_what_is_cached() -> None:
+    """A shorter beginning ends in another window, which the windowed KV group must still have."""
     tokens = list(range(16))
     hashes = hash_blocks(b"", tokens, 4)
     allocator = layered(5, 8)
@@ -229,11 +232,11 @@ def test_lanes_agree_on_what_is_cached() -> None:
         allocator.commit(0, hashes, done)
         allocator.settle()
     allocator.free(0)
-    assert allocator.admit(1, Demand(8)) == 0  # takes block 3 of the full lane only
+    assert allocator.admit(1, Demand(8)) == 0  # takes block 3 of the full KV group only
     demand = Demand(17, hashes)
-    assert [lane.fit(demand).cached for lane in allocator.lanes] == [12, 16]
+    assert [kv_group.fit(demand).cached for kv_group in allocator.kv_groups] == [12, 16]
     fit = allocator.fit(demand)
     assert (fit.cached, fit.evicted) == (12, 4)
     allocator.free(1)
     assert allocator.admit(2, demand) == 12
-    assert [table.num_dropped for table in allocator.table(2).lanes] == [0, 2]
+    assert [table.num_dropped for table in allocator.table(2).kv_groups] == [0, 2]

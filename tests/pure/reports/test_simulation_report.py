@@ -151,10 +151,10 @@ def test_the_trace_has_every_request_and_decision(written: Path, result: Simulat
             assert event["dur"] == pytest.approx(1e6 * record.metrics.e2e_latency, abs=1)
     marks = [event for event in trace["traceEvents"] if event["ph"] == "i"]
     assert len(marks) == len(result.decisions)
-    lanes: dict[int, list[tuple[float, float]]] = {}
+    kv_groups: dict[int, list[tuple[float, float]]] = {}
     for event in whole.values():
-        lanes.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
-    for spans in lanes.values():
+        kv_groups.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    for spans in kv_groups.values():
         spans.sort()
         assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans))
 

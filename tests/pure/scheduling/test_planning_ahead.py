@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from quire.memory import ContiguousAllocator, Reservation
-from support.lanes import make_lanes, random_windows
+from support.kv_groups import make_kv_groups, random_windows
 from support.pipelined_runs import PipelinedRun
 
 RUNS = 400
@@ -38,7 +38,7 @@ def test_text_does_not_depend_on_planning_ahead_under_windows() -> None:
         windows = random_windows(random.Random(seed))
         run = PipelinedRun(
             seed,
-            lambda *sizes, windows=windows, seed=seed: make_lanes(windows, seed, *sizes),
+            lambda *sizes, windows=windows, seed=seed: make_kv_groups(windows, seed, *sizes),
             windows,
         )
         run.run()

@@ -12,7 +12,7 @@ from quire.memory import PagedAllocator, Window
 from quire.protocol import PreemptionMode, Request, SamplingParams, Verdict
 from quire.scheduling import Preemption, Scheduler, SessionVerb
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
-from support.lanes import make_lanes, random_windows
+from support.kv_groups import make_kv_groups, random_windows
 from support.outcomes import take_in
 from support.session_runs import SessionRun
 
@@ -23,7 +23,7 @@ def random_run(seed: int) -> SessionRun:
     if seed % 2:
         return SessionRun(seed)
     windows = random_windows(random.Random(seed))
-    return SessionRun(seed, lambda *sizes: make_lanes(windows, seed, *sizes), windows)
+    return SessionRun(seed, lambda *sizes: make_kv_groups(windows, seed, *sizes), windows)
 
 
 @pytest.mark.slow

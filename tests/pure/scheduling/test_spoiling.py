@@ -13,8 +13,8 @@ def chunk(start: int, count: int, blocks: tuple[int, ...], windowed: BlockTable)
     return Chunk(0, [1] * count, start, BlockTable(blocks, further=(windowed,)), 8, Readout())
 
 
-def on_device(lane: int, *blocks: int) -> set[Place]:
-    return {Place(False, lane, block) for block in blocks}
+def on_device(kv_group: int, *blocks: int) -> set[Place]:
+    return {Place(False, kv_group, block) for block in blocks}
 
 
 def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:

@@ -16,7 +16,7 @@ from quire.protocol import PreemptionMode, RecoveryCosts, Request, SamplingParam
 from quire.scheduling import Preemption, Scheduler
 from support import scheduler_runs
 from support.fake_model import FakeExecutor, FakeLayer, Sight
-from support.lanes import make_lanes, random_windows
+from support.kv_groups import make_kv_groups, random_windows
 from support.scheduler_runs import SchedulerRun
 from support.slow import first_is_quick
 
@@ -32,7 +32,7 @@ def test_text_does_not_depend_on_what_is_given_back(batch: int) -> None:
         windows = random_windows(random.Random(seed))
         run = SchedulerRun(
             seed,
-            lambda *sizes, windows=windows, seed=seed: make_lanes(windows, seed, *sizes),
+            lambda *sizes, windows=windows, seed=seed: make_kv_groups(windows, seed, *sizes),
             windows,
         )
         run.run()
@@ -67,8 +67,8 @@ class ForgetfulExecutor(FakeExecutor):
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         failed = []
         for move in moves:
-            fails = move.kind is MoveKind.SWAP_IN and move.lane == 1 and self.rng.random() < 0.5
-            self.layers[move.lane].move(move, fails)
+            fails = move.kind is MoveKind.SWAP_IN and move.kv_group == 1 and self.rng.random() < 0.5
+            self.layers[move.kv_group].move(move, fails)
             if fails:
                 failed.append(move)
         return failed
@@ -81,7 +81,7 @@ def test_nobody_reads_what_was_computed_from_lost_blocks(
     monkeypatch.setattr(scheduler_runs, "random_request", similar_request)
     window = random.Random(seed).choice([1, 2, 3, 4, 5, 8])
     sights = (Sight(), Sight(window))
-    run = SchedulerRun(seed, lambda *sizes: make_lanes(sights, seed, *sizes), sights)
+    run = SchedulerRun(seed, lambda *sizes: make_kv_groups(sights, seed, *sizes), sights)
     size = random.Random(seed).choice([2, 4])
     blocks = random.Random(seed).randint(36, 70) // size
     budget = random.Random(seed + 1).choice([8, 12, 16, 24])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.capacity import Lane
+from quire.capacity import KVGroup
 from quire.memory import BlockTable, Window
 from quire.protocol import Chunk, Readout, Step
 from quire.simulation import Simulator, sights_of, work_of
@@ -37,9 +37,9 @@ def test_pairs_and_context_are_counted(most: int | None, start: int, count: int)
 
 
 def test_layers_are_weighed() -> None:
-    windowed = Lane((1, 2, 3), 9, 0, Window(6, 64, sinks=2))
-    assert sights_of([Lane((0, 1), 9)]) is EVERYTHING
-    sights = sights_of([Lane((0,), 9), windowed])
+    windowed = KVGroup((1, 2, 3), 9, 0, Window(6, 64, sinks=2))
+    assert sights_of([KVGroup((0, 1), 9)]) is EVERYTHING
+    sights = sights_of([KVGroup((0,), 9), windowed])
     assert sights == (Sight(0.25, None), Sight(0.75, 8))
     work = work_of(step((99, 1), (10, 4)), sights)
     assert work == Work(

@@ -50,14 +50,14 @@ class Interpreted:
         from quire.execution.gpu.inputs import DeviceInputs
         from quire.execution.gpu.kv_cache import DeviceKVCache
 
-        lanes = self.lanes = limits.lanes
-        self.cache = DeviceKVCache(model.kv_shapes, lanes, BLOCK_SIZE, kv_dtype, self.device)
+        kv_groups = self.kv_groups = limits.kv_groups
+        self.cache = DeviceKVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, kv_dtype, self.device)
         inputs = DeviceInputs(
             self.device,
             2048,
             8,
             64,
-            [lane.num_sink_blocks(BLOCK_SIZE) for lane in lanes],
+            [kv_group.num_sink_blocks(BLOCK_SIZE) for kv_group in kv_groups],
             BLOCK_SIZE,
         )
         kernels = triton_kernels()
@@ -67,7 +67,7 @@ class Interpreted:
         return self.built
 
     def recovery_costs(self) -> RecoveryCosts:
-        return measure_recovery(self.built, self.cache, self.lanes, BLOCK_SIZE, 64)
+        return measure_recovery(self.built, self.cache, self.kv_groups, BLOCK_SIZE, 64)
 
 
 def generate(

@@ -19,11 +19,11 @@ from support.hf_reference import random_prompts
 ModelDir = Callable[[str], Path]
 
 BLOCK_SIZE = 4
-FAMILIES = {  # of swapping, by lanes and types of the cache: model, options, blocks of the pool
+FAMILIES = {  # of swapping, by KV groups and types of the cache: model, options, blocks of the pool
     "float32": ("llama", {}, 50),
     "bfloat16": ("llama", {"kv_cache_dtype": "bfloat16"}, 50),
     "int8": ("llama", {"kv_cache_dtype": "int8"}, 50),
-    "lanes": ("qwen2_window", {"max_num_batched_tokens": 16}, 50),
+    "kv_groups": ("qwen2_window", {"max_num_batched_tokens": 16}, 50),
 }
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
@@ -119,7 +119,7 @@ def test_a_block_that_comes_back_different_is_computed_again(
     swapping = {"preemption_mode": "swap", "swap_space": 0.001, "swap_path": str(tmp_path)}
     llm = make_llm(directory, pool, options, **swapping)
     disk = Disk(tmp_path, seed=7)
-    assert len(disk.files) == len(llm.capacity.lanes)
+    assert len(disk.files) == len(llm.capacity.kv_groups)
     with caplog.at_level(logging.WARNING):
         got = serve(llm, prompts, getattr(disk, fault))
     assert got == wanted

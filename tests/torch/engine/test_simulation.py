@@ -65,7 +65,7 @@ class TimedExecutor:
 
     def __init__(self, executor: Executor, limits: EngineLimits) -> None:
         self.now = 0.0
-        self._sights = sights_of(limits.lanes)
+        self._sights = sights_of(limits.kv_groups)
         self.steps: Seen = []
         self._executor = executor
         self.texts: dict[str, list[list[int]]] = {}
@@ -159,7 +159,7 @@ def test_the_same_steps_of_models_with_windows(
     config = EngineConfig.create({"model": str(model_dir(family)), **WINDOWED, **options})
     result = compare_steps(tmp_path, config, kind, longest_prompt=60)
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0
-    if family != "mistral":  # who has a window of blocks rarely needs more
+    if family != "mistral" and kind != "drafts":  # who has a window of blocks rarely needs more
         assert gave_way == ("kv_cache_memory_bytes" in options)
 
 

@@ -42,7 +42,7 @@ def check_nothing_leaked(llm: LLM) -> None:
 def test_a_pool_of_windows_serves_texts_that_do_not_fit(model_dir: ModelDir) -> None:
     directory, prompts = model_dir("mistral"), random_prompts(*LENGTHS)
     llm = make_llm(directory)
-    assert [lane.num_blocks for lane in llm.capacity.lanes] == [WINDOW_BLOCKS]
+    assert [kv_group.num_blocks for kv_group in llm.capacity.kv_groups] == [WINDOW_BLOCKS]
     assert WINDOW_BLOCKS * 4 <= FULL_BLOCKS
     assert "2 of 2 layers (only the last 12 tokens of a sequence)" in llm.capacity.describe()
     assert f"holds {len(LENGTHS)} sequences of the full 128" in llm.capacity.describe()
@@ -55,13 +55,13 @@ def test_a_pool_of_windows_serves_texts_that_do_not_fit(model_dir: ModelDir) -> 
 
 
 @pytest.mark.parametrize("family", ["gemma2", "qwen2_window"])
-def test_alternating_layers_have_lanes_of_their_own(family: str, model_dir: ModelDir) -> None:
+def test_alternating_layers_have_kv_groups_of_their_own(family: str, model_dir: ModelDir) -> None:
     directory, prompts = model_dir(family), random_prompts(*LENGTHS)
     layer_bytes = make_llm(directory).capacity.kv_bytes_per_token * BLOCK_SIZE // 2
     memory = (FULL_BLOCKS + len(LENGTHS) + WINDOW_BLOCKS) * layer_bytes
     assert memory < 0.75 * FULL_BLOCKS * 2 * layer_bytes
     llm = make_llm(directory, kv_cache_memory_bytes=memory)
-    full, windowed = llm.capacity.lanes
+    full, windowed = llm.capacity.kv_groups
     assert (full.window, windowed.num_blocks) == (None, WINDOW_BLOCKS)
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert texts(outputs) == [[hf_greedy(directory, p, NEW_TOKENS)] for p in prompts]
@@ -102,7 +102,7 @@ def test_branches_survive_preemption(
 def test_contiguous_memory_keeps_every_token(model_dir: ModelDir) -> None:
     directory, prompts = model_dir("gemma2"), random_prompts(9, 41)
     llm = make_llm(directory, kv_allocator="pow2")
-    (lane,) = llm.capacity.lanes
-    assert lane.window is None and lane.layers == (0, 1)
+    (kv_group,) = llm.capacity.kv_groups
+    assert kv_group.window is None and kv_group.layers == (0, 1)
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert texts(outputs) == [[hf_greedy(directory, p, NEW_TOKENS)] for p in prompts]

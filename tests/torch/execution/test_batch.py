@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.execution.batch import pack
 from quire.execution.kv.cache import KVCache, bytes_per_token
 from quire.kernels.dispatch import choose_kernels
@@ -39,18 +39,18 @@ def test_every_token_stands_where_its_table_says(
             block = chunk.table.block_ids[position // block_size]
             assert token_ids[row] == token
             assert batch.positions[row] == position
-            assert batch.lanes[0].slots[row] == block * block_size + position % block_size
+            assert batch.kv_groups[0].slots[row] == block * block_size + position % block_size
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
         assert batch.prompt_lens[s] == chunk.output_start
         width = len(chunk.table.block_ids)
-        assert tuple(batch.lanes[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
+        assert tuple(batch.kv_groups[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
     assert batch.query_starts[-1] == row == len(token_ids)
 
 
 def test_moves_are_carried_out_in_order() -> None:
     shapes = (KVShape(2, 4, 3), KVShape(1, 2, 2))
-    cache = KVCache(shapes, [Lane((0, 1), 4)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
+    cache = KVCache(shapes, [KVGroup((0, 1), 4)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
     for layer in cache.layers:
         for block in range(4):
             layer.keys[block], layer.values[block] = block, -block
@@ -61,41 +61,41 @@ def test_moves_are_carried_out_in_order() -> None:
         assert [int(layer.values[b].min()) for b in range(4)] == [0, 0, -1, -1]
 
 
-def test_one_call_copies_in_all_layers_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_copies_in_all_layers_of_a_kv_group(monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.kernels import cpu
 
     calls = []
     monkeypatch.setattr(cpu._native, "copy_blocks", lambda pools, *_: calls.append(len(pools)))
-    lanes = [Lane((0, 2), 4), Lane((1,), 4)]
-    cache = KVCache([KVShape(1, 2, 2)] * 3, lanes, 8, torch.int8, cpu.CPUKernels())
+    kv_groups = [KVGroup((0, 2), 4), KVGroup((1,), 4)]
+    cache = KVCache([KVShape(1, 2, 2)] * 3, kv_groups, 8, torch.int8, cpu.CPUKernels())
     moves = [(0, 1, 0), (1, 2, 0), (0, 3, 1)]
     assert cache.move([BlockMove(MoveKind.COPY, *move) for move in moves]) == []
     assert calls == [2 * 4, 1 * 4]  # keys, values and their scales
 
 
-def test_lanes_without_host_blocks_among_others(tmp_path: Path) -> None:
-    lanes = [Lane((0,), 4), Lane((1,), 4, 2), Lane((2,), 4), Lane((3,), 4, 3)]
+def test_kv_groups_without_host_blocks_among_others(tmp_path: Path) -> None:
+    kv_groups = [KVGroup((0,), 4), KVGroup((1,), 4, 2), KVGroup((2,), 4), KVGroup((3,), 4, 3)]
     kernels = choose_kernels(torch.float32)
     shapes = [KVShape(1, 1 + layer, 2) for layer in range(4)]
-    cache = KVCache(shapes, lanes, 8, torch.float32, kernels, str(tmp_path))
+    cache = KVCache(shapes, kv_groups, 8, torch.float32, kernels, str(tmp_path))
     for number, layer in enumerate(cache.layers, 1):
         layer.keys[0], layer.values[0] = number, -number
-    for lane in (1, 3):
-        there = BlockMove(MoveKind.SWAP_OUT, 0, lane - 1, lane)
-        back = BlockMove(MoveKind.SWAP_IN, lane - 1, 3, lane)
+    for kv_group in (1, 3):
+        there = BlockMove(MoveKind.SWAP_OUT, 0, kv_group - 1, kv_group)
+        back = BlockMove(MoveKind.SWAP_IN, kv_group - 1, 3, kv_group)
         assert cache.move([there, back]) == []
     for number, layer in enumerate(cache.layers, 1):
         came_back = number in (2, 4)
         assert (layer.keys[3] == came_back * number).all()
         assert (layer.values[3] == came_back * -number).all()
-    for lane in (0, 2):
-        with pytest.raises(ValueError, match=f"lane {lane} has no host blocks"):
-            cache.move([BlockMove(MoveKind.SWAP_OUT, 0, 0, lane)])
+    for kv_group in (0, 2):
+        with pytest.raises(ValueError, match=f"KV group {kv_group} has no host blocks"):
+            cache.move([BlockMove(MoveKind.SWAP_OUT, 0, 0, kv_group)])
 
 
 def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
     shapes = (KVShape(2, 4, 3),)
-    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
+    cache = KVCache(shapes, [KVGroup((0,), 5)], 8, torch.bfloat16, choose_kernels(torch.bfloat16))
     (layer,) = cache.layers
     assert layer.keys.shape == (5, 2, 8, 4) and layer.values.shape == (5, 2, 8, 3)
     assert layer.keys.dtype == torch.bfloat16
@@ -105,7 +105,7 @@ def test_a_cache_starts_as_zeros_of_the_shape_and_dtype() -> None:
 
 def test_a_cache_of_int8_has_a_scale_for_each_key_and_value() -> None:
     shapes = (KVShape(2, 4, 3),)
-    cache = KVCache(shapes, [Lane((0,), 5)], 8, torch.int8, choose_kernels(torch.bfloat16))
+    cache = KVCache(shapes, [KVGroup((0,), 5)], 8, torch.int8, choose_kernels(torch.bfloat16))
     (layer,) = cache.layers
     assert layer.keys.dtype == layer.values.dtype == torch.int8
     assert layer.key_scales is not None and layer.value_scales is not None

@@ -77,7 +77,7 @@ def test_the_cache_may_have_another_type(
     scales = [torch.full(rows, torch.nan) for _ in range(2 if kv_dtype == torch.int8 else 0)]
     kv = LayerKV(case.kv.keys.to(kv_dtype), case.kv.values.to(kv_dtype), 0, *scales)
     found = attend(kernels, replace(case, kv=kv), AttentionSpec(0.15), kv=kv)
-    slots = case.batch.lanes[0].slots
+    slots = case.batch.kv_groups[0].slots
     stored = []
     for i, (pool, of) in enumerate(((kv.keys, case.keys), (kv.values, case.values))):
         kept = pool[slots // block_size, :, slots % block_size].double()
@@ -113,7 +113,7 @@ def test_long_contexts_are_divided_among_threads(
 def test_a_block_may_be_read_in_the_step_that_fills_it(kernels: Kernels) -> None:
     """Equal prompts of one step share blocks: here the last token of the first one's only block."""
     case = make_case(ragged=((4, 1), (5, 1)))
-    tables = case.batch.lanes[0].block_tables
+    tables = case.batch.kv_groups[0].block_tables
     tables[1, 0] = tables[0, 0]
     for of in (case.keys, case.values):
         of[1][:4] = of[0]
@@ -141,7 +141,7 @@ def test_new_keys_and_values_are_written_and_nothing_else(kernels: Kernels) -> N
     plan = kernels.plan(case.batch)
     kernels.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
     size = case.batch.block_size
-    blocks, offsets = case.batch.lanes[0].slots // size, case.batch.lanes[0].slots % size
+    blocks, offsets = case.batch.kv_groups[0].slots // size, case.batch.kv_groups[0].slots % size
     assert torch.equal(case.kv.keys[blocks, :, offsets], keys)
     assert torch.equal(case.kv.values[blocks, :, offsets], values)
     case.kv.keys[blocks, :, offsets] = before[blocks, :, offsets]

@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.errors import ConfigError, ModelError
 from quire.kernels.gpu.support import check_cache_dtype, check_device, check_model
 from quire.kernels.gpu.tiles import Tile, Tiles, choose_tiles
-from quire.kernels.ops import AttentionSpec, KVShape, LaneTables, LayerKV
+from quire.kernels.ops import AttentionSpec, KVGroupTables, KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
 from support.gpu_kernels import DTYPES, INTERPRETED, TRITON, triton_kernels
 from support.paged_batches import BLOCK_SIZE, make_batch, make_kv, make_new
@@ -82,14 +82,14 @@ def test_sequences_that_pad_a_batch_change_nothing() -> None:
     def pad(x: Tensor, value: int) -> Tensor:
         return torch.cat((x, x.new_full((2, *x.shape[1:]), value)))
 
-    lane = batch.lanes[0]
-    columns = pad(lane.block_tables, 0).t().contiguous().t()  # as they lie in a buffer
+    kv_group = batch.kv_groups[0]
+    columns = pad(kv_group.block_tables, 0).t().contiguous().t()  # as they lie in a buffer
     padded = replace(
         batch,
         positions=pad(batch.positions, 0),
         query_starts=tuple(range(6)),
         context_lens=pad(batch.context_lens, 0),
-        lanes=(LaneTables(pad(lane.slots, -1), columns, pad(lane.num_dropped, 0)),),
+        kv_groups=(KVGroupTables(pad(kv_group.slots, -1), columns, pad(kv_group.num_dropped, 0)),),
     )
     found = kernels.attend(*(pad(x, 1) for x in new), kv, spec, kernels.plan(padded))
     assert torch.equal(found[:3], expected)
@@ -166,7 +166,7 @@ def test_a_quantised_cache_holds_each_head_of_each_token_at_its_own_scale(
     )
     spec = AttentionSpec(1e-3)
     found = kernels.attend(query, key, value, kv, spec, kernels.plan(batch))
-    slots = batch.lanes[0].slots
+    slots = batch.kv_groups[0].slots
     blocks, offsets = slots // BLOCK_SIZE, slots % BLOCK_SIZE
     stored = []
     for pool, scales, exact in (

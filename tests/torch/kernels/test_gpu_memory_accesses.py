@@ -36,7 +36,7 @@ def test_attention_reads_only_what_was_written(name: str, kv_dtype: torch.dtype)
     kernels = triton_kernels()
     batch, num_blocks = make_batch(BATCH)
     batch.context_lens[2] = 0  # pads the batch
-    batch.lanes[0].slots[41] = -1
+    batch.kv_groups[0].slots[41] = -1
     kv = make_kv(num_blocks, 2, DIM)
     if kv_dtype == torch.int8:
         scales = (torch.ones(num_blocks, 2, BLOCK_SIZE) for _ in range(2))

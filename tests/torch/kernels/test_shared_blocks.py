@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels, instruction_sets
-from quire.kernels.ops import AttentionBatch, AttentionSpec, LaneTables, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TYPES = [
@@ -126,8 +126,8 @@ def make(
     tokens = starts[-1]
     query = torch.randn(tokens, heads[0], dim, generator=generator).to(dtype)
     key, value = torch.randn(2, tokens, heads[1], dim, generator=generator).to(dtype)
-    lane = LaneTables(slots, padded, torch.zeros(len(tables), dtype=torch.int64))
-    batch = AttentionBatch(torch.cat(spans), tuple(starts), lens, lens, (lane,), block_size)
+    kv_group = KVGroupTables(slots, padded, torch.zeros(len(tables), dtype=torch.int64))
+    batch = AttentionBatch(torch.cat(spans), tuple(starts), lens, lens, (kv_group,), block_size)
     kv = LayerKV(*(pool.to(kv_dtype) for pool in pools), 0, *(scales if scaled else ()))
     return Shared(batch, kv, query, key, value)
 
@@ -145,7 +145,7 @@ def plain(case: Shared, scale: float) -> Tensor:
     for s, context in enumerate(case.batch.context_lens.tolist()):
         first, last = case.batch.query_starts[s : s + 2]
         places = torch.arange(context)
-        blocks = case.batch.lanes[0].block_tables[s][places // size]
+        blocks = case.batch.kv_groups[0].block_tables[s][places // size]
         group = case.query.shape[1] // kv.keys.shape[1]
         keys, values = (
             pool[blocks, :, places % size].repeat_interleave(group, dim=1) for pool in pools

@@ -39,7 +39,7 @@ def test_angles_are_exact_however_far(position: int) -> None:
         query_starts=(0, 1),
         context_lens=torch.tensor([position + 1]),
         prompt_lens=torch.tensor([1]),
-        lanes=(),
+        kv_groups=(),
         block_size=16,
     )
     rotation = own.rotation(batch)

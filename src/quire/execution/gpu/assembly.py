@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.capacity import EngineLimits, Lane, Room
+from quire.capacity import EngineLimits, KVGroup, Room
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
@@ -56,7 +56,7 @@ class OnGPU:
         self._plan.check_weights(weight_bytes)
 
     def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
-        """See ``Placement.room``. Computes the largest step in a pool of one block a lane."""
+        """See ``Placement.room``. Computes the largest step in a pool of one block a KV group."""
         traits = torch.cuda.get_device_properties(self.device)
         check_cache_dtype(kv_dtype, traits.name, (traits.major, traits.minor))
         check_model(model.kv_shapes, model.dtype)
@@ -74,7 +74,7 @@ class OnGPU:
         return measure_recovery(
             self.parts.executor,
             self.parts.kv_cache,
-            self._limits.lanes,
+            self._limits.kv_groups,
             self._limits.block_size,
             min(self._limits.max_num_batched_tokens, self._max_positions),
             lambda: torch.cuda.synchronize(self.device),
@@ -88,21 +88,23 @@ class OnGPU:
             limits.max_num_seqs,
             model.max_positions,
             limits.block_size,
-            [lane.num_sink_blocks(limits.block_size) for lane in limits.lanes],
+            [kv_group.num_sink_blocks(limits.block_size) for kv_group in limits.kv_groups],
         )
         parts.executor.submit(step).collect()
         parts.executor.submit(Step(closed=[opened.seq_id for opened in step.opened]))
         return parts
 
     def _assemble(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> _Parts:
-        lanes = limits.lanes
-        kv_cache = DeviceKVCache(model.kv_shapes, lanes, limits.block_size, kv_dtype, self.device)
+        kv_groups = limits.kv_groups
+        kv_cache = DeviceKVCache(
+            model.kv_shapes, kv_groups, limits.block_size, kv_dtype, self.device
+        )
         inputs = DeviceInputs(
             self.device,
             limits.max_num_batched_tokens,
             limits.max_num_seqs,
-            max(_widest(lane, model, limits.block_size) for lane in lanes),
-            [lane.num_sink_blocks(limits.block_size) for lane in lanes],
+            max(_widest(kv_group, model, limits.block_size) for kv_group in kv_groups),
+            [kv_group.num_sink_blocks(limits.block_size) for kv_group in kv_groups],
             limits.block_size,
         )
         kernels = GPUKernels.on(self.device)
@@ -114,9 +116,11 @@ class OnGPU:
         return _Parts(ModelExecutor(Worker(model, kv_cache, forward, kernels)), forward, kv_cache)
 
 
-def _widest(lane: Lane, model: Model, block_size: int) -> int:
-    """Most blocks of a sequence in a lane, whose window may let it go on for ever."""
+def _widest(kv_group: KVGroup, model: Model, block_size: int) -> int:
+    """Most blocks of a sequence in a KV group, whose window may let it go on for ever."""
     whole = math.ceil(model.max_positions / block_size)
-    if lane.window is None:
+    if kv_group.window is None:
         return whole
-    return max(whole, lane.window.seq_blocks(block_size) + lane.window.step_blocks(block_size))
+    return max(
+        whole, kv_group.window.seq_blocks(block_size) + kv_group.window.step_blocks(block_size)
+    )

@@ -14,39 +14,39 @@ from torch import Tensor
 
 from quire.execution.batch import Fields, Header, StepBatch
 from quire.execution.forward import Sampled
-from quire.kernels.ops import AttentionBatch, LaneTables
+from quire.kernels.ops import AttentionBatch, KVGroupTables
 
-_BY_LANE = 8  # arrays before those of the lanes
+_BY_KV_GROUP = 8  # arrays before those of the KV groups
 
 
 class _Layout(NamedTuple):
-    """The buffer for T tokens of S sequences in L lanes, in elements."""
+    """The buffer for T tokens of S sequences in L KV groups, in elements."""
 
     tokens: int
     seqs: int
-    lanes: int
+    kv_groups: int
 
     @property
     def lengths(self) -> list[int]:
         """Of the arrays before the block tables, in their order."""
-        by_lane = [self.tokens, self.seqs] * self.lanes  # slots, num_dropped
-        return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_lane
+        by_kv_group = [self.tokens, self.seqs] * self.kv_groups  # slots, num_dropped
+        return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_kv_group
 
     def split(self, buffer: Tensor) -> list[Tensor]:
         """token_ids, positions, asked, bounds, context_lens, output starts, the places and the rows
-        of fed tokens, then those by lane."""
+        of fed tokens, then those by KV group."""
         return list(torch.split(buffer[: sum(self.lengths)], self.lengths))
 
     def tables(self, buffer: Tensor, width: int) -> list[Tensor]:
-        """By lane, [S, width]. Columns are side by side, so the first ones are a piece."""
-        start, step = sum(self.lengths), self.lanes * self.seqs
+        """By KV group, [S, width]. Columns are side by side, so the first ones are a piece."""
+        start, step = sum(self.lengths), self.kv_groups * self.seqs
         return [
-            buffer.as_strided((self.seqs, width), (1, step), start + lane * self.seqs)
-            for lane in range(self.lanes)
+            buffer.as_strided((self.seqs, width), (1, step), start + kv_group * self.seqs)
+            for kv_group in range(self.kv_groups)
         ]
 
     def size(self, width: int) -> int:
-        return sum(self.lengths) + self.lanes * self.seqs * width
+        return sum(self.lengths) + self.kv_groups * self.seqs * width
 
 
 class DeviceInputs:
@@ -63,8 +63,8 @@ class DeviceInputs:
     ) -> None:
         """For batches of up to ``max_tokens`` tokens of ``max_seqs`` sequences.
 
-        max_width: most blocks that one of them reads in a lane.
-        sink_blocks: ``LaneTables.num_sink_blocks`` of each lane.
+        max_width: most blocks that one of them reads in a KV group.
+        sink_blocks: ``KVGroupTables.num_sink_blocks`` of each KV group.
         """
         on_gpu = device.type == "cuda"
         size = _Layout(max_tokens, max_seqs, len(sink_blocks)).size(max_width)
@@ -92,9 +92,9 @@ class DeviceInputs:
         self._fill(layout, given, header)
         # Beyond what is read there may be blocks for tokens to come.
         width = min(self._max_width, max(header.widths, default=0))
-        lanes = given.attention.lanes
-        for table, lane in zip(layout.tables(self._host, width), lanes, strict=True):
-            columns = lane.block_tables[:, :width]
+        kv_groups = given.attention.kv_groups
+        for table, kv_group in zip(layout.tables(self._host, width), kv_groups, strict=True):
+            columns = kv_group.block_tables[:, :width]
             table[: header.seqs, : columns.shape[1]] = columns
         used = layout.size(width)
         self._device[:used].copy_(self._host[:used], non_blocking=True)
@@ -108,8 +108,8 @@ class DeviceInputs:
 
     def load_idle(self, num_seqs: int) -> Fields:
         """A batch of single tokens that do nothing."""
-        no_lanes = (0,) * len(self._sink_blocks)
-        header = Header(0, 0, no_lanes, self._sink_blocks, self._block_size, 0, 0)
+        no_kv_groups = (0,) * len(self._sink_blocks)
+        header = Header(0, 0, no_kv_groups, self._sink_blocks, self._block_size, 0, 0)
         nothing = torch.zeros(1, dtype=torch.int64)  # the first bound
         return self.load(StepBatch(header, nothing, (0,)), lambda: nothing, num_seqs)
 
@@ -126,29 +126,29 @@ class DeviceInputs:
             given.fed_places,
             given.fed_rows,
         ]
-        for lane in attention.lanes:
-            sources += (lane.slots, lane.num_dropped)
+        for kv_group in attention.kv_groups:
+            sources += (kv_group.slots, kv_group.num_dropped)
         for target, source in zip(arrays, sources, strict=True):
             target[: len(source)] = source
             target[len(source) :] = 0
         if layout.seqs > header.seqs:
             arrays[3][header.seqs :] = torch.arange(header.tokens, layout.tokens + 1)
-            for slots in arrays[_BY_LANE::2]:
+            for slots in arrays[_BY_KV_GROUP::2]:
                 slots[header.tokens :] = -1
 
     def _views(self, layout: _Layout, query_starts: tuple[int, ...], header: Header) -> Fields:
         arrays = layout.split(self._device)
-        token_ids, positions, asked, bounds, contexts, prompts, places, rows = arrays[:_BY_LANE]
-        by_lane = arrays[_BY_LANE:]
+        token_ids, positions, asked, bounds, contexts, prompts, places, rows = arrays[:_BY_KV_GROUP]
+        by_kv_group = arrays[_BY_KV_GROUP:]
         tables = layout.tables(self._device, self._max_width)
-        lanes = tuple(
-            LaneTables(slots, table, dropped, sink_blocks)
+        kv_groups = tuple(
+            KVGroupTables(slots, table, dropped, sink_blocks)
             for slots, dropped, table, sink_blocks in zip(
-                by_lane[::2], by_lane[1::2], tables, self._sink_blocks, strict=True
+                by_kv_group[::2], by_kv_group[1::2], tables, self._sink_blocks, strict=True
             )
         )
         attention = AttentionBatch(
-            positions, query_starts, contexts, prompts, lanes, self._block_size, bounds
+            positions, query_starts, contexts, prompts, kv_groups, self._block_size, bounds
         )
         fed = places[: header.fed], rows[: header.fed]
         return Fields(token_ids, attention, asked[: header.asked], *fed)

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.execution.gpu.pinned import swap_memory
 from quire.execution.kv.cache import SCALE, is_scaled
 from quire.kernels.gpu.moves import BlockMover, Route
@@ -20,32 +20,41 @@ _Movers = dict[MoveKind, BlockMover]
 
 
 class DeviceKVCache:
-    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each lane.
+    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
     Blocks move on a stream of their own, which waits for what was computed before and which later
-    work waits for; all layers of a lane move in one launch.
+    work waits for; all layers of a KV group move in one launch.
     """
 
     def __init__(
         self,
         shapes: Sequence[KVShape],
-        lanes: Sequence[Lane],
+        kv_groups: Sequence[KVGroup],
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         """ConfigError if main memory cannot hold the host blocks."""
         self.block_size = block_size
-        lane_of = {layer: number for number, lane in enumerate(lanes) for layer in lane.layers}
+        kv_group_of = {
+            layer: number for number, kv_group in enumerate(kv_groups) for layer in kv_group.layers
+        }
         self.layers = [
-            _layer(shape, lanes[lane_of[i]].num_blocks, block_size, dtype, lane_of[i], device)
+            _layer(
+                shape,
+                kv_groups[kv_group_of[i]].num_blocks,
+                block_size,
+                dtype,
+                kv_group_of[i],
+                device,
+            )
             for i, shape in enumerate(shapes)
         ]
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._host_blocks: list[Tensor] = []  # kept for as long as they are moved to
-        self._movers = [self._lane_movers(lane, device) for lane in lanes]
+        self._movers = [self._kv_group_movers(kv_group, device) for kv_group in kv_groups]
 
     @property
     def has_host_blocks(self) -> bool:
@@ -58,10 +67,12 @@ class DeviceKVCache:
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
         with self._on_stream():
-            for (lane, kind), run in groupby(moves, key=lambda move: (move.lane, move.kind)):
-                if kind not in self._movers[lane]:
+            for (kv_group, kind), run in groupby(
+                moves, key=lambda move: (move.kv_group, move.kind)
+            ):
+                if kind not in self._movers[kv_group]:
                     raise ValueError(f"this cache has no host blocks, so it cannot {kind.value}")
-                self._movers[lane][kind].move((move.source, move.target) for move in run)
+                self._movers[kv_group][kind].move((move.source, move.target) for move in run)
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         return []
@@ -69,13 +80,13 @@ class DeviceKVCache:
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _lane_movers(self, lane: Lane, device: torch.device) -> _Movers:
-        tensors = [tensor for layer in lane.layers for tensor in self.layers[layer].parts]
+    def _kv_group_movers(self, kv_group: KVGroup, device: torch.device) -> _Movers:
+        tensors = [tensor for layer in kv_group.layers for tensor in self.layers[layer].parts]
         routes = [Route.between(tensor, tensor) for tensor in tensors]
         movers = {MoveKind.COPY: BlockMover(routes, device, same_pool=True)}
-        if lane.num_host_blocks:
+        if kv_group.num_host_blocks:
             block_bytes = sum(route.size for route in routes)
-            host = swap_memory(lane.num_host_blocks * block_bytes, device)
+            host = swap_memory(kv_group.num_host_blocks * block_bytes, device)
             self._host_blocks.append(host)
             place, out, back = host.data_ptr(), [], []
             for route in routes:
@@ -92,7 +103,7 @@ def _layer(
     num_blocks: int,
     block_size: int,
     dtype: torch.dtype,
-    lane: int,
+    kv_group: int,
     device: torch.device,
 ) -> LayerKV:
     rows = (num_blocks, shape.num_kv_heads, block_size)
@@ -101,6 +112,6 @@ def _layer(
         for dim in (shape.key_dim, shape.value_dim)
     )
     if not is_scaled(dtype):
-        return LayerKV(keys, values, lane)
+        return LayerKV(keys, values, kv_group)
     scales = (torch.zeros(rows, dtype=SCALE, device=device) for _ in range(2))
-    return LayerKV(keys, values, lane, *scales)
+    return LayerKV(keys, values, kv_group, *scales)

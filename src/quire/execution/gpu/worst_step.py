@@ -20,8 +20,8 @@ def worst_step(
 ) -> Step:
     """As many tokens as a step may have, of as many sequences as run, each of them sampled.
 
-    All of them are in block 0 of every lane, so a pool of one block will do: what is computed
-    means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each lane.
+    All of them are in block 0 of every KV group, so a pool of one block will do: what is computed
+    means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each KV group.
     """
     num_seqs = min(max_tokens, max_seqs)
     spare = max_tokens - num_seqs

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import torch
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.execution.kv.swap_file import SwapFile
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV
@@ -33,43 +33,57 @@ def bytes_per_token(shapes: Sequence[KVShape], dtype: torch.dtype) -> int:
 
 
 class KVCache:
-    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each lane.
+    """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
-    A lane's host blocks are in a file in the directory ``swap_path``; a block that comes back
+    A KV group's host blocks are in a file in the directory ``swap_path``; a block that comes back
     from there different is a move that failed.
     """
 
     def __init__(
         self,
         shapes: Sequence[KVShape],
-        lanes: Sequence[Lane],
+        kv_groups: Sequence[KVGroup],
         block_size: int,
         dtype: torch.dtype,
         kernels: Kernels,
         swap_path: str | None = None,
     ) -> None:
         self.block_size = block_size
-        lane_of = {layer: number for number, lane in enumerate(lanes) for layer in lane.layers}
+        kv_group_of = {
+            layer: number for number, kv_group in enumerate(kv_groups) for layer in kv_group.layers
+        }
         memory = HugePages()
         self.layers = [
             _layer(
-                shape, lanes[lane_of[layer]].num_blocks, block_size, dtype, lane_of[layer], memory
+                shape,
+                kv_groups[kv_group_of[layer]].num_blocks,
+                block_size,
+                dtype,
+                kv_group_of[layer],
+                memory,
             )
             for layer, shape in enumerate(shapes)
         ]
-        self._lanes = [[self.layers[layer] for layer in lane.layers] for lane in lanes]
+        self._kv_groups = [
+            [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
+        ]
         self._kernels = kernels
-        self.swap_files = [  # by lane; None: it has no host blocks
-            SwapFile(swap_path, lane.num_host_blocks, layers) if lane.num_host_blocks else None
-            for lane, layers in zip(lanes, self._lanes, strict=True)
+        self.swap_files = [  # by KV group; None: it has no host blocks
+            SwapFile(swap_path, kv_group.num_host_blocks, layers)
+            if kv_group.num_host_blocks
+            else None
+            for kv_group, layers in zip(kv_groups, self._kv_groups, strict=True)
         ]
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""
         failed: list[tuple[BlockMove, OSError]] = []
-        for (kind, lane), run in groupby(moves, key=lambda move: (move.kind, move.lane)):
+        for (kind, kv_group), run in groupby(moves, key=lambda move: (move.kind, move.kv_group)):
             if kind is MoveKind.COPY:
-                layers, pairs = self._lanes[lane], [(move.source, move.target) for move in run]
+                layers, pairs = (
+                    self._kv_groups[kv_group],
+                    [(move.source, move.target) for move in run],
+                )
                 self._kernels.copy_blocks(layers, layers, pairs)
                 continue
             for move in run:
@@ -86,9 +100,11 @@ class KVCache:
         return [move for move, _ in failed]
 
     def _swap(self, move: BlockMove) -> None:
-        swap_file = self.swap_files[move.lane]
+        swap_file = self.swap_files[move.kv_group]
         if swap_file is None:
-            raise ValueError(f"lane {move.lane} has no host blocks, so it cannot {move.kind.value}")
+            raise ValueError(
+                f"KV group {move.kv_group} has no host blocks, so it cannot {move.kind.value}"
+            )
         if move.kind is MoveKind.SWAP_OUT:
             swap_file.write(move.target, move.source)
         else:
@@ -100,7 +116,7 @@ def _layer(
     num_blocks: int,
     block_size: int,
     dtype: torch.dtype,
-    lane: int,
+    kv_group: int,
     memory: HugePages,
 ) -> LayerKV:
     rows = (num_blocks, shape.num_kv_heads, block_size)
@@ -108,7 +124,7 @@ def _layer(
     return LayerKV(
         memory.zeros((*rows, shape.key_dim), dtype),
         memory.zeros((*rows, shape.value_dim), dtype),
-        lane,
+        kv_group,
         memory.zeros(rows, SCALE) if scaled else None,
         memory.zeros(rows, SCALE) if scaled else None,
     )

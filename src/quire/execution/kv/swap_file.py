@@ -27,7 +27,7 @@ _MOST_BUFFERS = 512  # of one vectored read or write; systems allow at least 102
 
 
 class SwapFile:
-    """Blocks of a lane's layers, one after another in an unnamed file of fixed size.
+    """Blocks of a KV group's layers, one after another in an unnamed file of fixed size.
 
     All of its space is taken when it is made, so it cannot be missing later; and the file has no
     name, so nobody can remove or cut it, and it is gone with the process.

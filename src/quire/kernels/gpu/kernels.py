@@ -173,7 +173,7 @@ def _store(
         query_out,
         sink_query_out,
         *_pools(kv),
-        plan.batch.lanes[kv.lane].slots,
+        plan.batch.kv_groups[kv.kv_group].slots,
         cos,
         sin,
         sink_cos,
@@ -212,7 +212,7 @@ def _attend(
     shape: _Shape,
 ) -> None:
     """Compute the rows of ``out`` that ``work`` is about."""
-    lane, tile = plan.batch.lanes[kv.lane], work.tile
+    kv_group, tile = plan.batch.kv_groups[kv.kv_group], work.tile
     programs = (len(work.items), shape.KV_HEADS)
     num_parts = (*programs, tile.rows) if work.split else (0, 0, 0)
     parts = out.new_empty((*num_parts, shape.DV), dtype=torch.float32)
@@ -228,10 +228,10 @@ def _attend(
         work.items,
         plan.starts,
         plan.batch.context_lens,
-        lane.block_tables,
-        *lane.block_tables.stride(),
-        lane.num_dropped,
-        lane.num_sink_blocks,
+        kv_group.block_tables,
+        *kv_group.block_tables.stride(),
+        kv_group.num_dropped,
+        kv_group.num_sink_blocks,
         spec.scale,
         spec.softcap or 0.0,
         spec.window or NO_WINDOW,

@@ -153,10 +153,10 @@ class ContiguousAllocator:
         del branch.family.branches[seq_id]
         return branch.charge
 
-    def withdraw(self, block: int, lane: int = 0) -> None:
+    def withdraw(self, block: int, kv_group: int = 0) -> None:
         """Nothing to do: nothing is found."""
 
-    def cached_blocks(self, lane: int = 0) -> Sequence[int]:
+    def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return ()
 
     def charge(self, seq_id: int) -> float:

@@ -219,8 +219,8 @@ class Planner:
             assert rate is not None
             load = f"{rate:.3g} requests/s"
             result = self._run(big).run(self.sample.at_rate(rate))
-        # As if blocks of all lanes were of one size, where there are several.
-        each = self.deployment.model.kv_bytes_per_token // len(big.lanes)
+        # As if blocks of all KV groups were of one size, where there are several.
+        each = self.deployment.model.kv_bytes_per_token // len(big.kv_groups)
         return MemoryNeed(load, result.most_held * each, result)
 
     # -- simulations ---------------------------------------------------------------------------

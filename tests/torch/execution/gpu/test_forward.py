@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.capacity.lanes import Lane, layers_by_window
+from quire.capacity.kv_groups import KVGroup, layers_by_window
 from quire.errors import ConfigError
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
@@ -60,19 +60,21 @@ STEPS = [
 
 def run(model: Model, kernels: Kernels, sizes: list[int] | None) -> tuple[list[Hidden], int]:
     """Every step's hidden states; ``sizes`` None: in main memory; and how many were replayed."""
-    lanes = [Lane(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
-    cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, kernels)
+    kv_groups = [KVGroup(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
+    cache = KVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, model.dtype, kernels)
     recorder = Recorder()
     forward: DirectForward | DeviceForward = DirectForward(model, cache.layers, kernels)
     if sizes is not None:
-        inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, [0] * len(lanes), BLOCK_SIZE)
+        inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, [0] * len(kv_groups), BLOCK_SIZE)
         forward = DeviceForward(model, cache.layers, kernels, inputs)
         if sizes:
             forward.record(sizes, recorder)
     found = []
     for step in STEPS:
         chunks = [
-            chunk._replace(table=chunk.table._replace(further=(chunk.table,) * (len(lanes) - 1)))
+            chunk._replace(
+                table=chunk.table._replace(further=(chunk.table,) * (len(kv_groups) - 1))
+            )
             for chunk in step
         ]
         ends = [sum(len(c.token_ids) for c in chunks[: i + 1]) - 1 for i in range(len(chunks))]
@@ -126,10 +128,10 @@ def test_what_is_recorded_asks_the_device_for_nothing(
     except ConfigError:
         pytest.skip("cannot stream")
     assert model.replayable
-    lanes = [Lane(layers, 1) for layers in layers_by_window(model.windows).values()]
+    kv_groups = [KVGroup(layers, 1) for layers in layers_by_window(model.windows).values()]
     kernels = triton_kernels()
-    cache = KVCache(model.kv_shapes, lanes, BLOCK_SIZE, model.dtype, kernels)
-    sinks = [lane.num_sink_blocks(BLOCK_SIZE) for lane in lanes]
+    cache = KVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, model.dtype, kernels)
+    sinks = [kv_group.num_sink_blocks(BLOCK_SIZE) for kv_group in kv_groups]
     inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, sinks, BLOCK_SIZE)
     launched: list[object] = []
     monkeypatch.setattr(GridExecutor, "__call__", lambda *given, **named: launched.append(given))
@@ -160,7 +162,9 @@ def test_asking_while_recording_is_found() -> None:
 
 def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
     model = load_model(model_dir("llama"), "float32")
-    cache = KVCache(model.kv_shapes, [Lane((0, 1), 1)], BLOCK_SIZE, model.dtype, ReferenceKernels())
+    cache = KVCache(
+        model.kv_shapes, [KVGroup((0, 1), 1)], BLOCK_SIZE, model.dtype, ReferenceKernels()
+    )
     forward = DirectForward(model, cache.layers, ReferenceKernels())
     step = worst_step(600, 7, model.max_positions, BLOCK_SIZE, [0])
     assert step.num_tokens == 600
@@ -175,4 +179,4 @@ def test_the_worst_step_is_computed_in_one_block(model_dir: ModelDir) -> None:
 def test_a_small_worst_step_has_no_more_sequences_than_tokens() -> None:
     step = worst_step(3, 7, 256, BLOCK_SIZE, [0, 1])
     assert step.num_tokens == len(step.chunks) == 3
-    assert all(len(chunk.table.lanes) == 2 for chunk in step.chunks)
+    assert all(len(chunk.table.kv_groups) == 2 for chunk in step.chunks)

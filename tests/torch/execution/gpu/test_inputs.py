@@ -19,25 +19,25 @@ MAX_WIDTH = 12
 CPU = torch.device("cpu")
 
 
-def make_chunks(lengths: list[tuple[int, int]], num_lanes: int, seed: int) -> list[Chunk]:
+def make_chunks(lengths: list[tuple[int, int]], num_kv_groups: int, seed: int) -> list[Chunk]:
     """(start, new tokens) of each sequence; blocks at random, with spare ones at the end."""
     source = random.Random(seed)
     chunks = []
     for seq_id, (start, count) in enumerate(lengths):
         width = -(-(start + count) // BLOCK_SIZE) + source.randrange(3)
-        lanes = []
-        for lane in range(num_lanes):
-            dropped = min(lane, start // BLOCK_SIZE)
+        kv_groups = []
+        for kv_group in range(num_kv_groups):
+            dropped = min(kv_group, start // BLOCK_SIZE)
             ids = tuple(source.randrange(1000) for _ in range(width - dropped))
-            lanes.append(BlockTable(ids, dropped))
-        table = lanes[0]._replace(further=tuple(lanes[1:]))
+            kv_groups.append(BlockTable(ids, dropped))
+        table = kv_groups[0]._replace(further=tuple(kv_groups[1:]))
         tokens = [source.randrange(300) for _ in range(count)]
         chunks.append(Chunk(seq_id, tokens, start, table, start + 1, Readout()))
     return chunks
 
 
-def make_inputs(num_lanes: int = 1) -> DeviceInputs:
-    return DeviceInputs(CPU, 64, 8, MAX_WIDTH, [0] * num_lanes, BLOCK_SIZE)
+def make_inputs(num_kv_groups: int = 1) -> DeviceInputs:
+    return DeviceInputs(CPU, 64, 8, MAX_WIDTH, [0] * num_kv_groups, BLOCK_SIZE)
 
 
 def no_tokens() -> Tensor:
@@ -52,24 +52,24 @@ def assert_same(found: AttentionBatch, expected: AttentionBatch) -> None:
     assert torch.equal(found.context_lens[:seqs], expected.context_lens)
     assert torch.equal(found.prompt_lens[:seqs], expected.prompt_lens)
     assert found.block_size == expected.block_size
-    for mine, theirs in zip(found.lanes, expected.lanes, strict=True):
+    for mine, theirs in zip(found.kv_groups, expected.kv_groups, strict=True):
         assert torch.equal(mine.slots[:tokens], theirs.slots)
         assert torch.equal(mine.num_dropped[:seqs], theirs.num_dropped)
         width = min(MAX_WIDTH, theirs.block_tables.shape[1])
         assert torch.equal(mine.block_tables[:seqs, :width], theirs.block_tables[:, :width])
 
 
-@pytest.mark.parametrize("num_lanes", [1, 2, 3])
-def test_every_load_equals_a_fresh_batch(num_lanes: int) -> None:
+@pytest.mark.parametrize("num_kv_groups", [1, 2, 3])
+def test_every_load_equals_a_fresh_batch(num_kv_groups: int) -> None:
     """One after another into the same buffer, so nothing of the last one may be left."""
-    inputs, source = make_inputs(num_lanes), random.Random(0)
+    inputs, source = make_inputs(num_kv_groups), random.Random(0)
     for seed in range(30):
         lengths = [
             (source.randrange(30), source.randint(1, 7)) for _ in range(source.randint(1, 8))
         ]
         count = sum(new for _, new in lengths)
         rows = sorted(source.sample(range(count), source.randint(0, count)))
-        batch = pack(make_chunks(lengths, num_lanes, seed), BLOCK_SIZE, rows)
+        batch = pack(make_chunks(lengths, num_kv_groups, seed), BLOCK_SIZE, rows)
         loaded, given = inputs.load(batch, no_tokens), batch.fields()
         assert torch.equal(loaded.token_ids, given.token_ids)
         assert loaded.asked.tolist() == rows
@@ -87,10 +87,10 @@ def addresses(loaded: Fields) -> list[int]:
         batch.context_lens,
         batch.prompt_lens,
     ]
-    for lane in batch.lanes:
-        tensors += lane[:3]
+    for kv_group in batch.kv_groups:
+        tensors += kv_group[:3]
     return [tensor.data_ptr() for tensor in tensors] + [
-        lane.block_tables.stride(1) for lane in batch.lanes
+        kv_group.block_tables.stride(1) for kv_group in batch.kv_groups
     ]
 
 
@@ -108,8 +108,8 @@ def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing()
         assert loaded.attention.starts.tolist() == list(range(9))
         assert loaded.attention.context_lens[count:].tolist() == [0] * (8 - count)
         assert loaded.token_ids[count:].tolist() == [0] * (8 - count)
-        for lane in loaded.attention.lanes:
-            assert lane.slots[count:].tolist() == [-1] * (8 - count)
+        for kv_group in loaded.attention.kv_groups:
+            assert kv_group.slots[count:].tolist() == [-1] * (8 - count)
 
 
 def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:

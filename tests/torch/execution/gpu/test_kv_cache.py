@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from quire.capacity.lanes import Lane
+from quire.capacity.kv_groups import KVGroup
 from quire.execution.kv.cache import KVCache
 from quire.kernels.ops import KVShape, LayerKV
 from quire.kernels.reference import ReferenceKernels
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHAPES = (KVShape(2, 5, 3), KVShape(1, 4, 4), KVShape(2, 3, 1))
-LANES = [Lane((0, 2), 6, 4), Lane((1,), 5, 3)]
+LANES = [KVGroup((0, 2), 6, 4), KVGroup((1,), 5, 3)]
 
 
 def fill(layers: Sequence[LayerKV]) -> None:
@@ -34,11 +34,11 @@ def random_moves(seed: int) -> list[BlockMove]:
     source = random.Random(seed)
     moves = []
     for _ in range(source.randint(1, 12)):
-        lane, kind = source.randrange(2), source.choice(list(MoveKind))
-        blocks, host = range(LANES[lane].num_blocks), range(LANES[lane].num_host_blocks)
+        kv_group, kind = source.randrange(2), source.choice(list(MoveKind))
+        blocks, host = range(LANES[kv_group].num_blocks), range(LANES[kv_group].num_host_blocks)
         origins = host if kind is MoveKind.SWAP_IN else blocks
         targets = host if kind is MoveKind.SWAP_OUT else blocks
-        moves.append(BlockMove(kind, source.choice(origins), source.choice(targets), lane))
+        moves.append(BlockMove(kind, source.choice(origins), source.choice(targets), kv_group))
     return moves
 
 
@@ -54,9 +54,9 @@ def test_moves_are_as_if_in_their_order(dtype: torch.dtype) -> None:
         fill(layers)
     # Host blocks hold what was swapped out to them, so all of them begin alike.
     everything = [
-        BlockMove(MoveKind.SWAP_OUT, block, block, lane)
-        for lane in range(2)
-        for block in range(LANES[lane].num_host_blocks)
+        BlockMove(MoveKind.SWAP_OUT, block, block, kv_group)
+        for kv_group in range(2)
+        for block in range(LANES[kv_group].num_host_blocks)
     ]
     for moves in (everything, *map(random_moves, range(25))):
         assert found.move(moves) == []
@@ -89,7 +89,7 @@ def test_one_launch_moves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_host_blocks_nothing_is_swapped() -> None:
     from quire.execution.gpu.kv_cache import DeviceKVCache
 
-    cache = DeviceKVCache(SHAPES[:1], [Lane((0,), 3)], 4, torch.float32, torch.device("cpu"))
+    cache = DeviceKVCache(SHAPES[:1], [KVGroup((0,), 3)], 4, torch.float32, torch.device("cpu"))
     assert not cache.has_host_blocks
     with pytest.raises(ValueError, match="no host blocks"):
         cache.move([BlockMove(MoveKind.SWAP_OUT, 0, 0)])

@@ -12,7 +12,7 @@ SINKS = (0, 0, 0, 1, 2, 4, 7)
 
 
 def random_windows(rng: random.Random) -> Windows:
-    """One lane, or several of which the first has no window."""
+    """One KV group, or several of which the first has no window."""
 
     def sight() -> Sight:
         return Sight(rng.choice(WINDOWS), rng.choice(SINKS))
@@ -22,13 +22,13 @@ def random_windows(rng: random.Random) -> Windows:
     return (Sight(), sight(), sight()) if rng.random() < 0.2 else (Sight(), sight())
 
 
-def make_lanes(
+def make_kv_groups(
     windows: Windows, seed: int, blocks: int, size: int, host_blocks: int, step_tokens: int
 ) -> KVAllocator:
     rng = random.Random(seed)
-    lanes = []
+    kv_groups = []
     for window, sinks in windows:
         seen = None if window is None else Window(window, step_tokens, sinks)
         share = 1.0 if window is None else rng.choice([0.3, 0.5, 1.0])
-        lanes.append(PagedAllocator(max(1, int(blocks * share)), size, host_blocks, seen))
-    return lanes[0] if len(lanes) == 1 else LayeredAllocator(lanes)
+        kv_groups.append(PagedAllocator(max(1, int(blocks * share)), size, host_blocks, seen))
+    return kv_groups[0] if len(kv_groups) == 1 else LayeredAllocator(kv_groups)

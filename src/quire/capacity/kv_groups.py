@@ -1,4 +1,4 @@
-"""Lanes: the layers that share a window, and how the KV memory is divided among them."""
+"""KV groups: the layers that share a window, and how the KV memory is divided among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from quire.memory import Window
 
 
-class Lane(NamedTuple):
+class KVGroup(NamedTuple):
     """Layers whose blocks are given out together, and how many blocks they have."""
 
     layers: tuple[int, ...]
@@ -31,7 +31,7 @@ class Lane(NamedTuple):
 
 
 def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """The layers of each lane, full attention first."""
+    """The layers of each KV group, full attention first."""
     distinct = sorted(set(windows), key=lambda window: (window is not None, window or 0))
     return {
         window: tuple(layer for layer, own in enumerate(windows) if own == window)
@@ -48,7 +48,7 @@ def blocks_of(num_tokens: int | None, block_size: int, window: Window | None) ->
 
 
 def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs: int = 1) -> int:
-    """Most blocks that sequences of ``length`` blocks hold in a lane."""
+    """Most blocks that sequences of ``length`` blocks hold in a KV group."""
     lengths = [length] * num_seqs
     return sum(lengths) if window is None else window.most_held(lengths, block_size)
 
@@ -56,23 +56,23 @@ def blocks_needed(window: Window | None, length: int, block_size: int, num_seqs:
 def divide(
     budget: int, block_bytes: Sequence[int], least: Sequence[int], most: Sequence[int | None]
 ) -> list[int]:
-    """Blocks of each lane, for ``budget`` bytes; the lists are by lane.
+    """Blocks of each KV group, for ``budget`` bytes; the lists are by KV group.
 
     least: blocks that the longest sequence needs: given first, if there are bytes for all.
-    most: no lane gets more, the others have it instead; None: no limit.
-    Beyond that, all lanes get the same number of blocks, since a short sequence needs as many in
-    each.
+    most: no KV group gets more, the others have it instead; None: no limit.
+    Beyond that, all KV groups get the same number of blocks, since a short sequence needs as many
+    in each.
     """
     blocks = [0] * len(block_bytes)
     if sum(count * size for count, size in zip(least, block_bytes, strict=True)) <= budget:
         blocks = list(least)
     left = budget - sum(count * size for count, size in zip(blocks, block_bytes, strict=True))
     room = [None if cap is None else cap - has for cap, has in zip(most, blocks, strict=True)]
-    open_lanes = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
-    for place, lane in enumerate(open_lanes):
-        share = left // sum(block_bytes[i] for i in open_lanes[place:])
-        limit = room[lane]
+    open_kv_groups = sorted(range(len(blocks)), key=lambda i: (room[i] is None, room[i] or 0))
+    for place, kv_group in enumerate(open_kv_groups):
+        share = left // sum(block_bytes[i] for i in open_kv_groups[place:])
+        limit = room[kv_group]
         more = share if limit is None else min(share, limit)
-        blocks[lane] += more
-        left -= more * block_bytes[lane]
+        blocks[kv_group] += more
+        left -= more * block_bytes[kv_group]
     return blocks

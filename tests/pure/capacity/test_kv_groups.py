@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.capacity.lanes import blocks_needed, divide, layers_by_window
+from quire.capacity.kv_groups import blocks_needed, divide, layers_by_window
 from quire.memory import Window
 
 
@@ -32,13 +32,13 @@ def test_a_windowed_sequence_needs_its_window_and_a_step_shares_the_rest() -> No
         (200, [92, 15]),  # ... until the second has all that it can use
     ],
 )
-def test_windowed_lanes_get_no_more_than_they_can_use(budget: int, blocks: list[int]) -> None:
+def test_windowed_kv_groups_get_no_more_than_they_can_use(budget: int, blocks: list[int]) -> None:
     assert divide(budget, [2, 1], [30, 8], [None, 15]) == blocks
 
 
 @given(st.data(), st.integers(1, 4), st.integers(0, 500))
-def test_the_budget_is_kept_and_used(data: st.DataObject, lanes: int, more: int) -> None:
-    each = st.lists(st.integers(1, 9), min_size=lanes, max_size=lanes)
+def test_the_budget_is_kept_and_used(data: st.DataObject, kv_groups: int, more: int) -> None:
+    each = st.lists(st.integers(1, 9), min_size=kv_groups, max_size=kv_groups)
     block_bytes, least = data.draw(each), data.draw(each)
     most = [None, *(n + extra for n, extra in zip(least[1:], data.draw(each)[1:], strict=True))]
     budget = sum(block_bytes) + more
