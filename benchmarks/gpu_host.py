@@ -22,7 +22,7 @@ from clock import Clock
 from torch import Tensor
 
 from quire import LLM, SamplingParams, build
-from quire.capacity import EngineLimits, Room
+from quire.capacity import EngineLimits, MemoryBudget
 from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
@@ -77,14 +77,16 @@ class NoDevice:
     def __init__(self, max_num_seqs: int) -> None:
         self._max_num_seqs = max_num_seqs
 
-    def turn(self) -> AbstractContextManager[None]:
+    def start_up_lock(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def admit(self, weight_bytes: int) -> None:
         pass
 
-    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
-        return Room(2**30, 1.0)
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
+        return MemoryBudget(2**30, 1.0)
 
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         instant: Any = Instant(model)
@@ -101,7 +103,7 @@ class NoDevice:
 
 def measure(clock: Clock, num_seqs: int, params: SamplingParams) -> dict[str, float]:
     """Each part's milliseconds a step, medians, in which a rare pause does not count."""
-    build._choose_placement = lambda config: NoDevice(num_seqs)
+    build._choose_runtime = lambda config: NoDevice(num_seqs)
     llm = LLM(max_num_seqs=num_seqs, block_size=BLOCK_SIZE, max_num_batched_tokens=8192)
     for i in range(num_seqs):
         llm.engine.add_request(str(i), [7 + i, 8, 9], params)

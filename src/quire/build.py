@@ -12,9 +12,9 @@ from quire.config import EngineConfig
 from quire.engine import Engine, Intake, RequestRecorder, Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
+from quire.execution.device_runtime import DeviceRuntime, OnCPU
+from quire.execution.free_memory import memory_or_refusal
 from quire.execution.kv.cache import bytes_per_token
-from quire.execution.memory_budget import memory_or_refusal
-from quire.execution.placement import OnCPU, Placement
 from quire.files import read_text
 from quire.kernels.dispatch import release_threads
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
@@ -35,18 +35,18 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     read_config(directory)  # first: without it, what a tokenizer lacks would not be the point
     tokenizer = _load_tokenizer(config, directory)
     defaults = _sampling_defaults(config, directory)
-    placement = _choose_placement(config)
-    with placement.turn():
-        model = _load_model(config, directory, placement)
+    runtime = _choose_runtime(config)
+    with runtime.start_up_lock():
+        model = _load_model(config, directory, runtime)
         kv_dtype = _kv_dtype(config, model)
         cache = _cache_shape(model, kv_dtype)
         limits = EngineLimits.of(config, cache)
-        limits = fill(limits, cache, config, placement.room(model, limits, kv_dtype))
-        executor = placement.executor(model, limits, kv_dtype)
+        limits = fill(limits, cache, config, runtime.memory_budget(model, limits, kv_dtype))
+        executor = runtime.executor(model, limits, kv_dtype)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
-        costs = placement.recovery_costs()
-    capacity = _capacity(config, model, kv_dtype, limits, placement)
+        costs = runtime.recovery_costs()
+    capacity = _capacity(config, model, kv_dtype, limits, runtime)
     engine = Engine(
         limits.scheduler(costs),
         executor,
@@ -55,7 +55,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, model),
         recorder=_recorder(config),
-        run_ahead=placement.asynchronous and config.async_scheduling is not False,
+        run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
     )
     release_threads()  # it may run in another thread than this one
@@ -76,7 +76,7 @@ def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
     return load_tokenizer(directory, _read_template(config.chat_template))
 
 
-def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> Model:
+def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -> Model:
     streaming = None
     if config.window is not None:  # the length of its texts is then no matter of the model's
         streaming = Streaming(config.window, config.attention_sinks)
@@ -86,8 +86,8 @@ def _load_model(config: EngineConfig, directory: Path, placement: Placement) -> 
         config.max_model_len if streaming is None else None,
         streaming=streaming,
         quantization=config.quantization,
-        device=placement.device,
-        admit=placement.admit,
+        device=runtime.device,
+        admit=runtime.admit,
     )
 
 
@@ -114,7 +114,7 @@ def _capacity(
     model: Model,
     kv_dtype: torch.dtype,
     limits: EngineLimits,
-    placement: Placement,
+    runtime: DeviceRuntime,
 ) -> Capacity:
     cache = _cache_shape(model, kv_dtype)
     return Capacity(
@@ -126,7 +126,7 @@ def _capacity(
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
-        host_blocks=placement.host_blocks,
+        host_blocks=runtime.host_blocks,
     )
 
 
@@ -136,7 +136,7 @@ def _recorder(config: EngineConfig) -> RequestRecorder | None:
     return RequestRecorder(Path(config.record_trace), config.block_size, time.monotonic())
 
 
-def _choose_placement(config: EngineConfig) -> Placement:
+def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     device = choose_device(config.device)
     if device.type == "cpu":
         if config.kv_cache_dtype == "fp8":

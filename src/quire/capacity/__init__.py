@@ -3,14 +3,14 @@
 from quire.capacity.description import Capacity, describe_kv_groups
 from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
-from quire.capacity.pool import FREE_MEMORY_SHARE, Room, fill
+from quire.capacity.pool import FREE_MEMORY_SHARE, MemoryBudget, fill
 
 __all__ = [
     "FREE_MEMORY_SHARE",
     "Capacity",
     "EngineLimits",
     "KVGroup",
-    "Room",
+    "MemoryBudget",
     "describe_kv_groups",
     "fill",
 ]

@@ -18,14 +18,16 @@ FREE_MEMORY_SHARE = 0.5
 the rest is for files, for other processes, and for what computing needs."""
 
 
-class Room(NamedTuple):
+class MemoryBudget(NamedTuple):
     """Memory for the KV pool."""
 
     free: int  # bytes
     share: float  # of them that the pool takes if nobody says otherwise
 
 
-def fill(limits: EngineLimits, cache: CacheShape, config: EngineConfig, room: Room) -> EngineLimits:
+def fill(
+    limits: EngineLimits, cache: CacheShape, config: EngineConfig, budget: MemoryBudget
+) -> EngineLimits:
     """``limits`` with a pool of the size that was asked for, or that there is room for.
 
     Where nobody asked for a length, the longest text is what the pool can hold at most.
@@ -45,14 +47,14 @@ def fill(limits: EngineLimits, cache: CacheShape, config: EngineConfig, room: Ro
     )
     full_bytes = sum(n * each for n, each in zip(full_load, block_bytes, strict=True))
     together = sum(block_bytes)  # of a block in every KV group
-    budget = together * pool_blocks(
-        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, room
+    pool_bytes = together * pool_blocks(
+        together, math.ceil(full_bytes / together), config.kv_cache_memory_bytes, budget
     )
     most = [
         None if kv_group.window is None else n
         for kv_group, n in zip(kv_groups, full_load, strict=True)
     ]
-    blocks = divide(budget, block_bytes, least, most)
+    blocks = divide(pool_bytes, block_bytes, least, most)
     swap_bytes = int(config.swap_space * 2**30)
     host_blocks = [0] * len(blocks)
     if config.swap_space:
@@ -71,16 +73,16 @@ def pool_blocks(
     bytes_per_block: int,
     blocks_of_full_load: int,
     requested_bytes: int | None,
-    room: Room,
+    budget: MemoryBudget,
 ) -> int:
     """Blocks of the KV pool.
 
     requested_bytes: what the user asked for; by default a share of what is free, or what the most
         sequences at their longest would fill, if that is less.
     """
-    free = room.free
+    free = budget.free
     if requested_bytes is None:
-        return min(int(free * room.share) // bytes_per_block, blocks_of_full_load)
+        return min(int(free * budget.share) // bytes_per_block, blocks_of_full_load)
     if requested_bytes > free:
         raise ConfigError(
             f"kv_cache_memory_bytes is {requested_bytes:,}, but only {free:,} bytes are free"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.capacity import EngineLimits, KVGroup, Room, fill
+from quire.capacity import EngineLimits, KVGroup, MemoryBudget, fill
 from quire.capacity.pool import FREE_MEMORY_SHARE, pool_blocks
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -12,7 +12,7 @@ from quire.memory import LayeredAllocator, PagedAllocator, Window
 from quire.protocol import RecoveryCosts, SchedulingPolicy
 from quire.shape import CacheShape
 
-FREE = Room(100_000, FREE_MEMORY_SHARE)
+FREE = MemoryBudget(100_000, FREE_MEMORY_SHARE)
 # Two layers of eight bytes a token, the second with a window.
 CACHE = CacheShape((None, 24), (8, 8), 256, False)
 
@@ -39,9 +39,11 @@ def test_less_than_a_block_is_refused() -> None:
         pool_blocks(1000, 7, 999, FREE)
 
 
-def filled(cache: CacheShape = CACHE, room: Room = FREE, **settings: object) -> EngineLimits:
+def filled(
+    cache: CacheShape = CACHE, budget: MemoryBudget = FREE, **settings: object
+) -> EngineLimits:
     config = EngineConfig.create({"max_num_batched_tokens": 32, **settings})
-    return fill(EngineLimits.of(config, cache), cache, config, room)
+    return fill(EngineLimits.of(config, cache), cache, config, budget)
 
 
 def test_defaults_are_those_of_the_config() -> None:
@@ -83,7 +85,7 @@ def test_a_window_that_was_asked_for_is_in_every_layer() -> None:
 
 def test_the_longest_text_is_what_the_pool_holds_unless_asked_for() -> None:
     plain = CACHE._replace(windows=(None, None))
-    small = Room(10 * 16 * 16, 1.0)
+    small = MemoryBudget(10 * 16 * 16, 1.0)
     assert filled(plain, small).max_model_len == 160
     with pytest.raises(ConfigError, match="there is room for 160 tokens"):
         filled(plain, small, max_model_len=256)

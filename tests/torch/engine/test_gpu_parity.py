@@ -12,7 +12,7 @@ import torch
 
 from quire import LLM, SamplingParams, build
 from quire.capacity import EngineLimits
-from quire.capacity.pool import Room
+from quire.capacity.pool import MemoryBudget
 from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
@@ -35,14 +35,16 @@ class Interpreted:
     host_blocks = "in main memory"
     asynchronous = True
 
-    def turn(self) -> AbstractContextManager[None]:
+    def start_up_lock(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def admit(self, weight_bytes: int) -> None:
         assert weight_bytes > 0
 
-    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
-        return Room(2**30, 1.0)
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
+        return MemoryBudget(2**30, 1.0)
 
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
@@ -103,7 +105,7 @@ def test_tokens_are_those_of_the_cpu_engine(
     directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
     params = SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True)
     expected, _ = generate(directory, 64, prompts, params, kv_cache_dtype=kv_cache_dtype)
-    monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
+    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
     found, num_swaps = generate(
         directory,
         16,
@@ -122,7 +124,7 @@ def test_tokens_do_not_depend_on_running_ahead(
     family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decodes are padded as replayed ones are, and get their tokens from the step before."""
-    monkeypatch.setattr(build, "_choose_placement", lambda config: Interpreted())
+    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
     submit, ahead = ModelExecutor.submit, []
 
     def note(executor: ModelExecutor, step: Step) -> PendingStep:

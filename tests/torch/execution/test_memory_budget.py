@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.execution.memory_budget import free_memory
+from quire.execution.free_memory import free_memory
 
 
 def test_some_memory_is_free() -> None:

@@ -22,7 +22,7 @@ from quire import LLM, SamplingParams
 from quire.cli import main
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution import placement
-from quire.execution.memory_budget import memory_or_refusal
+from quire.execution.free_memory import memory_or_refusal
 from quire.model import load_model
 
 ModelDir = Callable[[str], Path]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.capacity import EngineLimits, KVGroup, Room
+from quire.capacity import EngineLimits, KVGroup, MemoryBudget
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
@@ -44,33 +44,40 @@ class OnGPU:
         self._enforce_eager = enforce_eager
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """See ``Placement.turn``."""
+    def start_up_lock(self) -> Iterator[None]:
+        """See ``DeviceRuntime.start_up_lock``."""
         name = str(torch.cuda.get_device_properties(self.device).uuid)
         with one_at_a_time(name):
             self._plan = MemoryPlan(CUDAMemory(self.device), self._utilization)
             yield
 
     def admit(self, weight_bytes: int) -> None:
-        """See ``Placement.admit``."""
+        """See ``DeviceRuntime.admit``."""
         self._plan.check_weights(weight_bytes)
 
-    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
-        """See ``Placement.room``. Computes the largest step in a pool of one block a KV group."""
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
+        """See ``DeviceRuntime.memory_budget``.
+
+        Computes the largest step in a pool of one block a KV group.
+        """
         traits = torch.cuda.get_device_properties(self.device)
         check_cache_dtype(kv_dtype, traits.name, (traits.major, traits.minor))
         check_model(model.kv_shapes, model.dtype)
         smallest = limits.with_blocks(1)
-        return Room(self._plan.pool_bytes(lambda: self._tried(model, smallest, kv_dtype)), 1.0)
+        return MemoryBudget(
+            self._plan.pool_bytes(lambda: self._tried(model, smallest, kv_dtype)), 1.0
+        )
 
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
-        """See ``Placement.executor``. The largest step is computed once more, to be sure."""
+        """See ``DeviceRuntime.executor``. The largest step is computed once more, to be sure."""
         self._limits, self._max_positions = limits, model.max_positions
         self.parts = run_or_refuse(lambda: self._tried(model, limits, kv_dtype))
         return self.parts.executor
 
     def recovery_costs(self) -> RecoveryCosts:
-        """See ``Placement.recovery_costs``."""
+        """See ``DeviceRuntime.recovery_costs``."""
         return measure_recovery(
             self.parts.executor,
             self.parts.kv_cache,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
-from quire.execution.memory_budget import free_memory
+from quire.execution.free_memory import free_memory
 
 _PORTABLE = 1  # cudaHostRegisterPortable
 

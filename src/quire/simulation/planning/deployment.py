@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room, fill
+from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget, fill
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.shape import ModelShape
@@ -88,7 +88,7 @@ class Deployment:
         """As the real engine would have them here."""
         config = self.config
         cache = self.model.cache(None if config.window is not None else config.max_model_len)
-        room = Room(self.kv_bytes, 1.0)
+        room = MemoryBudget(self.kv_bytes, 1.0)
         return fill(EngineLimits.of(config, cache), cache, config, room)
 
     @property

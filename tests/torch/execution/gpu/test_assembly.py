@@ -47,7 +47,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 
 @pytest.fixture
-def placement(gpu: SimpleNamespace) -> Any:
+def runtime(gpu: SimpleNamespace) -> Any:
     from quire.execution.gpu.assembly import OnGPU
 
     return OnGPU(torch.device("cpu"), 0.5, enforce_eager=True)
@@ -59,35 +59,35 @@ LIMITS = make_limits(
 
 
 def test_an_engine_is_put_together_within_its_share(
-    gpu: SimpleNamespace, placement: Any, model_dir: Callable[[str], Path]
+    gpu: SimpleNamespace, runtime: Any, model_dir: Callable[[str], Path]
 ) -> None:
     # The largest step is that of many sequences in one block.
-    with placement.turn(), watch_interpreter().meaningless():
-        model = load_model(model_dir("llama"), "float32", admit=placement.admit)
-        room = placement.room(model, LIMITS, model.dtype)
+    with runtime.start_up_lock(), watch_interpreter().meaningless():
+        model = load_model(model_dir("llama"), "float32", admit=runtime.admit)
+        room = runtime.memory_budget(model, LIMITS, model.dtype)
         assert room.free * room.share == TOTAL // 2 - gpu.working
-        executor = placement.executor(model, LIMITS, model.dtype)
-        costs = placement.recovery_costs()
+        executor = runtime.executor(model, LIMITS, model.dtype)
+        costs = runtime.recovery_costs()
     assert costs.swap_per_block > 0 and costs.recompute_per_token > 0
-    assert executor is placement.parts.executor
+    assert executor is runtime.parts.executor
     for chunks in decode_chunks():
         batch = pack(chunks, 4, range(len(chunks)))
-        assert placement.parts.forward(batch, list).asked.isfinite().all()
+        assert runtime.parts.forward(batch, list).asked.isfinite().all()
 
 
 def test_what_does_not_fit_is_refused_by_name(
-    gpu: SimpleNamespace, placement: Any, model_dir: Callable[[str], Path]
+    gpu: SimpleNamespace, runtime: Any, model_dir: Callable[[str], Path]
 ) -> None:
-    with placement.turn(), watch_interpreter().meaningless():
+    with runtime.start_up_lock(), watch_interpreter().meaningless():
         with pytest.raises(ModelError, match=r"weights are 60\.0 MiB.*50\.0 MiB"):
-            placement.admit(60 << 20)
+            runtime.admit(60 << 20)
         model = load_model(model_dir("llama"), "float32")
         gpu.working = 60 << 20
         with pytest.raises(ConfigError, match=r"the largest step 60\.0 MiB.*max_num_batched"):
-            placement.room(model, LIMITS, model.dtype)
+            runtime.memory_budget(model, LIMITS, model.dtype)
     gpu.free = 40 << 20
     with (
         pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.5 .*lower it to 0\.4"),
-        placement.turn(),
+        runtime.start_up_lock(),
     ):
         pass

@@ -7,27 +7,27 @@ from typing import Protocol
 
 import torch
 
-from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, Room
+from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.errors import ModelError
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
+from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
-from quire.execution.memory_budget import free_memory
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.model import Model
 from quire.protocol import RecoveryCosts
 
 
-class Placement(Protocol):
+class DeviceRuntime(Protocol):
     """A device and what is put on it, in this order: admit and load, room, executor."""
 
     device: torch.device
     host_blocks: str  # where swapped blocks are, for people
     asynchronous: bool  # whether it computes while the thread that launched it does something else
 
-    def turn(self) -> AbstractContextManager[None]:
+    def start_up_lock(self) -> AbstractContextManager[None]:
         """To be held from before the model is loaded until the executor is there."""
         ...
 
@@ -35,7 +35,9 @@ class Placement(Protocol):
         """ModelError if weights of that size cannot be loaded."""
         ...
 
-    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
         """Memory for a pool, the size of which ``limits`` do not know. ConfigError: none."""
         ...
 
@@ -58,12 +60,12 @@ class OnCPU:
     def __init__(self, swap_path: str | None) -> None:
         self._swap_path = swap_path
 
-    def turn(self) -> AbstractContextManager[None]:
-        """See ``Placement.turn``."""
+    def start_up_lock(self) -> AbstractContextManager[None]:
+        """See ``DeviceRuntime.start_up_lock``."""
         return nullcontext()
 
     def admit(self, weight_bytes: int) -> None:
-        """See ``Placement.admit``."""
+        """See ``DeviceRuntime.admit``."""
         free = free_memory()
         if weight_bytes > free:
             raise ModelError(
@@ -71,12 +73,14 @@ class OnCPU:
                 "free: choose a smaller model, --dtype bfloat16 if it is float32, or --quantization"
             )
 
-    def room(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> Room:
-        """See ``Placement.room``."""
-        return Room(free_memory(), FREE_MEMORY_SHARE)
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
+        """See ``DeviceRuntime.memory_budget``."""
+        return MemoryBudget(free_memory(), FREE_MEMORY_SHARE)
 
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
-        """See ``Placement.executor``."""
+        """See ``DeviceRuntime.executor``."""
         kernels = choose_kernels(model.dtype)
         self._limits, self._max_positions = limits, model.max_positions
         self._kv_cache = KVCache(
@@ -87,7 +91,7 @@ class OnCPU:
         return self._executor
 
     def recovery_costs(self) -> RecoveryCosts:
-        """See ``Placement.recovery_costs``."""
+        """See ``DeviceRuntime.recovery_costs``."""
         limits = self._limits
         return measure_recovery(
             self._executor, self._kv_cache, limits.kv_groups, limits.block_size, self._max_positions
