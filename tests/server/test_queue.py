@@ -46,7 +46,7 @@ def in_background(ask: Callable[[], Any]) -> Iterator[list[Any]]:
 
 def waiting(server: LiveServer, count: int) -> None:
     """Let so many wait in line, which needs the step under way to end."""
-    server.step_until(lambda: server.engine.scheduler.line.num_new == count)
+    server.step_until(lambda: server.engine.scheduler.queue.num_new == count)
 
 
 def expired(server: LiveServer, count: int) -> None:
@@ -81,7 +81,7 @@ def test_a_post_of_many_prompts_waits_as_a_whole_or_not_at_all() -> None:
             waiting(server, 2)
             refused = server.complete(prompt=[[8] * 3, [9] * 3], max_tokens=2)
             assert refused.status_code == 429
-            assert server.engine.scheduler.line.num_new == 2
+            assert server.engine.scheduler.queue.num_new == 2
             assert server.metric("quire:queue_full_total") == 2
             server.executor.release()
         never = server.complete(prompt=[[8]] * 4, max_tokens=2)

@@ -156,7 +156,7 @@ class SchedulerRun:
                 assert not any(self.outputs[decision.request_id])
                 assert self.scheduler.group(decision.request_id) is None
         if self.max_queue_time is not None and not step.ahead:
-            assert not self.scheduler.line.overdue(now - self.max_queue_time)
+            assert not self.scheduler.queue.overdue(now - self.max_queue_time)
 
     def expected_of(self, request: Request) -> list[list[int]]:
         """The outputs that it must have in the end."""

@@ -65,7 +65,7 @@ class Engine:
         self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
-        self.waiting_room = WaitingRoom(scheduler.line, max_num_waiting)
+        self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
         self._pending: PendingStep | None = None  # begun by the last call of step()
@@ -276,7 +276,7 @@ class Engine:
         """A request has waited too long, and the scheduler has ended it."""
         request = self._requests.pop(decision.request_id)
         self._note_end(request)
-        retry_after = self.waiting_room.seconds_until(self.scheduler.line.num_new)
+        retry_after = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
         error = QueueTimeoutError(f"the request {decision.why}", retry_after)
         self._expired.append(request.fail(error, self.clock()))
 

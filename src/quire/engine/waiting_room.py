@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.errors import QueueFullError, RequestError
-from quire.scheduling.line import Line
+from quire.scheduling.request_queue import RequestQueue
 
 _FADING = 60.0  # seconds of waiting after which what was seen counts for a third
 _SHORTEST, _LONGEST = 1.0, 600.0
 
 
 class WaitingRoom:
-    """Requests that wait in ``line`` and have never been let in: ``limit`` of them, None: any.
+    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any.
 
-    The estimate: with ``seconds`` in which any waited, and ``left``, how many left the line in
+    The estimate: with ``seconds`` in which any waited, and ``left``, how many left the queue in
     them, both fading as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in
     which nobody waits say nothing. As long as nothing was seen, that is one a second.
     """
 
-    def __init__(self, line: Line, limit: int | None) -> None:
+    def __init__(self, queue: RequestQueue, limit: int | None) -> None:
         self.limit = limit
         self.num_refused = 0
-        self._line = line
+        self._queue = queue
         self._coming = 0  # that are made ready to be queued
         self._seconds = self._left = 0.0
         self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
@@ -49,7 +49,7 @@ class WaitingRoom:
                 f"a request may hold at most max_num_waiting, {limit}, prompts; got {count}",
                 "prompt",
             )
-        waiting = self._line.num_new + self._coming
+        waiting = self._queue.num_new + self._coming
         if waiting + count > limit:
             self.num_refused += count
             raise QueueFullError(
@@ -59,16 +59,16 @@ class WaitingRoom:
             )
 
     def observe(self, now: float) -> None:
-        """Look at the line. To be called after every step has been planned."""
-        (then, waiting, left), line = self._seen, self._line
+        """Look at the queue. To be called after every step has been planned."""
+        (then, waiting, left), queue = self._seen, self._queue
         if waiting:
             elapsed = max(0.0, now - then)  # the clock may have been set back
             fading = math.exp(-elapsed / _FADING)
             self._seconds = self._seconds * fading + elapsed
-            self._left = self._left * fading + line.num_left - left
-        self._seen = now, line.num_new, line.num_left
+            self._left = self._left * fading + queue.num_left - left
+        self._seen = now, queue.num_new, queue.num_left
 
     def seconds_until(self, count: int) -> float:
-        """The time in which so many leave the line, by what was seen; 1 to 600 s."""
+        """The time in which so many leave the queue, by what was seen; 1 to 600 s."""
         seconds = count * (self._seconds + 1) / (self._left + 1)
         return min(max(seconds, _SHORTEST), _LONGEST)

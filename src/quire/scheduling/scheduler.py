@@ -21,9 +21,9 @@ from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, Told
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
-from quire.scheduling.line import Line
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
+from quire.scheduling.request_queue import RequestQueue
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions.sessions import Sessions
 from quire.scheduling.spoiling import Place, lost_places, target_of
@@ -64,7 +64,7 @@ class Scheduler:
         self.enable_prefix_caching = enable_prefix_caching
         self.max_queue_time = max_queue_time
         self.stats = SchedulerStats()
-        self.line = Line(policy)
+        self.queue = RequestQueue(policy)
         self._preemption = preemption or Preemption(allocator)
         self._live = LiveGroups(allocator)
         self.sessions = Sessions(
@@ -82,12 +82,12 @@ class Scheduler:
     def add(self, request: Request) -> SequenceGroup:
         """Queue a request, or refuse it (RequestError) if it could never run to its end."""
         try:
-            rank = self.line.rank(request)
+            rank = self.queue.rank(request)
             self._refuse_impossible(request, len(request.prompt_token_ids))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        return self.line.queue(self._live.add(request, rank))
+        return self.queue.enqueue(self._live.add(request, rank))
 
     def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -103,7 +103,7 @@ class Scheduler:
         return True
 
     def _end(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
-        self.line.leave(group)
+        self.queue.leave(group)
         for branch in list(group.branches):
             self._live.end(group, branch, spoiled=spoiled)
 
@@ -131,16 +131,16 @@ class Scheduler:
     @property
     def running(self) -> Seq[SequenceGroup]:
         """In line."""
-        return self.line.running
+        return self.queue.running
 
     @property
     def waiting(self) -> Seq[SequenceGroup]:
         """In line."""
-        return self.line.waiting
+        return self.queue.waiting
 
     @property
     def num_running_seqs(self) -> int:
-        return self.line.num_running_seqs
+        return self.queue.num_running_seqs
 
     # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
 
@@ -161,13 +161,13 @@ class Scheduler:
         """Queue a request that goes on from the session's history, or refuse it."""
         session = self.sessions.unused(session_id)
         try:
-            rank = self.line.rank(request)
+            rank = self.queue.rank(request)
             refuse_as_turn(request, session)
             self._refuse_impossible(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        return self.line.queue(self.sessions.begin(session_id, request, rank))
+        return self.queue.enqueue(self.sessions.begin(session_id, request, rank))
 
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
@@ -236,7 +236,7 @@ class Scheduler:
         self.allocator.advance(now)
         self._spoil(lost_places(step, result.failed_moves, self.allocator.block_size))
         outcomes = result.outcomes
-        self.line.newcomers.serve(self._live.served(step, outcomes))
+        self.queue.newcomers.serve(self._live.served(step, outcomes))
         searching: dict[str, Candidates] = {}
         live, running = self._live, Status.RUNNING
         find, extend, ended = live.branch, live.extend, live.num_ended
@@ -263,7 +263,7 @@ class Scheduler:
             if searched is not None:
                 live.search(searched, candidates, told)
         if live.num_ended > ended:
-            self.line.leave_ended()
+            self.queue.leave_ended()
         self._chunker.publish_known()
 
     def audit(self) -> list[str]:
@@ -280,7 +280,7 @@ class Scheduler:
             return
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         for group in self._preemption.forget_spoiled(everyone, lost):
-            self.line.suspend(group)
+            self.queue.suspend(group)
         for on_host, kv_group, block in lost:  # of who has left meanwhile, too
             if not on_host:
                 self.allocator.withdraw(block, kv_group)
@@ -290,14 +290,14 @@ class Scheduler:
     def _grow_running(self, step: Step) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
         budget = self.max_num_batched_tokens
-        running, position = self.line.running, 0
+        running, position = self.queue.running, 0
         while position < len(running) and budget:
             group = running[position]
             wants = grant(group, budget)
             moves = self.allocator.append(wants)
             if moves is None:
                 idle = self._idle(group)
-                victim = idle[0] if idle else self.line.send_back()
+                victim = idle[0] if idle else self.queue.send_back()
                 self._preempt(victim, group, self._shortage(wants), step)
                 continue  # with this group again, unless it was the last and had to go itself
             budget -= self._chunker.add(group, wants, moves, step)
@@ -312,7 +312,7 @@ class Scheduler:
         """
         if not self.sessions:
             return []
-        lined_up = [group for group in self.line.residents() if group is not besides]
+        lined_up = [group for group in self.queue.residents() if group is not besides]
         return self.sessions.idle() + lined_up
 
     def _preempt(
@@ -335,7 +335,7 @@ class Scheduler:
         longest = self.max_queue_time
         if longest is None:
             return
-        for group in self.line.overdue(now - longest):
+        for group in self.queue.overdue(now - longest):
             name, waited = group.request.request_id, now - group.request.arrival
             why = f"waited {waited:.3g} s to be let in; max_queue_time is {longest:g} s"
             self._end(group)
@@ -345,10 +345,10 @@ class Scheduler:
 
     def _admit_waiting(self, step: Step, budget: int) -> int:
         """Let in who has waited, first come first served; the budget left over."""
-        if not self.line.num_waiting:
+        if not self.queue.num_waiting:
             return budget
-        running = self.line.num_running_seqs
-        while budget and (group := self.line.first()) is not None:
+        running = self.queue.num_running_seqs
+        while budget and (group := self.queue.first()) is not None:
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
@@ -360,7 +360,7 @@ class Scheduler:
                 break
             if not group.begun:
                 self._live.open(group)
-            self.line.let_in(group)
+            self.queue.let_in(group)
             running += group.width
             wants = grant(group, budget)
             moves = self.allocator.append(wants)

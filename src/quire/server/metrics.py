@@ -112,7 +112,7 @@ class _EngineCollector:
         if self._engine.recording is not None:
             text = "1 while requests are recorded, 0 once that has failed."
             yield self._gauge("trace_recording", text, self._engine.recording)
-        line, room = scheduler.line, self._engine.waiting_room
+        line, room = scheduler.queue, self._engine.waiting_room
         yield self._gauge("num_requests_waiting", "Requests waiting.", line.num_waiting)
         if line.policy is SchedulingPolicy.FAIR:
             yield self._gauge(

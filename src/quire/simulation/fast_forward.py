@@ -52,7 +52,7 @@ class FastForward:
     def begin(self) -> SteadyDecoding | None:
         """Steps that only decode, to be taken together; None if the next step is none of them."""
         scheduler = self._scheduler
-        first = scheduler.line.first()
+        first = scheduler.queue.first()
         if first is not None and (self._time_matters or first.request.request_id != self._blocked):
             return None
         # Windows give blocks back as sequences grow.
@@ -126,7 +126,7 @@ class SteadyDecoding:
         self._allocator = scheduler.allocator
         self._publishes = scheduler.enable_prefix_caching
         self._is_paged = is_paged
-        waits = scheduler.line.num_waiting > 0
+        waits = scheduler.queue.num_waiting > 0
         self._waits: Counter[str] | None = scheduler.stats.decisions if waits else None
         self._settled = [0] * len(members)  # steps that the allocator knows of, by branch
         self._ahead = 0  # tokens that the allocator does not know of

@@ -106,7 +106,7 @@ class Simulator:
         while (time := arrivals.next_time) is not None and time <= now:
             self._line.append(arrivals.take())
         while self._line and (
-            all_matter or self._scheduler.line.num_waiting <= limits.max_num_seqs
+            all_matter or self._scheduler.queue.num_waiting <= limits.max_num_seqs
         ):
             self._add(self._line.popleft())
 
@@ -163,7 +163,7 @@ class Simulator:
 
     @property
     def _num_waiting(self) -> int:
-        return self._scheduler.line.num_waiting + len(self._line)
+        return self._scheduler.queue.num_waiting + len(self._line)
 
     def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
         for decision in decisions:

@@ -119,7 +119,7 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
     )
     scheduler = limits.scheduler(RecoveryCosts())
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (3, 32)
-    assert scheduler.line.policy is SchedulingPolicy.FAIR
+    assert scheduler.queue.policy is SchedulingPolicy.FAIR
     assert scheduler.max_queue_time == 2.0 and not scheduler.enable_prefix_caching
     assert scheduler.allocator.usage().capacity == limits.num_blocks * limits.block_size
     assert limits.with_blocks(5, 2).kv_groups == (

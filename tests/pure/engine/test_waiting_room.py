@@ -16,13 +16,13 @@ from quire.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.memory import PagedAllocator
 from quire.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
 from quire.scheduling import Scheduler
-from quire.scheduling.line import Line
+from quire.scheduling.request_queue import RequestQueue
 from support.fake_model import FakeExecutor
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
 
 
-class Seen(Line):
+class Seen(RequestQueue):
     """A line of which only numbers are looked at."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
         executor = HeldExecutor()
         engine = AsyncEngine(make_engine(executor, 3), on_step=lambda deltas: None)
         engine.start()
-        line = engine.engine.scheduler.line
+        line = engine.engine.scheduler.queue
         first = asyncio.create_task(collect(engine, "running"))
         while not engine.engine.scheduler.running:
             await asyncio.sleep(0.001)

@@ -46,7 +46,7 @@ class Shop:
 
     @property
     def queue(self) -> FairQueue:
-        queue = self.scheduler.line.newcomers
+        queue = self.scheduler.queue.newcomers
         assert isinstance(queue, FairQueue)
         return queue
 

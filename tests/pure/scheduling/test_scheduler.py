@@ -19,7 +19,7 @@ from quire.protocol import (
     Verdict,
 )
 from quire.scheduling import Preemption, Scheduler
-from quire.scheduling.line import PRIORITY_SECONDS
+from quire.scheduling.request_queue import PRIORITY_SECONDS
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 

@@ -1,4 +1,4 @@
-"""The line in which groups stand: who is served before whom."""
+"""The queue in which groups stand: who is served before whom."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Newcomers(Protocol):
         ...
 
 
-class Line:
+class RequestQueue:
     """Groups in order of their ranks: those that run, and those that wait.
 
     From when it is let in a group keeps its place for as long as it lives, so whoever gives way is
@@ -93,7 +93,7 @@ class Line:
             return 0.0
         return request.arrival + PRIORITY_SECONDS * request.priority
 
-    def queue(self, group: SequenceGroup) -> SequenceGroup:
+    def enqueue(self, group: SequenceGroup) -> SequenceGroup:
         """Let the group wait at its place."""
         if group.begun:
             insort(self._back, group, key=place)
@@ -121,12 +121,12 @@ class Line:
 
     def send_back(self) -> SequenceGroup:
         """The last that runs waits from now on."""
-        return self.queue(self.running.pop())
+        return self.enqueue(self.running.pop())
 
     def suspend(self, group: SequenceGroup) -> None:
         """The group does not run, whether it did or not."""
         if discard(self.running, group, place):
-            self.queue(group)
+            self.enqueue(group)
 
     def leave(self, group: SequenceGroup) -> None:
         """The group is about to end."""
