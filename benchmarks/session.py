@@ -38,7 +38,7 @@ def main() -> None:
     )
     print(llm.capacity.describe())
     params = SamplingParams(temperature=1.0, seed=0, max_tokens=GENERATED, ignore_eos=True)
-    text = llm.engine.intake.tokenizer.encode("The river rose in the night. " * APPENDED)
+    text = llm.engine.input_processor.tokenizer.encode("The river rose in the night. " * APPENDED)
     process = psutil.Process()
     print(f"{'tokens':>10} {'blocks':>7} {'decode ms':>10} {'prefill tok/s':>14} {'MiB':>7}")
     with llm.open_session() as session:

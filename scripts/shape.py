@@ -95,7 +95,7 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     from quire.build import build_engine
     from quire.config import EngineConfig, ServerConfig
     from quire.engine import AsyncEngine, EngineThread
-    from quire.engine.inbox import Inbox
+    from quire.engine.output_collector import OutputCollector
     from quire.kernels.cpu import CPUKernels
     from quire.server.app import create_app
 
@@ -120,8 +120,8 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     note(EngineThread, "put", "route to thread")
     note(CPUKernels, "plan", "thread to kernel")
     note(AsyncEngine, "_took_step", "kernel to loop")
-    note(Inbox, "put", "loop to inbox")
-    note(Inbox, "take", "inbox to route")
+    note(OutputCollector, "put", "loop to collector")
+    note(OutputCollector, "take", "collector to route")
     config = EngineConfig.create({"kv_cache_memory_bytes": "4MiB"})
     engine, _ = build_engine(config)
     app = create_app(engine, ["demo"], ServerConfig())
@@ -136,7 +136,9 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
     asyncio.run(ask())
     assert threading.active_count() < 50
     there = depths["route to thread"] + depths["thread to kernel"]
-    return there, depths["kernel to loop"] + depths["loop to inbox"] + depths["inbox to route"]
+    return there, depths["kernel to loop"] + depths["loop to collector"] + depths[
+        "collector to route"
+    ]
 
 
 def main() -> None:

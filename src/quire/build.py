@@ -9,7 +9,7 @@ import torch
 
 from quire.capacity import Capacity, EngineLimits, fill
 from quire.config import EngineConfig
-from quire.engine import Engine, Intake, RequestRecorder, Tokenizer, load_tokenizer
+from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, OnCPU
@@ -50,7 +50,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     engine = Engine(
         limits.scheduler(costs),
         executor,
-        _intake(config, model, limits, tokenizer, defaults),
+        _input_processor(config, model, limits, tokenizer, defaults),
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, model),
@@ -91,14 +91,14 @@ def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -
     )
 
 
-def _intake(
+def _input_processor(
     config: EngineConfig,
     model: Model,
     limits: EngineLimits,
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
-) -> Intake:
-    return Intake(
+) -> InputProcessor:
+    return InputProcessor(
         tokenizer,
         vocab_size=model.vocab_size,
         max_model_len=limits.max_model_len,

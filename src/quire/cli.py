@@ -108,7 +108,7 @@ def _chat(arguments: argparse.Namespace) -> int:
 
 def _answer(llm: Any, messages: list[dict[str, str]], params: SamplingParams) -> str:
     """Stream one answer to the terminal; Ctrl-C ends it early."""
-    prompt = llm.engine.intake.chat_prompt(messages)
+    prompt = llm.engine.input_processor.chat_prompt(messages)
     llm.engine.add_request("chat", prompt, params)
     answer = ""
     try:

@@ -32,7 +32,7 @@ class LLM:
 
     def default_sampling_params(self, **given: Any) -> SamplingParams:
         """SamplingParams with the model's own defaults for what is not given."""
-        return SamplingParams.over(self.engine.intake.sampling_defaults, given)
+        return SamplingParams.over(self.engine.input_processor.sampling_defaults, given)
 
     def generate(
         self,
@@ -53,7 +53,7 @@ class LLM:
         params = self._params_for(many, sampling_params)
         clock = self.engine.clock()
         prepared = [
-            self.engine.intake.prepare(str(i), prompt, p, clock)
+            self.engine.input_processor.prepare(str(i), prompt, p, clock)
             for i, (prompt, p) in enumerate(zip(many, params, strict=True))
         ]
         outputs: dict[str, RequestOutput] = {}
@@ -75,7 +75,7 @@ class LLM:
         """Answer one conversation or many, through the model's chat template."""
         one = not messages or isinstance(messages[0], Mapping)
         chats = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
-        prompts = [self.engine.intake.chat_prompt(chat) for chat in chats]
+        prompts = [self.engine.input_processor.chat_prompt(chat) for chat in chats]
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def open_session(self, cache_salt: str = "") -> StreamingSession:
@@ -90,7 +90,7 @@ class LLM:
     def _params_for(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[PreparedParams]:
-        prepare = self.engine.intake.prepare_params
+        prepare = self.engine.input_processor.prepare_params
         if isinstance(params, SamplingParams):
             return [prepare(params)] * len(prompts)
         if len(params) != len(prompts):

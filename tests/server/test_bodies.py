@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from quire.config import ServerConfig
-from quire.engine import Intake
+from quire.engine import InputProcessor
 from quire.server.guards import bodies
 from quire.server.guards.bodies import Bodies, default_max_body_bytes
 from quire.server.openai_types import ChatRequest, CompletionRequest
@@ -183,20 +183,20 @@ def test_a_large_answer_is_made_off_the_event_loop(
 
 
 def test_by_default_there_is_room_for_whatever_can_be_served() -> None:
-    def intake(max_model_len: int | None) -> Intake:
-        return Intake(tokenizer, vocab_size=4096, max_model_len=max_model_len, **others)
+    def input_processor(max_model_len: int | None) -> InputProcessor:
+        return InputProcessor(tokenizer, vocab_size=4096, max_model_len=max_model_len, **others)
 
-    tokenizer = scripted_engine()[0].intake.tokenizer
+    tokenizer = scripted_engine()[0].input_processor.tokenizer
     others: dict[str, Any] = {"eos_token_ids": [0], "seed": 0}
     for max_model_len in (256, 2048, 8192, 32_768):
-        limit = default_max_body_bytes(intake(max_model_len))
-        prompt = json.dumps("é" * intake(max_model_len).max_characters)
+        limit = default_max_body_bytes(input_processor(max_model_len))
+        prompt = json.dumps("é" * input_processor(max_model_len).max_characters)
         batch = json.dumps([[4095] * max_model_len] * 20)
         messages = json.dumps([{"role": "user", "content": "a word"}] * 4000)
         assert max(map(len, (prompt, batch, messages))) + 1000 < limit
-    assert default_max_body_bytes(intake(16)) == 2**20
-    assert default_max_body_bytes(intake(10**9)) == 2**25
-    assert default_max_body_bytes(intake(None)) == 6 * 2**22 + 2**18
+    assert default_max_body_bytes(input_processor(16)) == 2**20
+    assert default_max_body_bytes(input_processor(10**9)) == 2**25
+    assert default_max_body_bytes(input_processor(None)) == 6 * 2**22 + 2**18
 
 
 def test_many_prompts_are_served_by_default(shared: LiveServer) -> None:
@@ -302,7 +302,7 @@ def test_unread_bytes_are_bounded_together() -> None:
     config = ServerConfig(max_body_bytes=420_000, max_unread_bytes=420_000)
 
     async def scenario() -> None:
-        reader = Bodies(config, scripted_engine()[0].intake)
+        reader = Bodies(config, scripted_engine()[0].input_processor)
 
         def parse(sender: Sender) -> asyncio.Task[CompletionRequest]:
             return asyncio.create_task(reader.parse(sender.request, CompletionRequest))

@@ -191,7 +191,7 @@ def test_openai_s_client_raises_its_own_errors(shared: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("refused", [[7] * MAX_MODEL_LEN, [7] * 40])  # by the intake, by the pool
+@pytest.mark.parametrize("refused", [[7] * MAX_MODEL_LEN, [7] * 40])  # by their length, by the pool
 def test_one_refused_prompt_refuses_all_before_any_runs(stream: bool, refused: list[int]) -> None:
     with live_server({"num_blocks": 8}) as server:  # 32 tokens
         response = server.complete(prompt=[[5, 6], refused, [8, 9]], max_tokens=9, stream=stream)

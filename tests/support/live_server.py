@@ -16,7 +16,7 @@ from openai import OpenAI
 
 import quire
 from quire.config import ServerConfig
-from quire.engine import Engine, Intake, Tokenizer, load_tokenizer
+from quire.engine import Engine, InputProcessor, Tokenizer, load_tokenizer
 from quire.memory import PagedAllocator
 from quire.scheduling import Scheduler
 from quire.server import Server, create_app
@@ -64,7 +64,7 @@ class LiveServer:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.engine.intake.tokenizer
+        return self.engine.input_processor.tokenizer
 
     def script(self, text: str) -> list[int]:
         """Make every output this text, and then the end of sequence; its tokens."""
@@ -178,13 +178,13 @@ def scripted_engine(
         max_num_batched_tokens=256,
         **scheduling,
     )
-    intake = Intake(
+    input_processor = InputProcessor(
         tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
     )
     engine = Engine(
         scheduler,
         executor,
-        intake,
+        input_processor,
         session_timeout=session_timeout,
         max_num_waiting=max_num_waiting,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.config import ServerConfig
-from quire.engine import Delta, Engine, EngineThread, Intake, RequestRecorder, Tokenizer
+from quire.engine import Delta, Engine, EngineThread, InputProcessor, RequestRecorder, Tokenizer
 from quire.protocol import RecoveryCosts
 from quire.scheduling import Preemption, Scheduler
 from quire.server import create_app
@@ -77,7 +77,7 @@ class VirtualServer:
             max_num_sessions=settings.max_num_sessions,
             max_queue_time=settings.max_queue_time,
         )
-        intake = Intake(
+        input_processor = InputProcessor(
             StormyTokenizer(tokenizer, weather),
             vocab_size=_VOCAB,
             max_model_len=MAX_MODEL_LEN,
@@ -88,7 +88,7 @@ class VirtualServer:
         return Engine(
             scheduler,
             StormyExecutor(StormyPools(sizes, weather), weather),
-            intake,
+            input_processor,
             clock=lambda: loop.time() + weather.clock_offset,
             session_timeout=settings.session_timeout,
             max_num_waiting=settings.max_num_waiting,
@@ -143,7 +143,7 @@ class VirtualServer:
     def check(self) -> None:
         """What is true at any moment."""
         check_allocator(self.allocator)
-        asked = self.app.state.service.engine._inboxes.keys()
+        asked = self.app.state.service.engine._collectors.keys()
         assert self.engine._requests.keys() <= asked, "nobody waits for this request any more"
         assert (
             len(self.engine.scheduler.sessions) <= self.engine.scheduler.sessions.max_num_sessions
@@ -154,7 +154,7 @@ class VirtualServer:
         self.check()
         usage, scheduler = self.allocator.usage(), self.engine.scheduler
         assert not self.engine.has_work, "a request is left"
-        assert not (self.engine._requests or self.app.state.service.engine._inboxes), (
+        assert not (self.engine._requests or self.app.state.service.engine._collectors), (
             "so is its story"
         )
         assert not (scheduler.running or scheduler.waiting)

@@ -70,7 +70,7 @@ def serve(watched: WatchedEngine, scenario: Scenario, random: Random) -> list[Ti
     The steps that follow are warmer from one to the next, which no work tells.
     """
     engine = watched.engine
-    vocabulary = engine.intake.vocab_size
+    vocabulary = engine.input_processor.vocab_size
     coming = list(enumerate(scenario.lengths()))
     running, before = 0, len(watched.steps)
     while coming or engine.has_work:

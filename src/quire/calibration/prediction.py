@@ -22,7 +22,7 @@ from quire.calibration.grid import grid, serve
 from quire.calibration.watch import WatchedEngine
 from quire.config import EngineConfig
 from quire.engine import Engine
-from quire.engine.intake import PreparedRequest
+from quire.engine.input_processor import PreparedRequest
 from quire.errors import ConfigError
 from quire.metrics import Distribution, RequestMetrics, Summary
 from quire.protocol import SamplingParams
@@ -153,14 +153,16 @@ def _serve(watched: WatchedEngine, requests: Sequence[TraceRequest]) -> list[Req
 
 def _prepared(engine: Engine, requests: Sequence[TraceRequest]) -> list[PreparedRequest]:
     """The requests, to be submitted at their arrival: a server prepares them in another thread."""
-    random, vocabulary = Random(0), engine.intake.vocab_size
+    random, vocabulary = Random(0), engine.input_processor.vocab_size
     start = engine.clock() + _PREPARING * len(requests)
     prepared = []
     for number, one in enumerate(requests):
         prompt = [random.randrange(vocabulary) for _ in range(one.prompt_tokens)]
         params = SamplingParams(max_tokens=one.output_tokens, ignore_eos=True)
-        ready = engine.intake.prepare_params(params)
-        prepared.append(engine.intake.prepare(str(number), prompt, ready, start + one.arrival))
+        ready = engine.input_processor.prepare_params(params)
+        prepared.append(
+            engine.input_processor.prepare(str(number), prompt, ready, start + one.arrival)
+        )
     return prepared
 
 

@@ -3,10 +3,10 @@
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.intake import Intake, PreparedParams, Prompt
+from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
 from quire.engine.recorder import RequestRecorder
-from quire.engine.session_desk import SessionDesk
+from quire.engine.session_manager import SessionManager
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
@@ -20,7 +20,7 @@ __all__ = [
     "Driver",
     "Engine",
     "EngineThread",
-    "Intake",
+    "InputProcessor",
     "Logprob",
     "MakeThread",
     "Message",
@@ -29,7 +29,7 @@ __all__ = [
     "RequestOutput",
     "RequestRecorder",
     "Session",
-    "SessionDesk",
+    "SessionManager",
     "StreamingSession",
     "Tokenizer",
     "load_tokenizer",

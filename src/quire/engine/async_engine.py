@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from quire.engine.encoder import weight
 from quire.engine.engine import Engine
-from quire.engine.inbox import Inbox
-from quire.engine.intake import PreparedRequest, Prompt
+from quire.engine.input_processor import PreparedRequest, Prompt
+from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
@@ -56,8 +56,10 @@ class AsyncEngine:
     ) -> None:
         self.engine = engine
         self._on_step = on_step
-        self._inboxes: dict[str, Inbox] = {}  # touched by the event loop only
-        self._arrived: deque[tuple[Inbox, list[Delta]]] = deque()  # so too: to be handed out
+        self._collectors: dict[str, OutputCollector] = {}  # touched by the event loop only
+        self._arrived: deque[tuple[OutputCollector, list[Delta]]] = (
+            deque()
+        )  # so too: to be handed out
         self._preparation = PreparationThreads()
         self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
         self._thread = make_thread(engine, self._took_step, self._ended)
@@ -108,14 +110,14 @@ class AsyncEngine:
         ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
         awaits it, frees the blocks before the next step.
         """
-        arrival, intake = self.engine.clock(), self.engine.intake
-        ready = cache(partial(intake.prepare_params, params))
+        arrival, input_processor = self.engine.clock(), self.engine.input_processor
+        ready = cache(partial(input_processor.prepare_params, params))
 
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
-            return intake.prepare(request_id, prompt, ready(), arrival)
+            return input_processor.prepare(request_id, prompt, ready(), arrival)
 
         async def submit() -> None:
-            sizes = [intake.size(prompt) for prompt in prompts.values()]
+            sizes = [input_processor.size(prompt) for prompt in prompts.values()]
             prepared = [
                 await self._preparation.run(size, partial(prepare, name, prompt))
                 for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
@@ -130,7 +132,7 @@ class AsyncEngine:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
 
         async def submit() -> None:
-            prepare = partial(self.engine.intake.prepare_params, params)
+            prepare = partial(self.engine.input_processor.prepare_params, params)
             ready = await self._preparation.run(0, prepare)
             await self.call(
                 partial(self.engine.submit_turn, request_id, session_id, ready, priority)
@@ -142,24 +144,24 @@ class AsyncEngine:
         self, messages: Sequence[Message], variables: Mapping[str, Any]
     ) -> list[int]:
         """Token ids of a conversation: a prompt for ``generate``."""
-        prepare = partial(self.engine.intake.chat_prompt, messages, variables)
+        prepare = partial(self.engine.input_processor.chat_prompt, messages, variables)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     def give_memory_back(self) -> None:
         """Something large is done with: return what it took to the system, soon."""
         self._preparation.give_back_soon()
 
-    # -- sessions: see SessionDesk ---------------------------------------------------------
+    # -- sessions: see SessionManager ---------------------------------------------------------
 
     async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
         await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
 
     async def append(self, session_id: str, given: str | Sequence[int]) -> None:
-        desk = self.engine.sessions
-        size = self.engine.intake.size(given, "input")
-        prepare = partial(desk.tokens, session_id, given)
+        sessions = self.engine.sessions
+        size = self.engine.input_processor.size(given, "input")
+        prepare = partial(sessions.tokens, session_id, given)
         token_ids = await self._preparation.run(size, prepare)
-        await self.call(partial(desk.append, session_id, token_ids))
+        await self.call(partial(sessions.append, session_id, token_ids))
 
     async def hard_cut(self, session_id: str) -> None:
         await self.call(partial(self.engine.sessions.hard_cut, session_id))
@@ -202,24 +204,24 @@ class AsyncEngine:
         self, request_ids: Collection[str], submit: Callable[[], Awaitable[None]]
     ) -> Deltas:
         for request_id in request_ids:
-            if request_id in self._inboxes:
+            if request_id in self._collectors:
                 raise RequestError(f"request {request_id} is already running", "request_id")
         reserved = contextlib.ExitStack()
         reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
-        inbox, unfinished = Inbox(), set(request_ids)
-        self._inboxes.update(dict.fromkeys(unfinished, inbox))
+        collector, unfinished = OutputCollector(), set(request_ids)
+        self._collectors.update(dict.fromkeys(unfinished, collector))
         try:
             with reserved:
                 await submit()
             while unfinished:
-                deltas = await inbox.take()
+                deltas = await collector.take()
                 for delta in deltas:
                     if delta.final is not None:
                         unfinished.discard(delta.request_id)
                 yield deltas
         finally:
             for request_id in request_ids:
-                del self._inboxes[request_id]
+                del self._collectors[request_id]
             if unfinished:
                 self._thread.put(partial(self._abort, unfinished))
 
@@ -256,26 +258,28 @@ class AsyncEngine:
 
     def _deliver(self, deltas: list[Delta]) -> None:
         busy = bool(self._arrived)
-        for inbox, group in groupby(deltas, lambda delta: self._inboxes.get(delta.request_id)):
-            if inbox is not None:
-                self._arrived.append((inbox, list(group)))
+        for collector, group in groupby(
+            deltas, lambda delta: self._collectors.get(delta.request_id)
+        ):
+            if collector is not None:
+                self._arrived.append((collector, list(group)))
         if not busy:
             self._hand_out()
 
     def _hand_out(self) -> None:
         """To some tasks, which have their turn before the next ones are woken; so do others."""
         for _ in range(min(_HANDED_OUT, len(self._arrived))):
-            inbox, deltas = self._arrived.popleft()
+            collector, deltas = self._arrived.popleft()
             for delta in deltas:
-                inbox.put(delta)
+                collector.put(delta)
         if self._arrived:
             asyncio.get_running_loop().call_soon(self._hand_out)
 
     def _fail_all(self, failure: EngineError) -> None:
         while self._arrived:
             self._hand_out()
-        for inbox in self._inboxes.values():
-            inbox.fail(failure)
+        for collector in self._collectors.values():
+            collector.fail(failure)
         for answer in self._calls:
             _settle(answer, failure)
 

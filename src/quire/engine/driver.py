@@ -14,34 +14,34 @@ class Driver:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._inboxes: dict[str, deque[Delta]] = {}
+        self._collectors: dict[str, deque[Delta]] = {}
 
     def step(self) -> list[Delta]:
         """One step of the engine; the deltas that no stream waits for."""
         others: list[Delta] = []
         for delta in self.engine.step():
-            inbox = self._inboxes.get(delta.request_id)
-            if inbox is None:
+            collector = self._collectors.get(delta.request_id)
+            if collector is None:
                 others.append(delta)
             else:
-                inbox.append(delta)
+                collector.append(delta)
         return others
 
     def stream(self, request_id: str) -> Iterator[Delta]:
         """What a queued request gives, to its end. Closed before that, it aborts the request."""
-        inbox: deque[Delta] = deque()
-        self._inboxes[request_id] = inbox
+        collector: deque[Delta] = deque()
+        self._collectors[request_id] = collector
         finished = False
         try:
             while not finished:
-                while not inbox:
+                while not collector:
                     self.step()
-                delta = inbox.popleft()
+                delta = collector.popleft()
                 finished = delta.final is not None
                 if delta.failure is not None:
                     raise delta.failure
                 yield delta
         finally:
-            del self._inboxes[request_id]
+            del self._collectors[request_id]
             if not finished:
                 self.engine.abort(request_id)

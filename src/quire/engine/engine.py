@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from quire.engine.intake import Intake, PreparedParams, PreparedRequest, Prompt
+from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
-from quire.engine.session_desk import SessionDesk
+from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import EngineError, QueueTimeoutError, RequestError
@@ -50,7 +50,7 @@ class Engine:
         self,
         scheduler: Scheduler,
         executor: Executor,
-        intake: Intake,
+        input_processor: InputProcessor,
         *,
         block_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -61,10 +61,12 @@ class Engine:
         max_num_waiting: int | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.intake = intake
+        self.input_processor = input_processor
         self.clock = clock
         self.stats = EngineStats()
-        self.sessions = SessionDesk(scheduler, intake, clock, session_timeout, why_no_sessions)
+        self.sessions = SessionManager(
+            scheduler, input_processor, clock, session_timeout, why_no_sessions
+        )
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
@@ -87,23 +89,25 @@ class Engine:
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
         arrival = self.clock() if arrival is None else arrival
-        prepared = self.intake.prepare_params(params)
-        self.submit(self.intake.prepare(request_id, prompt, prepared, arrival))
+        prepared = self.input_processor.prepare_params(params)
+        self.submit(self.input_processor.prepare(request_id, prompt, prepared, arrival))
 
     def submit(self, prepared: PreparedRequest) -> None:
-        """Queue a request that the intake has prepared."""
+        """Queue a request that the input processor has prepared."""
         self._accept(prepared, self.scheduler.add)
 
     def add_turn(
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
     ) -> None:
         """Queue the next turn of a session; aborted, it leaves what it has to the session."""
-        self.submit_turn(request_id, session_id, self.intake.prepare_params(params), priority)
+        self.submit_turn(
+            request_id, session_id, self.input_processor.prepare_params(params), priority
+        )
 
     def submit_turn(
         self, request_id: str, session_id: str, params: PreparedParams, priority: int = 0
     ) -> None:
-        """Queue a turn whose params the intake has prepared."""
+        """Queue a turn whose params the input processor has prepared."""
         prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
         self.sessions.begin_turn(session_id, request_id)
@@ -116,7 +120,7 @@ class Engine:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.intake.tokenizer, self._text_of, self._block_bytes
+            prepared, group.memory, self.input_processor.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -253,7 +257,7 @@ class Engine:
         return deltas
 
     def _decode_alone(self, token_id: int) -> str:
-        return self.intake.tokenizer.decode([token_id], skip_special_tokens=False)
+        return self.input_processor.tokenizer.decode([token_id], skip_special_tokens=False)
 
     def _note_end(self, progress: RequestProgress) -> None:
         self.sessions.end_turn(progress.request.request_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quire.engine.detokenizer import Detokenizer
-from quire.engine.intake import PreparedRequest
+from quire.engine.input_processor import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,

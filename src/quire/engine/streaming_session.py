@@ -33,14 +33,14 @@ class StreamingSession:
     ) -> None:
         self.session_id = session_id
         self._driver = driver
-        self._desk = driver.engine.sessions
+        self._sessions = driver.engine.sessions
         self._default_params = default_params
         self._numbers = count()
-        self._desk.open(session_id, cache_salt)
+        self._sessions.open(session_id, cache_salt)
 
     def append(self, given: str | Sequence[int]) -> None:
         """Text or token ids, which the next turn computes and goes on from."""
-        self._desk.append(self.session_id, self._desk.tokens(self.session_id, given))
+        self._sessions.append(self.session_id, self._sessions.tokens(self.session_id, given))
 
     def generate(self, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """One turn. Its prompt tokens are what has been appended since the turn before."""
@@ -57,31 +57,31 @@ class StreamingSession:
 
     def hard_cut(self) -> None:
         """Empty cache and history; the next ``cache_epoch`` begins."""
-        self._desk.hard_cut(self.session_id)
+        self._sessions.hard_cut(self.session_id)
 
     def recompute(self, last_n: int) -> None:
         """Let the attention sinks and the last ``last_n`` tokens be all there is.
 
         They are computed afresh, from position 0, by the next turn.
         """
-        self._desk.recompute(self.session_id, last_n)
+        self._sessions.recompute(self.session_id, last_n)
 
     def close(self) -> None:
-        self._desk.close(self.session_id)
+        self._sessions.close(self.session_id)
 
     @property
     def cache_epoch(self) -> int:
         """How often the cache has been cut."""
-        return self._desk.get(self.session_id).cache_epoch
+        return self._sessions.get(self.session_id).cache_epoch
 
     @property
     def token_ids(self) -> list[int]:
         """All tokens since the last cut."""
-        return list(self._desk.get(self.session_id).history)
+        return list(self._sessions.get(self.session_id).history)
 
     def events(self) -> list[SessionEvent]:
         """What has happened to it, the latest thousand events, oldest first."""
-        return self._desk.get(self.session_id).events
+        return self._sessions.get(self.session_id).events
 
     def __enter__(self) -> StreamingSession:
         return self

@@ -44,7 +44,7 @@ def create_app(
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
-    bodies = Bodies(config, engine.intake)
+    bodies = Bodies(config, engine.input_processor)
     service = Service(async_engine, tuple(model_names), metrics, config, bodies)
     drain = Drain()
 
@@ -97,7 +97,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
             "object": "model",
             "created": created,
             "owned_by": "quire",
-            "max_model_len": service.intake.max_model_len,
+            "max_model_len": service.input_processor.max_model_len,
         }
 
     @app.get("/v1/models")

@@ -23,9 +23,9 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
     service.check_model(request.model)
-    params = request.sampling_params(service.intake.sampling_defaults)
+    params = request.sampling_params(service.input_processor.sampling_defaults)
     with in_callers_words(request.field_names):
-        check_answer(1, params, service.intake)
+        check_answer(1, params, service.input_processor)
     variables = request.chat_template_kwargs or {}
     if _TEMPLATE_OWN & variables.keys():
         raise RequestError(

@@ -23,9 +23,9 @@ async def create_completion(
     """Complete one or several prompts, given as texts or as token ids."""
     service.check_model(request.model)
     prompts = request.prompts()
-    params = request.sampling_params(service.intake.sampling_defaults)
-    check_answer(len(prompts), params, service.intake)
-    wording = CompletionWording(request, prompts, service.intake.tokenizer)
+    params = request.sampling_params(service.input_processor.sampling_defaults)
+    check_answer(len(prompts), params, service.input_processor)
+    wording = CompletionWording(request, prompts, service.input_processor.tokenizer)
     asked = [request.with_options(prompt, caller) for prompt in prompts]
     return await answer(
         service,

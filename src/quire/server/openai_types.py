@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from quire.engine import Message, Prompt
-from quire.engine.intake import MAX_PRIORITY
+from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words

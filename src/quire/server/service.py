@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
-from quire.engine import AsyncEngine, Delta, Deltas, Intake, Prompt, SessionDesk
+from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
 from quire.errors import EngineError, QueueFullError, RequestError, shown
 from quire.protocol import SamplingParams
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
@@ -32,8 +32,8 @@ class Service:
     bodies: Bodies
 
     @property
-    def intake(self) -> Intake:
-        return self.engine.engine.intake
+    def input_processor(self) -> InputProcessor:
+        return self.engine.engine.input_processor
 
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
@@ -97,7 +97,7 @@ class Service:
             self.metrics.observe_aborted(len(unfinished))
 
     @property
-    def sessions(self) -> SessionDesk:
+    def sessions(self) -> SessionManager:
         """To be read; what changes them goes through ``engine``."""
         return self.engine.engine.sessions
 

@@ -93,14 +93,14 @@ def _one_session(service: Service) -> APIRouter:
 async def _generate(service: Service, session_id: str, request: TurnRequest) -> Response:
     model = request.model or service.model_names[0]
     service.check_model(model)
-    params = request.sampling_params(service.intake.sampling_defaults)
-    check_answer(1, params, service.intake)
+    params = request.sampling_params(service.input_processor.sampling_defaults)
+    check_answer(1, params, service.input_processor)
     return await answer(
         service,
         request,
         model,
         params,
-        TurnWording(request, [], service.intake.tokenizer),
+        TurnWording(request, [], service.input_processor.tokenizer),
         lambda request_id: service.run_turn(
             f"{request_id}-0", session_id, params, request.priority or 0
         ),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Delta, Deltas, Engine, Intake, load_tokenizer
-from quire.engine.inbox import Inbox
+from quire.engine import AsyncEngine, Delta, Deltas, Engine, InputProcessor, load_tokenizer
+from quire.engine.output_collector import OutputCollector
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
 from quire.protocol import SamplingParams, Step, StepResult
@@ -26,8 +26,10 @@ PROMPT = [1, 2, 3]
 
 def make_engine(executor: FakeExecutor) -> Engine:
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
-    return Engine(scheduler, executor, intake)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
+    return Engine(scheduler, executor, input_processor)
 
 
 @asynccontextmanager
@@ -77,13 +79,13 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
 def test_the_deltas_of_a_step_wake_a_few_tasks_in_a_turn() -> None:
     async def main() -> None:
         engine = AsyncEngine(make_engine(FakeExecutor(64, 4)), on_step=lambda deltas: None)
-        inboxes = {str(number): Inbox() for number in range(20)}
-        engine._inboxes.update(inboxes)
+        inboxes = {str(number): OutputCollector() for number in range(20)}
+        engine._collectors.update(inboxes)
         filled: list[int] = []
         engine._deliver([_delta(name) for name in inboxes])
         engine._deliver([_delta("3"), _delta("nobody"), _delta("3")])
         for _ in range(4):
-            filled.append(sum(len(inbox._deltas) for inbox in inboxes.values()))
+            filled.append(sum(len(collector._deltas) for collector in inboxes.values()))
             await asyncio.sleep(0)
         assert filled == [8, 16, 22, 22]
 
@@ -109,7 +111,7 @@ def test_an_id_in_use_is_refused_and_its_first_owner_unharmed() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
             first = asyncio.create_task(collect(engine, "r", 150))
-            while "r" not in engine._inboxes:
+            while "r" not in engine._collectors:
                 await asyncio.sleep(0)
             with pytest.raises(RequestError, match="already running"):
                 await collect(engine, "r", 1)
@@ -152,7 +154,7 @@ def test_stopping_ends_what_runs() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
             task = asyncio.create_task(collect(engine, "r", 190))
-            while "r" not in engine._inboxes:
+            while "r" not in engine._collectors:
                 await asyncio.sleep(0)
             await engine.stop()
             with pytest.raises(EngineError, match="stopped"):
@@ -182,7 +184,9 @@ class Counting:
 @asynccontextmanager
 async def counting() -> AsyncIterator[tuple[AsyncEngine, Counting]]:
     engine, tokenizer = make_engine(FakeExecutor(64, 4)), Counting()
-    engine.intake = Intake(tokenizer, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    engine.input_processor = InputProcessor(
+        tokenizer, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
     served = AsyncEngine(engine, on_step=lambda deltas: None)
     served.start()
     try:

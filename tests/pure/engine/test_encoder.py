@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 import quire
-from quire.engine import Intake, load_tokenizer
+from quire.engine import InputProcessor, load_tokenizer
 from quire.engine import encoder as encoder_module
 from quire.engine.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
 from quire.engine.tokenizer import JsonTokenizer
@@ -60,8 +60,8 @@ def watched(backend: Backend | None = None, rendered: str = "") -> Watched:
     return Watched(JsonTokenizer(backend, None), rendered)
 
 
-def intake(tokenizer: Watched, max_model_len: int | None) -> Intake:
-    return Intake(
+def input_processor(tokenizer: Watched, max_model_len: int | None) -> InputProcessor:
+    return InputProcessor(
         tokenizer, vocab_size=4096, max_model_len=max_model_len, eos_token_ids=[0], seed=0
     )
 
@@ -75,7 +75,7 @@ def refusal(act: Any, *arguments: Any, **options: Any) -> RequestError:
 
 def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     tokenizer = watched()
-    here, text = intake(tokenizer, 100), "x" * (100 * LONGEST + 1)
+    here, text = input_processor(tokenizer, 100), "x" * (100 * LONGEST + 1)
     error = refusal(here.size, text)
     assert str(error) == (
         "prompt has 4401 characters; with max_model_len 100 it may have at most 4400"
@@ -93,7 +93,7 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
 
 def test_a_conversation_that_its_template_makes_too_long_is_not_tokenized() -> None:
     tokenizer = watched(rendered="x" * 5000)
-    error = refusal(intake(tokenizer, 100).chat_prompt, [{"role": "user", "content": "a"}])
+    error = refusal(input_processor(tokenizer, 100).chat_prompt, [{"role": "user", "content": "a"}])
     assert (error.field, len(tokenizer.given)) == ("messages", 1)
 
 
@@ -102,7 +102,7 @@ def test_token_ids_are_counted_before_they_are_looked_at() -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             raise AssertionError("looked at")
 
-    here = intake(watched(), 100)
+    here = input_processor(watched(), 100)
     error = refusal(here.size, Untouchable([1] * 100))
     assert str(error) == "prompt has 100 tokens; with max_model_len 100 it may have at most 99"
     assert refusal(here.session_input, Untouchable([1] * 100), first=True).field == "input"
@@ -111,7 +111,7 @@ def test_token_ids_are_counted_before_they_are_looked_at() -> None:
 
 def test_without_a_longest_sequence_there_is_a_limit_too() -> None:
     tokenizer = watched()
-    here = intake(tokenizer, None)
+    here = input_processor(tokenizer, None)
     assert here.size("x" * MAX_CHARACTERS) == MAX_CHARACTERS
     error = refusal(here.size, "x" * (MAX_CHARACTERS + 1))
     assert str(error) == "prompt has 4194305 characters; it may have at most 4194304"
@@ -152,7 +152,7 @@ def test_a_text_that_one_token_stands_for_fits(backend: Backend) -> None:
 
 @pytest.mark.parametrize("priority", [-1000, 1000])
 def test_priorities_within_bounds_are_served(priority: int) -> None:
-    here = intake(watched(), 100)
+    here = input_processor(watched(), 100)
     ready = here.prepare_params(SamplingParams())
     prepared = here.prepare("r", {"prompt": "a", "priority": priority}, ready, 0.0)
     turn = here.prepare_turn("t", [5], (5,), ready, priority, 0.0)
@@ -162,7 +162,7 @@ def test_priorities_within_bounds_are_served(priority: int) -> None:
 
 
 def test_logprobs_of_a_long_prompt_are_bounded() -> None:
-    here, prompt = intake(watched(), 131_072), [5] * 100_000
+    here, prompt = input_processor(watched(), 131_072), [5] * 100_000
     here.prepare("r", prompt, here.prepare_params(SamplingParams(prompt_logprobs=20)), 0.0)
     ready = here.prepare_params(SamplingParams(prompt_logprobs=21))
     assert "prompt_logprobs must be from 0 to 20" in str(

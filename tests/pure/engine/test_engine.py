@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import Delta, Engine, Intake, RequestOutput, load_tokenizer
+from quire.engine import Delta, Engine, InputProcessor, RequestOutput, load_tokenizer
 from quire.errors import RequestError
 from quire.memory import PagedAllocator
 from quire.protocol import Outcome, PendingStep, Roster, Sample, SamplingParams, Step, StepResult
@@ -60,8 +60,10 @@ class Clock:
 def make_engine(story: Sequence[int] = STORY) -> tuple[Engine, Storyteller]:
     executor = Storyteller(story)
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=8, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0)
-    return Engine(scheduler, executor, intake, clock=Clock()), executor
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=64, eos_token_ids=[EOS], seed=0
+    )
+    return Engine(scheduler, executor, input_processor, clock=Clock()), executor
 
 
 def run(engine: Engine) -> tuple[list[Delta], dict[str, RequestOutput]]:

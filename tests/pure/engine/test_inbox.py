@@ -1,4 +1,4 @@
-"""What an inbox gives to the task that waits for it."""
+"""What an collector gives to the task that waits for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.engine import Delta
-from quire.engine.inbox import Inbox
+from quire.engine.output_collector import OutputCollector
 from quire.errors import EngineError
 
 
@@ -17,16 +17,16 @@ def delta(token_id: int) -> Delta:
 
 def test_all_that_came_is_taken_at_once_and_only_once() -> None:
     async def main() -> None:
-        inbox = Inbox()
-        taken = asyncio.create_task(inbox.take())
+        collector = OutputCollector()
+        taken = asyncio.create_task(collector.take())
         await asyncio.sleep(0)
-        inbox.put(delta(1))
-        inbox.put(delta(2))
+        collector.put(delta(1))
+        collector.put(delta(2))
         assert [d.token_ids for d in await taken] == [(1,), (2,)]
-        taken = asyncio.create_task(inbox.take())
+        taken = asyncio.create_task(collector.take())
         await asyncio.sleep(0)
         assert not taken.done()
-        inbox.put(delta(3))
+        collector.put(delta(3))
         assert [d.token_ids for d in await taken] == [(3,)]
 
     asyncio.run(main())
@@ -34,12 +34,12 @@ def test_all_that_came_is_taken_at_once_and_only_once() -> None:
 
 def test_what_came_before_a_failure_is_given_first() -> None:
     async def main() -> None:
-        inbox = Inbox()
-        inbox.put(delta(1))
-        inbox.fail(EngineError("gone"))
-        assert [d.token_ids for d in await inbox.take()] == [(1,)]
+        collector = OutputCollector()
+        collector.put(delta(1))
+        collector.fail(EngineError("gone"))
+        assert [d.token_ids for d in await collector.take()] == [(1,)]
         for _ in range(2):
             with pytest.raises(EngineError, match="gone"):
-                await inbox.take()
+                await collector.take()
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import Engine, Intake, RequestRecorder, load_tokenizer
+from quire.engine import Engine, InputProcessor, RequestRecorder, load_tokenizer
 from quire.memory import PagedAllocator
 from quire.protocol import SamplingParams
 from quire.scheduling import Scheduler
@@ -51,10 +51,16 @@ class BadDisk:
 def serve(recorder: RequestRecorder | None) -> dict[str, tuple[int, ...]]:
     """Twelve requests, two of them aborted; what each of them gave."""
     scheduler = Scheduler(PagedAllocator(64, 4), max_num_seqs=4, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
     clock = count()
     engine = Engine(
-        scheduler, FakeExecutor(64, 4), intake, recorder=recorder, clock=lambda: next(clock) / 8
+        scheduler,
+        FakeExecutor(64, 4),
+        input_processor,
+        recorder=recorder,
+        clock=lambda: next(clock) / 8,
     )
     gave: dict[str, tuple[int, ...]] = {}
     for number in range(12):
@@ -154,9 +160,11 @@ def test_blocks_have_the_names_that_they_have_in_the_cache(
     monkeypatch.setattr(TraceWriter, "end", lambda *given: recorded.extend(given[-1]))
     allocator = PagedAllocator(64, 4)
     scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
     recorder = RequestRecorder(tmp_path / "trace", 4, 0.0)
-    engine = Engine(scheduler, FakeExecutor(64, 4), intake, recorder=recorder)
+    engine = Engine(scheduler, FakeExecutor(64, 4), input_processor, recorder=recorder)
     prompt = {"prompt_token_ids": [1, 2, 3, 4, 5, 6, 7, 8], "cache_salt": salt}
     engine.add_request("0", prompt, SamplingParams(max_tokens=5))
     while engine.has_work:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Engine, Intake, RequestOutput, load_tokenizer
+from quire.engine import AsyncEngine, Engine, InputProcessor, RequestOutput, load_tokenizer
 from quire.memory import PagedAllocator
 from quire.protocol import SamplingParams
 from quire.scheduling import Scheduler
@@ -30,8 +30,10 @@ LONG = SamplingParams(max_tokens=40, seed=1, ignore_eos=True)
 def make_engine(*, ahead: bool = True, seed: int = 0, blocks: int = BLOCKS) -> Engine:
     executor = FakePipeline(FakeExecutor(blocks, SIZE), random.Random(seed))
     scheduler = Scheduler(PagedAllocator(blocks, SIZE), max_num_seqs=8, max_num_batched_tokens=32)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=100, eos_token_ids=[EOS], seed=0)
-    return Engine(scheduler, executor, intake, run_ahead=ahead)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=100, eos_token_ids=[EOS], seed=0
+    )
+    return Engine(scheduler, executor, input_processor, run_ahead=ahead)
 
 
 def pipeline(engine: Engine) -> FakePipeline:

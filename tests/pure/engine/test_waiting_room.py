@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Engine, Intake, load_tokenizer
+from quire.engine import AsyncEngine, Engine, InputProcessor, load_tokenizer
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.memory import PagedAllocator
@@ -109,8 +109,10 @@ class HeldExecutor(FakeExecutor):
 def make_engine(executor: FakeExecutor, limit: int | None, **limits: Any) -> Engine:
     settings = {"max_num_seqs": 1, "max_num_batched_tokens": 32, **limits}
     scheduler = Scheduler(PagedAllocator(64, 4), **settings)
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
-    return Engine(scheduler, executor, intake, max_num_waiting=limit)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
+    return Engine(scheduler, executor, input_processor, max_num_waiting=limit)
 
 
 async def collect(engine: AsyncEngine, *names: str, prompt: Any = (1, 2, 3)) -> int:
@@ -131,13 +133,13 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
         # The commands of these wait for the step to end: what is on its way counts as well.
         two = asyncio.create_task(collect(engine, "b", "c"))
         await asyncio.sleep(0.01)
-        engine.engine.intake.prepare = None  # type: ignore[assignment, method-assign]
+        engine.engine.input_processor.prepare = None  # type: ignore[assignment, method-assign]
         with pytest.raises(QueueFullError) as caught:
             await collect(engine, "d", "e")
         assert caught.value.retry_after >= 1
-        assert set(engine._inboxes) == {"running", "b", "c"}
+        assert set(engine._collectors) == {"running", "b", "c"}
         assert engine._thread._commands.qsize() <= 1
-        del engine.engine.intake.prepare  # type: ignore[method-assign]
+        del engine.engine.input_processor.prepare  # type: ignore[method-assign]
         one = asyncio.create_task(collect(engine, "f"))
         executor.go.set()
         assert await asyncio.gather(first, two, one) == [3, 6, 3]
@@ -161,8 +163,10 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
     scheduler = Scheduler(
         PagedAllocator(64, 4), max_num_seqs=1, max_num_batched_tokens=32, max_queue_time=5.0
     )
-    intake = Intake(TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0)
-    engine = Engine(scheduler, FakeExecutor(64, 4), intake, clock=lambda: now)
+    input_processor = InputProcessor(
+        TOKENIZER, vocab_size=4096, max_model_len=200, eos_token_ids=[], seed=0
+    )
+    engine = Engine(scheduler, FakeExecutor(64, 4), input_processor, clock=lambda: now)
     for name in ("a", "b"):
         engine.add_request(name, [1, 2, 3], SamplingParams(max_tokens=50))
     assert [delta.request_id for delta in engine.step()] == ["a"]

@@ -22,7 +22,7 @@ def llm() -> LLM:
 
 
 def test_one_prompt_or_many_in_every_shape(llm: LLM) -> None:
-    ids = llm.engine.intake.tokenizer.encode("A list is")
+    ids = llm.engine.input_processor.tokenizer.encode("A list is")
     prompts: list[Any] = ["A list is", ids, {"prompt": "A list is"}, {"prompt_token_ids": ids}]
     alone = [llm.generate(prompt, GREEDY, use_tqdm=False)[0] for prompt in prompts]
     together = llm.generate(prompts, [GREEDY] * 4, use_tqdm=False)
@@ -41,7 +41,7 @@ def test_chat_goes_through_the_template(llm: LLM) -> None:
     (one,) = llm.chat([message], GREEDY, use_tqdm=False)
     many = llm.chat([[message], [message]], GREEDY, use_tqdm=False)
     assert len({tuple(o.outputs[0].token_ids) for o in [one, *many]}) == 1
-    ids = llm.engine.intake.chat_prompt([message])
+    ids = llm.engine.input_processor.chat_prompt([message])
     assert one.prompt_token_ids == ids
 
 

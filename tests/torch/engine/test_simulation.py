@@ -172,7 +172,11 @@ def compare_steps(
     path = tmp_path / "trace.jsonl"
     recorder = RequestRecorder(path, config.block_size, 0.0)
     engine = Engine(
-        built.scheduler, executor, built.intake, clock=lambda: executor.now, recorder=recorder
+        built.scheduler,
+        executor,
+        built.input_processor,
+        clock=lambda: executor.now,
+        recorder=recorder,
     )
     if kind == "drafts":
         texts = executor.texts = plain_texts(config, longest_prompt)

@@ -14,7 +14,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from quire.config import ServerConfig
-from quire.engine import Intake
+from quire.engine import InputProcessor
 from quire.server.guards.parsing import Body, parse
 
 # What the size of the largest body is made of where no flag says it.
@@ -27,7 +27,7 @@ _SMALL = 2**16  # bytes: parsed at once, for a thread costs more; and not counte
 _LEAST_UNREAD = 2**26
 
 
-def default_max_body_bytes(intake: Intake) -> int:
+def default_max_body_bytes(input_processor: InputProcessor) -> int:
     """A body that has room for any prompt that can be served, however its JSON is spelled.
 
     That is the longest text that may be tokenized, all of its characters escaped, or a prompt of
@@ -35,8 +35,8 @@ def default_max_body_bytes(intake: Intake) -> int:
     escaped, it is room for some 50 ordinary prompts of that length at once. Short models get a
     mebibyte, for as many; and beyond 32, parsing takes too long.
     """
-    text = intake.max_characters * _PER_CHARACTER
-    token_ids = (intake.max_model_len or 0) * _PER_TOKEN_ID
+    text = input_processor.max_characters * _PER_CHARACTER
+    token_ids = (input_processor.max_model_len or 0) * _PER_TOKEN_ID
     return min(max(text + _BESIDE_PROMPTS, token_ids + _BESIDE_PROMPTS, _SMALLEST), _LARGEST)
 
 
@@ -47,8 +47,8 @@ class Bodies:
     to itself, so that more of them would not be faster, but could gang up on everybody else.
     """
 
-    def __init__(self, config: ServerConfig, intake: Intake) -> None:
-        self._max_bytes = config.max_body_bytes or default_max_body_bytes(intake)
+    def __init__(self, config: ServerConfig, input_processor: InputProcessor) -> None:
+        self._max_bytes = config.max_body_bytes or default_max_body_bytes(input_processor)
         unread = config.max_unread_bytes or max(8 * self._max_bytes, _LEAST_UNREAD)
         self._max_unread = max(unread, self._max_bytes)  # so that any one alone can be read
         self._timeout = config.request_read_timeout

@@ -8,7 +8,7 @@ from quire.engine.outputs import Delta
 from quire.errors import EngineError
 
 
-class Inbox:
+class OutputCollector:
     """The deltas of one or several requests. The task is woken once for all that came together."""
 
     def __init__(self) -> None:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.engine.intake import Intake, PreparedParams, PreparedRequest
+from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
 from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 
 
-class SessionDesk:
+class SessionManager:
     """Opens, feeds, cuts and closes the sessions of one engine, in its thread.
 
     timeout: seconds after which a session that is not used is closed; 0: never. What asks for it
@@ -27,13 +27,13 @@ class SessionDesk:
     def __init__(
         self,
         scheduler: Scheduler,
-        intake: Intake,
+        input_processor: InputProcessor,
         clock: Callable[[], float],
         timeout: float,
         why_not: str | None,
     ) -> None:
         self._scheduler = scheduler
-        self._intake = intake
+        self._input_processor = input_processor
         self._clock = clock
         self.timeout = timeout
         self._why_not = why_not
@@ -65,7 +65,7 @@ class SessionDesk:
 
     def tokens(self, session_id: str, given: str | Sequence[int]) -> tuple[int, ...]:
         """The tokens of an input."""
-        return self._intake.session_input(given, first=not self.get(session_id).history)
+        return self._input_processor.session_input(given, first=not self.get(session_id).history)
 
     def _is_open(self, session_id: str) -> bool:
         since = self._idle_since.get(session_id)
@@ -93,7 +93,7 @@ class SessionDesk:
         self, request_id: str, session_id: str, params: PreparedParams, priority: int
     ) -> PreparedRequest:
         session = self._present(session_id)
-        prepared = self._intake.prepare_turn(
+        prepared = self._input_processor.prepare_turn(
             request_id, session.history, session.input_token_ids, params, priority, self._clock()
         )
         salt, client = session.resting.request.cache_salt, session.client or ""
@@ -145,7 +145,7 @@ class SessionDesk:
         self._idle_since[session_id] = self._clock()
 
     def _refuse_too_much(self, session: Session, more: int) -> None:
-        known, longest = len(session.history), self._intake.max_model_len
+        known, longest = len(session.history), self._input_processor.max_model_len
         if longest is not None and known + more >= longest:
             raise RequestError(
                 f"the session has {known} tokens, so that {more} more leave no room to "

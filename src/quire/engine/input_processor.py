@@ -53,7 +53,7 @@ class PreparedRequest:
     stops: StopAutomaton | None
 
 
-class Intake:
+class InputProcessor:
     """Turns prompts into Requests. Holds no state of running requests: safe from any thread."""
 
     def __init__(

@@ -13,10 +13,10 @@ from quire.engine import (
     AsyncEngine,
     Driver,
     Engine,
-    Intake,
+    InputProcessor,
     StreamingSession,
     load_tokenizer,
-    session_desk,
+    session_manager,
 )
 from quire.errors import (
     RequestError,
@@ -34,7 +34,7 @@ TIMEOUT = 100.0
 ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
 
 
-class Desk:
+class Managed:
     """An engine over the fake model, its sessions, and the time."""
 
     def __init__(self, timeout: float = TIMEOUT, window: int | None = None, **options: Any) -> None:
@@ -43,7 +43,7 @@ class Desk:
         executor = FakeExecutor(40, 4)
         executor.layers = [FakeLayer(40, 4, 0, Sight(window, 0))]
         scheduler = Scheduler(allocator, max_num_seqs=8, max_num_batched_tokens=32, **options)
-        intake = Intake(
+        input_processor = InputProcessor(
             TOKENIZER,
             vocab_size=4096,
             max_model_len=None if window else 100,
@@ -52,7 +52,7 @@ class Desk:
             seed=0,
         )
         self.engine = Engine(
-            scheduler, executor, intake, clock=lambda: self.now, session_timeout=timeout
+            scheduler, executor, input_processor, clock=lambda: self.now, session_timeout=timeout
         )
         self.sessions = self.engine.sessions
 
@@ -71,89 +71,89 @@ class Desk:
 
 
 def test_an_idle_session_is_gone_once_its_time_is_over() -> None:
-    desk = Desk()
-    desk.sessions.open("a")
-    desk.say("a")
-    assert desk.num_held == 3
-    desk.now += TIMEOUT - 0.001
-    assert desk.sessions.get("a").num_input == 0
-    assert [s.session_id for s in desk.sessions.all_of(None)] == ["a"]
-    assert desk.sessions.num_open == 1
-    desk.now += 0.001
+    managed = Managed()
+    managed.sessions.open("a")
+    managed.say("a")
+    assert managed.num_held == 3
+    managed.now += TIMEOUT - 0.001
+    assert managed.sessions.get("a").num_input == 0
+    assert [s.session_id for s in managed.sessions.all_of(None)] == ["a"]
+    assert managed.sessions.num_open == 1
+    managed.now += 0.001
     with pytest.raises(UnknownSessionError, match=r"may have expired: session_timeout is 100 sec"):
-        desk.sessions.get("a")
-    assert desk.sessions.all_of(None) == [] and desk.sessions.num_open == 0
-    desk.sessions.close_expired()
-    assert desk.num_held == 0 and len(desk.engine.scheduler.sessions) == 0
+        managed.sessions.get("a")
+    assert managed.sessions.all_of(None) == [] and managed.sessions.num_open == 0
+    managed.sessions.close_expired()
+    assert managed.num_held == 0 and len(managed.engine.scheduler.sessions) == 0
 
 
 @pytest.mark.parametrize("verb", ["append", "generate", "hard_cut", "recompute", "close", "open"])
 def test_whatever_is_asked_next_closes_it(verb: str) -> None:
-    desk = Desk()
-    sessions = desk.sessions
+    managed = Managed()
+    sessions = managed.sessions
     for name in ("old", "new"):
         sessions.open(name)
-    desk.say("old")
-    desk.now += 60
-    desk.say("new")
-    desk.now += 60
+    managed.say("old")
+    managed.now += 60
+    managed.say("new")
+    managed.now += 60
     {
         "append": lambda: sessions.append("new", [1]),
-        "generate": lambda: desk.say("new"),
+        "generate": lambda: managed.say("new"),
         "hard_cut": lambda: sessions.hard_cut("new"),
         "recompute": lambda: sessions.recompute("new", 3),
         "close": lambda: sessions.close("new"),
         "open": lambda: sessions.open("third"),
     }[verb]()
-    left = {session.session_id for session in desk.engine.scheduler.sessions.all()}
+    left = {session.session_id for session in managed.engine.scheduler.sessions.all()}
     assert left == {"open": {"new", "third"}, "close": set()}.get(verb, {"new"})
     if verb in ("append", "hard_cut", "recompute"):
-        desk.now += TIMEOUT - 1  # from when it was used last
+        managed.now += TIMEOUT - 1  # from when it was used last
         sessions.get("new")
 
 
 @pytest.mark.parametrize("verb", ["append", "generate", "hard_cut", "recompute", "close"])
 def test_an_expired_session_can_do_nothing(verb: str) -> None:
-    desk = Desk()
-    sessions = desk.sessions
+    managed = Managed()
+    sessions = managed.sessions
     sessions.open("a")
-    desk.say("a")
-    desk.now += TIMEOUT
+    managed.say("a")
+    managed.now += TIMEOUT
     with pytest.raises(UnknownSessionError):
         {
             "append": lambda: sessions.append("a", [1]),
-            "generate": lambda: desk.say("a"),
+            "generate": lambda: managed.say("a"),
             "hard_cut": lambda: sessions.hard_cut("a"),
             "recompute": lambda: sessions.recompute("a", 3),
             "close": lambda: sessions.close("a"),
         }[verb]()
-    assert desk.num_held == 0
+    assert managed.num_held == 0
 
 
 @pytest.mark.parametrize("end", ["done", "aborted", "failed"])
 def test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end(end: str) -> None:
-    desk = Desk()
-    desk.sessions.open("a")
-    desk.sessions.append("a", [5] * 9)
-    desk.engine.add_turn("turn", "a", SamplingParams(max_tokens=3, ignore_eos=True))
+    managed = Managed()
+    managed.sessions.open("a")
+    managed.sessions.append("a", [5] * 9)
+    managed.engine.add_turn("turn", "a", SamplingParams(max_tokens=3, ignore_eos=True))
     with pytest.raises(SessionBusyError):
-        desk.engine.add_turn("another", "a", ONE_TOKEN)
-    desk.engine.step()
-    desk.now += 50 * TIMEOUT
-    desk.sessions.close_expired()
-    assert desk.sessions.get("a").turn is not None
+        managed.engine.add_turn("another", "a", ONE_TOKEN)
+    managed.engine.step()
+    managed.now += 50 * TIMEOUT
+    managed.sessions.close_expired()
+    assert managed.sessions.get("a").turn is not None
     if end == "aborted":
-        assert desk.engine.abort("turn")
+        assert managed.engine.abort("turn")
     elif end == "failed":
-        desk.engine.executor = BrokenExecutor(40, 4)
-        desk.engine.step()
-    while desk.engine.has_work:
-        desk.engine.step()
-    desk.now += TIMEOUT - 1
-    assert desk.sessions.get("a").turn is None
-    desk.now += 1
+        managed.engine.executor = BrokenExecutor(40, 4)
+        managed.engine.step()
+    while managed.engine.has_work:
+        managed.engine.step()
+    managed.now += TIMEOUT - 1
+    assert managed.sessions.get("a").turn is None
+    managed.now += 1
     with pytest.raises(UnknownSessionError):
-        desk.sessions.get("a")
+        managed.sessions.get("a")
 
 
 class BrokenExecutor(FakeExecutor):
@@ -162,29 +162,29 @@ class BrokenExecutor(FakeExecutor):
 
 
 def test_a_refused_turn_does_not_make_a_session_busy() -> None:
-    desk = Desk()
-    desk.sessions.open("a")
+    managed = Managed()
+    managed.sessions.open("a")
     with pytest.raises(RequestError, match="append something"):
-        desk.engine.add_turn("turn", "a", ONE_TOKEN)
-    desk.now += TIMEOUT
+        managed.engine.add_turn("turn", "a", ONE_TOKEN)
+    managed.now += TIMEOUT
     with pytest.raises(UnknownSessionError):
-        desk.sessions.get("a")
+        managed.sessions.get("a")
 
 
 def test_0_is_never() -> None:
-    desk = Desk(timeout=0.0)
-    desk.sessions.open("a")
-    desk.now += 1e12
-    desk.sessions.close_expired()
-    desk.sessions.get("a")
-    desk.sessions.close("a")
+    managed = Managed(timeout=0.0)
+    managed.sessions.open("a")
+    managed.now += 1e12
+    managed.sessions.close_expired()
+    managed.sessions.get("a")
+    managed.sessions.close("a")
     with pytest.raises(UnknownSessionError, match=r"session a is not open$"):
-        desk.sessions.get("a")
+        managed.sessions.get("a")
 
 
 def test_one_client_cannot_take_all() -> None:
-    desk = Desk(max_num_sessions=5, max_sessions_per_client=2)
-    sessions = desk.sessions
+    managed = Managed(max_num_sessions=5, max_sessions_per_client=2)
+    sessions = managed.sessions
     for name in ("a", "b"):
         sessions.open(name, client="anna")
     with pytest.raises(TooManySessionsError, match=r"this client has max_sessions_per_client, 2,"):
@@ -199,23 +199,23 @@ def test_one_client_cannot_take_all() -> None:
     assert [s.session_id for s in sessions.all_of("anna")] == ["a", "b"]
     sessions.close("a")
     sessions.open("c", client="anna")
-    desk.now += TIMEOUT
+    managed.now += TIMEOUT
     for name in ("i", "j"):  # the expired do not count
         sessions.open(name, client="anna")
 
 
 def test_the_process_s_own_sessions_are_nobody_s_share() -> None:
-    desk = Desk(max_num_sessions=3, max_sessions_per_client=1)
+    managed = Managed(max_num_sessions=3, max_sessions_per_client=1)
     for name in ("a", "b", "c"):
-        desk.sessions.open(name)
-    assert desk.sessions.all_of("") == []
+        managed.sessions.open(name)
+    assert managed.sessions.all_of("") == []
 
 
 def test_in_python_an_expired_session_is_left_in_peace() -> None:
-    desk = Desk()
-    with StreamingSession(Driver(desk.engine), "a", SamplingParams) as session:
+    managed = Managed()
+    with StreamingSession(Driver(managed.engine), "a", SamplingParams) as session:
         session.append([5] * 9)
-        desk.now += TIMEOUT
+        managed.now += TIMEOUT
         with pytest.raises(UnknownSessionError, match="may have expired"):
             session.generate(ONE_TOKEN)
     with pytest.raises(UnknownSessionError):
@@ -223,27 +223,27 @@ def test_in_python_an_expired_session_is_left_in_peace() -> None:
 
 
 def test_a_turn_has_its_session_s_salt() -> None:
-    desk = Desk()
-    desk.sessions.open("a", "salt")
-    desk.sessions.append("a", [5])
-    ready = desk.engine.intake.prepare_params(ONE_TOKEN)
-    prepared = desk.sessions.prepare_turn("turn", "a", ready, 0)
+    managed = Managed()
+    managed.sessions.open("a", "salt")
+    managed.sessions.append("a", [5])
+    ready = managed.engine.input_processor.prepare_params(ONE_TOKEN)
+    prepared = managed.sessions.prepare_turn("turn", "a", ready, 0)
     assert prepared.request.cache_salt == "salt"
 
 
 def test_what_waits_for_a_turn_is_bounded_under_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_desk, "_MOST_INPUT", 30)
-    desk = Desk(window=16)
-    desk.sessions.open("a")
-    desk.sessions.append("a", [5] * 21)
+    monkeypatch.setattr(session_manager, "_MOST_INPUT", 30)
+    managed = Managed(window=16)
+    managed.sessions.open("a")
+    managed.sessions.append("a", [5] * 21)
     with pytest.raises(RequestError, match=r"21 tokens wait .* at most 30") as no:
-        desk.sessions.append("a", [5] * 10)
+        managed.sessions.append("a", [5] * 10)
     assert no.value.field == "input"
-    desk.say("a")
+    managed.say("a")
     for _ in range(20):  # a session that generates has no end
-        desk.sessions.append("a", [5] * 21)
-        desk.say("a")
-    assert len(desk.sessions.get("a").history) > 600
+        managed.sessions.append("a", [5] * 21)
+        managed.say("a")
+    assert len(managed.sessions.get("a").history) > 600
 
 
 def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,21 +255,21 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
         await really_sleep(0)
 
     async def run() -> None:
-        desk = Desk()
-        engine = AsyncEngine(desk.engine, lambda deltas: None)
+        managed = Managed()
+        engine = AsyncEngine(managed.engine, lambda deltas: None)
         monkeypatch.setattr("quire.engine.async_engine.asyncio.sleep", sleep)
         engine.start()
         await engine.open_session("a", "", "")
         await engine.append("a", [5] * 9)
         async for _ in engine.generate_turn("turn", "a", ONE_TOKEN):
             pass
-        assert desk.num_held == 3
-        desk.now += TIMEOUT
+        assert managed.num_held == 3
+        managed.now += TIMEOUT
         for _ in range(10_000):
-            if not desk.num_held:
+            if not managed.num_held:
                 break
             await really_sleep(0.001)
-        assert desk.engine.scheduler.sessions.all() == []
+        assert managed.engine.scheduler.sessions.all() == []
         await engine.stop()
 
     asyncio.run(run())
