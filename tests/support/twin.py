@@ -11,7 +11,7 @@ from quire.scheduling import Scheduler
 
 _VERBS = {
     "abort", "add", "add_turn", "append", "close_session", "hard_cut", "open_session",
-    "propose", "recompute", "spoil",
+    "propose", "recompute", "invalidate",
 }  # fmt: skip
 
 

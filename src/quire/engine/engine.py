@@ -131,17 +131,17 @@ class Engine:
         If it is part of a step under way, that is waited for, to know whether the blocks that the
         step fills hold what they should.
         """
-        spoiled = False
+        invalid = False
         pending, group = self._pending, self.scheduler.group(request_id)
         if pending is not None and group is not None:
             branches = {branch.seq_id for branch in group.branches}
             if any(chunk.seq_id in branches for chunk in pending.step.chunks):
                 pending.wait()
-                spoiled = pending.broken
+                invalid = pending.has_failed
         progress = self._requests.pop(request_id, None)
         if progress is not None:
             self._note_end(progress)
-        return self.scheduler.abort(request_id, spoiled=spoiled)
+        return self.scheduler.abort(request_id, invalid=invalid)
 
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
@@ -185,7 +185,7 @@ class Engine:
         return expired + self._take_in(pending)
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if not self._run_ahead or pending.broken:
+        if not self._run_ahead or pending.has_failed:
             return None
         step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
@@ -252,7 +252,7 @@ class Engine:
             self._pending = None
         deltas = []
         for step in steps:
-            self.scheduler.spoil(step.moves)
+            self.scheduler.invalidate(step.moves)
             deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
         return deltas
 
@@ -297,6 +297,6 @@ class Engine:
                 request_id = request.request.request_id
                 del self._requests[request_id]
                 self._note_end(request)
-                self.scheduler.abort(request_id, spoiled=True)
+                self.scheduler.abort(request_id, invalid=True)
                 deltas.append(request.fail(EngineError(why), self.clock()))
         return deltas

@@ -155,16 +155,16 @@ class KVAllocator(Protocol):
         """The step under way is done, or will be before the next one moves blocks."""
         ...
 
-    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give back everything that only this sequence holds, on the device or swapped out.
 
         Returns what the sequence is charged: block-seconds on the device, each block's time
-        divided among those who shared it. ``spoiled``: its blocks do not hold what was committed
+        divided among those who shared it. ``invalid``: its blocks do not hold what was committed
         (a step failed), so nobody may find them again.
         """
         ...
 
-    def withdraw(self, block: int, kv_group: int = 0) -> None:
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
         """Let nobody find what a block of the device was to hold: it does not."""
         ...
 

@@ -85,11 +85,11 @@ class LayeredAllocator:
         for kv_group in self.kv_groups:
             kv_group.settle()
 
-    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
-        return sum(kv_group.free(seq_id, spoiled=spoiled) for kv_group in self.kv_groups)
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
+        return sum(kv_group.free(seq_id, invalid=invalid) for kv_group in self.kv_groups)
 
-    def withdraw(self, block: int, kv_group: int = 0) -> None:
-        self.kv_groups[kv_group].withdraw(block)
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        self.kv_groups[kv_group].invalidate(block)
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return self.kv_groups[kv_group].cached_blocks()

@@ -164,7 +164,7 @@ class PagedAllocator:
         if self.device.ref_counts[block] > 1:
             owners = [one for one in self.tables.values() if block in one.blocks]
             tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
-        self.device.withdraw(block)
+        self.device.invalidate(block)
         self.occupancy.extend(block, tokens - self.occupancy.filled[block])
 
     def drop(self, seq_ids: Iterable[int]) -> None:
@@ -213,11 +213,11 @@ class PagedAllocator:
     def settle(self) -> None:
         self._unsettled.clear()
 
-    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
         table = self.tables.pop(seq_id)
-        if spoiled and not table.swapped:
+        if invalid and not table.swapped:
             for block in table.blocks:
-                self.device.withdraw(block)
+                self.device.invalidate(block)
         if table.swapped:
             for block in table.blocks:
                 self.host.release(block)
@@ -225,8 +225,8 @@ class PagedAllocator:
             self._leave_device(table)
         return table.charge
 
-    def withdraw(self, block: int, kv_group: int = 0) -> None:
-        self.device.withdraw(block)
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
+        self.device.invalidate(block)
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return self.device.cached_blocks()

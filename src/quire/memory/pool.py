@@ -110,7 +110,7 @@ class BlockPool:
             self._block_of[content] = block
             self._evicted.pop(content, None)
 
-    def withdraw(self, block: int) -> None:
+    def invalidate(self, block: int) -> None:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
         content = self._hashes[block]
         if content is not None:
@@ -141,7 +141,7 @@ class BlockPool:
             if self.ref_counts[block] != count:
                 self._since[block] = self.now
                 if not count:
-                    self.withdraw(block)
+                    self.invalidate(block)
         self.ref_counts = list(owners)
         free = [block for block, count in enumerate(owners) if not count]
         self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)

@@ -28,7 +28,7 @@ class PendingStep:
         return pending
 
     @property
-    def broken(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it is known to have failed."""
         return self._error is not None
 

@@ -183,13 +183,13 @@ class LiveGroups:
                 branch.num_computed = parent.num_computed
                 branch.fork_from = None
 
-    def end(self, group: SequenceGroup, branch: Sequence, *, spoiled: bool = False) -> None:
+    def end(self, group: SequenceGroup, branch: Sequence, *, invalid: bool = False) -> None:
         """End one branch and free its blocks; the group ends with its last one."""
         session = self._sessions.pop(group.request.request_id, None)
         if session is not None:
-            session.end(self._allocator, spoiled=spoiled)
+            session.end(self._allocator, invalid=invalid)
         elif branch.seq_id in group.tables():
-            charge = self._allocator.free(branch.seq_id, spoiled=spoiled)
+            charge = self._allocator.free(branch.seq_id, invalid=invalid)
             group.memory.block_seconds += charge
         del self._branches[branch.seq_id]
         self.num_ended += 1

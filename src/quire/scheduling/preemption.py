@@ -8,8 +8,8 @@ from quire.memory import BlockMove, KVAllocator
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.policy import PreemptionMode, RecoveryCosts
 from quire.scheduling.branching import plan_regrowth
+from quire.scheduling.invalidation import Place
 from quire.scheduling.sequence import SequenceGroup, Status
-from quire.scheduling.spoiling import Place
 
 
 class Preemption:
@@ -71,16 +71,16 @@ class Preemption:
             group.memory.swapped_blocks += len(moves)
         return moves
 
-    def forget_spoiled(
+    def forget_invalid(
         self, groups: Iterable[SequenceGroup], lost: Set[Place]
     ) -> list[SequenceGroup]:
         """Those of the groups that hold a lost block, without any blocks now."""
-        spoiled = []
+        invalid = []
         for group in groups:
             if not lost.isdisjoint(self._held(group)):
-                self.forget(group, spoiled=True)
-                spoiled.append(group)
-        return spoiled
+                self.forget(group, invalid=True)
+                invalid.append(group)
+        return invalid
 
     def _held(self, group: SequenceGroup) -> Iterator[Place]:
         swapped = group.status is Status.SWAPPED
@@ -88,9 +88,9 @@ class Preemption:
             for kv_group, table in enumerate(self._allocator.table(seq_id).kv_groups):
                 yield from (Place(swapped, kv_group, block) for block in table.block_ids)
 
-    def forget(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
+    def forget(self, group: SequenceGroup, *, invalid: bool = False) -> None:
         """Free the group's blocks, wherever they are; it will compute its tokens again."""
         for seq_id in group.tables():
-            group.memory.block_seconds += self._allocator.free(seq_id, spoiled=spoiled)
+            group.memory.block_seconds += self._allocator.free(seq_id, invalid=invalid)
         group.status = Status.WAITING
         plan_regrowth(group)

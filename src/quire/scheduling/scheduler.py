@@ -20,13 +20,13 @@ from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import grant
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, Told
+from quire.scheduling.invalidation import Place, lost_places, target_of
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request_queue import RequestQueue
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions.sessions import Sessions
-from quire.scheduling.spoiling import Place, lost_places, target_of
 from quire.scheduling.stats import SchedulerStats
 
 
@@ -89,23 +89,23 @@ class Scheduler:
             raise
         return self.queue.enqueue(self._live.add(request, rank))
 
-    def abort(self, request_id: str, *, spoiled: bool = False) -> bool:
+    def abort(self, request_id: str, *, invalid: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
 
         The turn of a session leaves what it was given and what it has generated to the session.
 
-        ``spoiled``: a step failed, so its blocks do not hold what they should.
+        ``invalid``: a step failed, so its blocks do not hold what they should.
         """
         group = self._live.get(request_id)
         if group is None:
             return False
-        self._end(group, spoiled=spoiled)
+        self._end(group, invalid=invalid)
         return True
 
-    def _end(self, group: SequenceGroup, *, spoiled: bool = False) -> None:
+    def _end(self, group: SequenceGroup, *, invalid: bool = False) -> None:
         self.queue.leave(group)
         for branch in list(group.branches):
-            self._live.end(group, branch, spoiled=spoiled)
+            self._live.end(group, branch, invalid=invalid)
 
     def propose(self, seq_id: int, drafts: Seq[int]) -> None:
         """Drafts of the tokens that a sequence may go on with, for the next step to verify.
@@ -234,7 +234,7 @@ class Scheduler:
             shows, a stop string. What has been confirmed beyond that counts for nothing.
         """
         self.allocator.advance(now)
-        self._spoil(lost_places(step, result.failed_moves, self.allocator.block_size))
+        self._invalidate(lost_places(step, result.failed_moves, self.allocator.block_size))
         outcomes = result.outcomes
         self.queue.newcomers.serve(self._live.served(step, outcomes))
         searching: dict[str, Candidates] = {}
@@ -271,19 +271,19 @@ class Scheduler:
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
         return audit(self.allocator, {i for group in everyone for i in group.tables()})
 
-    def spoil(self, moves: Iterable[BlockMove]) -> None:
+    def invalidate(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        self._spoil({target_of(move) for move in moves})
+        self._invalidate({target_of(move) for move in moves})
 
-    def _spoil(self, lost: Set[Place]) -> None:
+    def _invalidate(self, lost: Set[Place]) -> None:
         if not lost:
             return
         everyone = [*self.running, *self.waiting, *self.sessions.resting()]
-        for group in self._preemption.forget_spoiled(everyone, lost):
+        for group in self._preemption.forget_invalid(everyone, lost):
             self.queue.suspend(group)
         for on_host, kv_group, block in lost:  # of who has left meanwhile, too
             if not on_host:
-                self.allocator.withdraw(block, kv_group)
+                self.allocator.invalidate(block, kv_group)
 
     # -- growing -------------------------------------------------------------------------------
 

@@ -200,12 +200,12 @@ class PagedMachine(RuleBasedStateMachine):
             self.allocator.commit(seq_id, hashes, len(hashes))
             self.allocator.settle()
 
-    @rule(data=st.data(), swapped=st.booleans(), spoiled=st.booleans())
-    def free(self, data: st.DataObject, swapped: bool, spoiled: bool) -> None:
+    @rule(data=st.data(), swapped=st.booleans(), invalid=st.booleans())
+    def free(self, data: st.DataObject, swapped: bool, invalid: bool) -> None:
         seq_id = self.pick(data, swapped)
         if seq_id is None:
             return
-        self.charged += self.allocator.free(seq_id, spoiled=spoiled)
+        self.charged += self.allocator.free(seq_id, invalid=invalid)
         del self.texts[seq_id], self.computed[seq_id]
         self.swapped.discard(seq_id)
         for group in self.groups:

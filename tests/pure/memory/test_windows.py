@@ -126,7 +126,7 @@ def test_a_hit_needs_the_sinks_too() -> None:
     # Position 24 sees 20 to 24: block 5; and sinks in blocks 0 and 1.
     assert (allocator.table(1).num_dropped, len(allocator.table(1).block_ids)) == (3, 4)
     allocator.free(1)
-    allocator.device.withdraw(second)
+    allocator.device.invalidate(second)
     assert allocator.fit(Demand(25, hashes)).cached == 4, "only the beginning of the sinks"
 
 

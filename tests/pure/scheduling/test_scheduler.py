@@ -308,11 +308,11 @@ def test_misses_are_told_apart() -> None:
     assert stats.prefix_tails == 2 + 0 + 2
 
 
-def test_spoiled_blocks_are_not_found_again() -> None:
+def test_invalid_blocks_are_not_found_again() -> None:
     bench = Bench()
     bench.scheduler.add(request("x1", prompt=10, max_tokens=1))
     bench.executor.roster.follow(bench.scheduler.schedule(0.0))
-    bench.scheduler.abort("x1", spoiled=True)
+    bench.scheduler.abort("x1", invalid=True)
     assert bench.allocator.usage().cached == 0
     bench.scheduler.add(request("x2", prompt=10, max_tokens=1))
     assert bench.step() == {"x2": 10}

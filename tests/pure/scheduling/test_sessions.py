@@ -184,15 +184,15 @@ def test_a_failed_step_costs_the_turn_not_the_session() -> None:
     talk.scheduler.append("s", [3] * 6)
     request = talk.turn("s")
     step = talk.scheduler.schedule(0.0)
-    talk.scheduler.spoil(step.moves)
-    talk.scheduler.abort(request.request_id, spoiled=True)
+    talk.scheduler.invalidate(step.moves)
+    talk.scheduler.abort(request.request_id, invalid=True)
     session = talk.scheduler.sessions.get("s")
     assert session.sequence.num_computed == 0
     talk.executor.poison(0, range(32))  # nothing of it may be found again
     talk.say("s", [4])
     request = talk.turn("s", 10)
     talk.steps(3)
-    talk.scheduler.abort(request.request_id, spoiled=True)
+    talk.scheduler.abort(request.request_id, invalid=True)
     assert session.sequence.num_computed == 0
     assert talk.scheduler.allocator.usage().used == 0
 

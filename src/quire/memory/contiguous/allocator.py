@@ -140,7 +140,7 @@ class ContiguousAllocator:
     def settle(self) -> None:
         """Nothing to do: nothing is committed."""
 
-    def free(self, seq_id: int, *, spoiled: bool = False) -> float:
+    def free(self, seq_id: int, *, invalid: bool = False) -> float:
         """Give a region back to its family, for forks to come; the last branch gives back all.
 
         A branch is charged for its region, and for its share of those that the family keeps.
@@ -153,7 +153,7 @@ class ContiguousAllocator:
         del branch.family.branches[seq_id]
         return branch.charge
 
-    def withdraw(self, block: int, kv_group: int = 0) -> None:
+    def invalidate(self, block: int, kv_group: int = 0) -> None:
         """Nothing to do: nothing is found."""
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:

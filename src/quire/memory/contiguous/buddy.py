@@ -52,7 +52,7 @@ class BuddyRegions:
     def claim(self, start: int, order: int) -> None:
         """Take the very region that begins at ``start``. The caller knows that it is free."""
         whole = order
-        while not self._withdraw(start >> whole << whole, whole):
+        while not self._take_out(start >> whole << whole, whole):
             whole += 1
         for half in range(order, whole):
             insort(self._free[half], ((start >> half) ^ 1) << half)
@@ -63,7 +63,7 @@ class BuddyRegions:
         """Give back the region that begins at ``start``."""
         order = self._held.pop(start)
         self.num_free += 1 << order
-        while self._withdraw(start ^ (1 << order), order):
+        while self._take_out(start ^ (1 << order), order):
             start &= ~(1 << order)
             order += 1
         insort(self._free[order], start)
@@ -91,7 +91,7 @@ class BuddyRegions:
                 taken.append(region)
         return taken
 
-    def _withdraw(self, start: int, order: int) -> bool:
+    def _take_out(self, start: int, order: int) -> bool:
         """Strike a region off the free ones; False if it is not one of them."""
         free = self._free[order]
         place = bisect_left(free, start)

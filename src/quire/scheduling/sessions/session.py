@@ -103,7 +103,7 @@ class Session:
         self.turn, self.num_input = turn, 0
         self.note(SessionVerb.GENERATE, turn.request.request_id)
 
-    def end(self, allocator: KVAllocator, *, spoiled: bool) -> None:
+    def end(self, allocator: KVAllocator, *, invalid: bool) -> None:
         """Take them back from the turn. What it was given and what it generated stays."""
         sequence, resting, turn = self.sequence, self.resting, self.turn
         assert turn is not None
@@ -113,17 +113,17 @@ class Session:
             turn.memory.block_seconds += allocator.charge(sequence.seq_id)
             resting.memory.block_seconds -= allocator.charge(sequence.seq_id)
             # In the midst of a step, its blocks have room for tokens that are not computed.
-            torn = allocator.num_tokens(sequence.seq_id) != sequence.num_computed
-            if spoiled or torn:
-                self.forget(allocator, spoiled=spoiled)
+            unfinished = allocator.num_tokens(sequence.seq_id) != sequence.num_computed
+            if invalid or unfinished:
+                self.forget(allocator, invalid=invalid)
             elif turn.status is Status.RUNNING:
                 resting.status = Status.RESIDENT
         self.note(SessionVerb.END, turn.request.request_id)
 
-    def forget(self, allocator: KVAllocator, *, spoiled: bool = False) -> None:
+    def forget(self, allocator: KVAllocator, *, invalid: bool = False) -> None:
         """Free the blocks of an idle session; its history will be computed again."""
         if self.resting.status is not Status.WAITING:
-            charge = allocator.free(self.sequence.seq_id, spoiled=spoiled)
+            charge = allocator.free(self.sequence.seq_id, invalid=invalid)
             self.resting.memory.block_seconds += charge
         self.resting.status = Status.WAITING
         self.sequence.num_computed = 0

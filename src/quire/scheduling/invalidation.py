@@ -38,9 +38,9 @@ def lost_places(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
         if move.kind is MoveKind.COPY and source in lost:
             lost.add(target_of(move))
     sound = list(step.chunks)
-    while spoiled := [chunk for chunk in sound if not lost.isdisjoint(_read(chunk))]:
+    while invalid := [chunk for chunk in sound if not lost.isdisjoint(_read(chunk))]:
         sound = [chunk for chunk in sound if lost.isdisjoint(_read(chunk))]
-        for chunk in spoiled:
+        for chunk in invalid:
             lost.update(_written(chunk, block_size))
     return lost
 

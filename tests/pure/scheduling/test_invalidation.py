@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.memory import BlockMove, BlockTable, Demand, MoveKind, PagedAllocator
 from quire.protocol import Chunk, Readout, Request, SamplingParams, Step, StepResult
 from quire.scheduling import Scheduler
-from quire.scheduling.spoiling import Place, lost_places
+from quire.scheduling.invalidation import Place, lost_places
 from support.outcomes import take_in
 
 
@@ -45,7 +45,7 @@ def test_what_a_block_does_not_hold_is_not_found() -> None:
     allocator.commit(1, [b"first", b"second"], 2)
     (first, second, _) = allocator.table(1).block_ids
     allocator.free(1)
-    allocator.withdraw(second)
+    allocator.invalidate(second)
     assert allocator.admit(2, demand) == 4
     assert allocator.table(2).block_ids[0] == first
 
