@@ -100,7 +100,7 @@ def attention(
         positions=positions.repeat(load.sequences),
         query_starts=tuple(range(0, slots.numel() + 1, load.new_tokens)),
         context_lens=torch.full((load.sequences,), load.context),
-        prompt_lens=torch.full((load.sequences,), load.context),
+        output_starts=torch.full((load.sequences,), load.context),
         kv_groups=(
             KVGroupTables(slots.flatten(), tables, torch.zeros(load.sequences, dtype=torch.int64)),
         ),

@@ -30,7 +30,7 @@ def to_device(batch: AttentionBatch) -> AttentionBatch:
         batch,
         positions=batch.positions.cuda(),
         context_lens=batch.context_lens.cuda(),
-        prompt_lens=batch.prompt_lens.cuda(),
+        output_starts=batch.output_starts.cuda(),
         kv_groups=kv_groups,
     )
 

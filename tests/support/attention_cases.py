@@ -91,7 +91,7 @@ def make_case(
         positions=torch.cat(positions),
         query_starts=tuple(starts),
         context_lens=contexts,
-        prompt_lens=contexts,
+        output_starts=contexts,
         kv_groups=(
             KVGroupTables(
                 torch.cat(slots), torch.tensor(tables), torch.tensor(dropped), sink_blocks

@@ -60,7 +60,7 @@ class ByWayOfTheGPU:
             batch,
             positions=batch.positions.cuda(),
             context_lens=batch.context_lens.cuda(),
-            prompt_lens=batch.prompt_lens.cuda(),
+            output_starts=batch.output_starts.cuda(),
             kv_groups=kv_groups,
         )
         return self._kernels.plan(moved)

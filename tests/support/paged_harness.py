@@ -39,7 +39,7 @@ def make_batch(
         context_lens=torch.tensor(
             [s.length + n for s, n in zip(sequences, new_tokens, strict=True)]
         ),
-        prompt_lens=torch.tensor([s.prompt_len for s in sequences]),
+        output_starts=torch.tensor([s.prompt_len for s in sequences]),
         kv_groups=(
             KVGroupTables(
                 torch.tensor(slots),

@@ -72,7 +72,7 @@ class AttentionBatch:
     positions: Tensor  # [T] int64, position of each new token in its sequence
     query_starts: tuple[int, ...]  # S + 1 row bounds
     context_lens: Tensor  # [S] int64, tokens of each sequence once this step is done
-    prompt_lens: Tensor  # [S] int64, tokens of each sequence's prompt
+    output_starts: Tensor  # [S] int64, position of each sequence's first output token
     kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are

@@ -54,10 +54,10 @@ class Rope:
         if isinstance(self.frequencies, Tensor):
             frequencies = self.frequencies
         else:
-            prompts = batch.prompt_lens.repeat_interleave(
+            starts = batch.output_starts.repeat_interleave(
                 batch.starts.diff(), output_size=len(positions)
             )
-            frequencies = self.frequencies(torch.maximum(prompts, positions + 1))
+            frequencies = self.frequencies(torch.maximum(starts, positions + 1))
         angles = positions[:, None].float() * frequencies
         return Rotation(self._scaled(angles.cos()), self._scaled(angles.sin()))
 

@@ -71,7 +71,7 @@ def _batch(new: Sequence[slice]) -> AttentionBatch:
         positions=torch.cat(positions),
         query_starts=tuple(counts.cumsum(0).tolist()),
         context_lens=torch.tensor([part.stop for part in new]),
-        prompt_lens=torch.full((len(new),), _LENGTH),
+        output_starts=torch.full((len(new),), _LENGTH),
         kv_groups=(
             KVGroupTables(torch.cat(slots), tables, torch.zeros(len(tables), dtype=torch.long)),
         ),

@@ -159,9 +159,7 @@ class _EngineCollector:
         labels = ["model_name", "state"]
         slots = GaugeMetricFamily("quire:kv_cache_slots", "KV cache slots by state.", labels=labels)
         for state, count in usage._asdict().items():
-            slots.add_metric(
-                [self._model_name, state], max(0, count)
-            )  # may be torn, see above
+            slots.add_metric([self._model_name, state], max(0, count))  # may be torn, see above
         yield slots
         seconds = CounterMetricFamily(
             "quire:kv_slot_seconds", "KV cache slots by state, over busy time.", labels=labels

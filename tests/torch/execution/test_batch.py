@@ -42,7 +42,7 @@ def test_every_token_stands_where_its_table_says(
             assert batch.kv_groups[0].slots[row] == block * block_size + position % block_size
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
-        assert batch.prompt_lens[s] == chunk.output_start
+        assert batch.output_starts[s] == chunk.output_start
         width = len(chunk.table.block_ids)
         assert tuple(batch.kv_groups[0].block_tables[s, :width].tolist()) == chunk.table.block_ids
     assert batch.query_starts[-1] == row == len(token_ids)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.execution.sampling.logits_processors import edit_logits
+from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.randomness import splitmix64, uniform
 from quire.execution.sampling.sampler import SampleRow, sample, token_logprobs
 from quire.execution.sampling.sampler import draw as choose
@@ -86,7 +86,7 @@ def test_edits_are_those_of_the_definitions(cases: list[Any]) -> None:
         expected_logits(values, row, asked["output"])
         for (asked, values), row in zip(cases, rows, strict=True)
     ]
-    torch.testing.assert_close(edit_logits(logits, rows), torch.tensor(want).view(-1, VOCAB))
+    torch.testing.assert_close(process_logits(logits, rows), torch.tensor(want).view(-1, VOCAB))
     assert torch.equal(logits, before)
 
 

@@ -38,7 +38,7 @@ def test_angles_are_exact_however_far(position: int) -> None:
         positions=torch.tensor([position]),
         query_starts=(0, 1),
         context_lens=torch.tensor([position + 1]),
-        prompt_lens=torch.tensor([1]),
+        output_starts=torch.tensor([1]),
         kv_groups=(),
         block_size=16,
     )

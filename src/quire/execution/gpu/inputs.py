@@ -122,7 +122,7 @@ class DeviceInputs:
             given.asked,
             attention.starts,
             attention.context_lens,
-            attention.prompt_lens,
+            attention.output_starts,
             given.fed_places,
             given.fed_rows,
         ]
@@ -138,7 +138,9 @@ class DeviceInputs:
 
     def _views(self, layout: _Layout, query_starts: tuple[int, ...], header: Header) -> Fields:
         arrays = layout.split(self._device)
-        token_ids, positions, asked, bounds, contexts, prompts, places, rows = arrays[:_BY_KV_GROUP]
+        token_ids, positions, asked, bounds, contexts, output_starts, places, rows = arrays[
+            :_BY_KV_GROUP
+        ]
         by_kv_group = arrays[_BY_KV_GROUP:]
         tables = layout.tables(self._device, self._max_width)
         kv_groups = tuple(
@@ -148,7 +150,7 @@ class DeviceInputs:
             )
         )
         attention = AttentionBatch(
-            positions, query_starts, contexts, prompts, kv_groups, self._block_size, bounds
+            positions, query_starts, contexts, output_starts, kv_groups, self._block_size, bounds
         )
         fed = places[: header.fed], rows[: header.fed]
         return Fields(token_ids, attention, asked[: header.asked], *fed)

@@ -78,7 +78,7 @@ class _BatchEdits(NamedTuple):
     counts: _Edits
 
 
-def edit_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """The logits [R, V] as the requests change them: a copy, or ``logits`` if none does.
 
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the

@@ -1,7 +1,7 @@
 """From logits to tokens: one for each row, each row by its own request's parameters.
 
 The order is vLLM's: log-probabilities are reported from the model's logits as they are; then the
-requests edit the logits (``penalties``); greedy rows take the likeliest token, of equals the one
+requests edit the logits (``logits_processors``); greedy rows take the likeliest token, of equals the one
 with the lowest id; other rows apply temperature, min_p, top_k, top_p and draw. Each filter sees
 the distribution that the ones before it left, renormalised, and leaves at least one token.
 
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.execution.sampling.likeliest import Likeliest
-from quire.execution.sampling.logits_processors import edit_logits
+from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import Filters, SampleRow
 from quire.execution.transfer import Readback, to_device
 from quire.protocol.step import Sample, TokenLogprobs
@@ -96,7 +96,7 @@ def draw(
     A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
     allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
     """
-    edited = edit_logits(logits, rows)
+    edited = process_logits(logits, rows)
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
     drawn = [i for i, row in enumerate(rows) if not row.request.params.greedy]
@@ -127,7 +127,7 @@ def beam_candidates(
     biases and bans act on the log-probabilities, which are not normalised again. None stands for a
     row of NaN.
     """
-    edited = edit_logits(logits.log_softmax(-1), rows)
+    edited = process_logits(logits.log_softmax(-1), rows)
     values, ids = edited.topk(min(max(counts), logits.shape[1]), dim=-1)
     tables = _rows(torch.cat([ids.double(), values.double()], dim=1))
     found = [Likeliest(table, count) for table, count in zip(tables, counts, strict=True)]

@@ -50,7 +50,7 @@ def assert_same(found: AttentionBatch, expected: AttentionBatch) -> None:
     assert found.starts[: seqs + 1].tolist() == list(expected.query_starts)
     assert torch.equal(found.positions[:tokens], expected.positions)
     assert torch.equal(found.context_lens[:seqs], expected.context_lens)
-    assert torch.equal(found.prompt_lens[:seqs], expected.prompt_lens)
+    assert torch.equal(found.output_starts[:seqs], expected.output_starts)
     assert found.block_size == expected.block_size
     for mine, theirs in zip(found.kv_groups, expected.kv_groups, strict=True):
         assert torch.equal(mine.slots[:tokens], theirs.slots)
@@ -85,7 +85,7 @@ def addresses(loaded: Fields) -> list[int]:
         batch.positions,
         batch.starts,
         batch.context_lens,
-        batch.prompt_lens,
+        batch.output_starts,
     ]
     for kv_group in batch.kv_groups:
         tensors += kv_group[:3]
