@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.bench.machine import machine_facts
-from quire.bench.systems import Run, System
+from quire.bench.systems import Run, ServingSystem
 from quire.bench.workloads import BenchRequest, one_request
 from quire.metrics import RequestMetrics
 from quire.version import __version__
@@ -23,14 +23,14 @@ _NAMES = {
 }
 
 
-def throughput(system: System, requests: Sequence[BenchRequest]) -> dict[str, Any]:
+def throughput(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str, Any]:
     """Serve requests, cut to the model's length; tokens per second and latencies."""
     _warm_up(system)
     run = system.run([request.cut(system.max_model_len) for request in requests])
     return {**_heading("throughput", system), **summary(run), **system.facts()}
 
 
-def latency(system: System, requests: Sequence[BenchRequest]) -> dict[str, Any]:
+def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str, Any]:
     """Serve requests of the same lengths, cut to the model's, one after another."""
     _warm_up(system)
     metrics: list[RequestMetrics] = []
@@ -120,7 +120,7 @@ def describe_times(times: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _heading(benchmark: str, system: System) -> dict[str, Any]:
+def _heading(benchmark: str, system: ServingSystem) -> dict[str, Any]:
     return {
         "benchmark": benchmark,
         "model": system.model,
@@ -129,6 +129,6 @@ def _heading(benchmark: str, system: System) -> dict[str, Any]:
     }
 
 
-def _warm_up(system: System) -> None:
+def _warm_up(system: ServingSystem) -> None:
     request = one_request(*_WARM_UP, seed=_WARM_UP_SEED)
     system.run([request.cut(system.max_model_len)]).all_metrics()

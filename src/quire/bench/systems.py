@@ -38,7 +38,7 @@ class Run(NamedTuple):
         return [outcome.metrics for outcome in self.outcomes if outcome.metrics is not None]
 
 
-class System(Protocol):
+class ServingSystem(Protocol):
     """Something that serves a model."""
 
     @property

@@ -20,7 +20,7 @@ from quire.simulation import SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad
 from quire.simulation.planning.planner import Planner
-from quire.simulation.sample import Sample
+from quire.simulation.sample import WorkloadSample
 
 _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
 
@@ -43,7 +43,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         require_matplotlib()  # before anything is simulated
     setup = Setup(arguments)
-    sample = Sample.take(
+    sample = WorkloadSample.take(
         setup.workload,
         setup.limits.max_model_len,
         shares_prefixes=setup.shares_prefixes,

@@ -12,7 +12,7 @@ from quire.commands.setup import Setup, describe_machine
 from quire.commands.text import number, size
 from quire.errors import ConfigError
 from quire.simulation import SimulationResult, Simulator
-from quire.simulation.sample import Sample
+from quire.simulation.sample import WorkloadSample
 from quire.workload import Trace
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _rates(arguments: argparse.Namespace, setup: Setup) -> list[Panel]:
 
     from quire.reports.curves import Curve, Panel
 
-    sample = Sample.take(
+    sample = WorkloadSample.take(
         setup.workload, setup.limits.max_model_len, shares_prefixes=setup.shares_prefixes,
         has_times=isinstance(setup.workload, Trace) and setup.has_times, seed=arguments.seed,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from quire.reproduction.systems import (
     PAGED,
     READABLE,
     SYSTEMS,
-    System,
+    MemorySystem,
     deployment,
     requests,
     serve,
@@ -18,7 +18,7 @@ from quire.reproduction.systems import (
 from quire.simulation.catalogue.machines import GIB
 from quire.workload import DATASETS
 
-_GROWING = System("contiguous, doubling as it grows", "pow2")
+_GROWING = MemorySystem("contiguous, doubling as it grows", "pow2")
 
 
 def pool_sizes(scale: Scale) -> Experiment:
@@ -107,7 +107,7 @@ def memory_waste(scale: Scale) -> Experiment:
 
 
 def _shares(
-    system: System, scale: Scale, longest_output: int = MAX_MODEL_LEN - 1
+    system: MemorySystem, scale: Scale, longest_output: int = MAX_MODEL_LEN - 1
 ) -> dict[str, float]:
     """Percent of the memory that was given out, by what it did."""
     workload = requests(

@@ -17,7 +17,7 @@ from quire.reproduction.systems import (
     PAGED,
     READABLE,
     SYSTEMS,
-    System,
+    MemorySystem,
     batch_latency,
     deployment,
     requests,
@@ -265,7 +265,7 @@ def chatbot(scale: Scale) -> Experiment:
 
 def _compare(
     where: Deployment,
-    systems: Iterable[System],
+    systems: Iterable[MemorySystem],
     workload: Callable[[float], Iterable[TraceRequest]],
     first: float,
     scale: Scale,
@@ -284,7 +284,7 @@ def _compare(
         lines[FASTER_TRANSFORMER] = (lambda rate: batch_latency(where, workload(rate)), first / 5)
     for system in systems:
 
-        def latency(rate: float, system: System = system) -> float:
+        def latency(rate: float, system: MemorySystem = system) -> float:
             cached = caching and system is PAGED
             result = serve(where, system, workload(rate), enable_prefix_caching=cached)
             return outputs * result.normalized_latency.mean

@@ -24,7 +24,7 @@ sustained while the mean normalised latency stays below."""
 
 
 @dataclass(frozen=True)
-class System:
+class MemorySystem:
     """A way of giving out KV memory under iteration-level scheduling.
 
     asks_pow2: a request's limit is the power of two above its output, as the paper's Orca (Pow2)
@@ -37,10 +37,10 @@ class System:
     asks_pow2: bool = False
 
 
-ORCA_MAX = System("Orca (Max)", "max")
-ORCA_POW2 = System("Orca (Pow2)", "oracle", asks_pow2=True)
-ORCA_ORACLE = System("Orca (Oracle)", "oracle")
-PAGED = System("paged", "paged")
+ORCA_MAX = MemorySystem("Orca (Max)", "max")
+ORCA_POW2 = MemorySystem("Orca (Pow2)", "oracle", asks_pow2=True)
+ORCA_ORACLE = MemorySystem("Orca (Oracle)", "oracle")
+PAGED = MemorySystem("paged", "paged")
 SYSTEMS = (ORCA_MAX, ORCA_POW2, ORCA_ORACLE, PAGED)
 FASTER_TRANSFORMER = "FasterTransformer"
 
@@ -80,7 +80,7 @@ def requests(
 
 
 def serve(
-    where: Deployment, system: System, workload: Iterable[TraceRequest], **settings: object
+    where: Deployment, system: MemorySystem, workload: Iterable[TraceRequest], **settings: object
 ) -> SimulationResult:
     """Simulate. ``settings``: fields of EngineConfig."""
     if system.asks_pow2:

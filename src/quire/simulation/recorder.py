@@ -23,7 +23,7 @@ from quire.simulation.result import (
 from quire.simulation.series import TimeSeries
 
 
-class Recorder:
+class SimulationRecorder:
     """Adds up a run. ``keep_records`` and ``keep_decisions`` bound what it keeps whole."""
 
     def __init__(

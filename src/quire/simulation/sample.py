@@ -15,7 +15,7 @@ MOST_SAMPLE_TOKENS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class WorkloadSample:
     """A workload's first requests, clipped to a model's length, with their own times."""
 
     requests: tuple[TraceRequest, ...]
@@ -33,7 +33,7 @@ class Sample:
         shares_prefixes: bool,
         has_times: bool,
         seed: int,
-    ) -> Sample:
+    ) -> WorkloadSample:
         """ConfigError if the workload is empty."""
         requests: list[TraceRequest] = []
         tokens = clipped = 0

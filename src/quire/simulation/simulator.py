@@ -19,7 +19,7 @@ from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel
 from quire.simulation.fast_forward import FastForward, SteadyDecoding
 from quire.simulation.live import LiveRequest, RequestMaker
-from quire.simulation.recorder import Recorder, map_blocks
+from quire.simulation.recorder import SimulationRecorder, map_blocks
 from quire.simulation.result import RequestRecord, SimulationResult
 from quire.simulation.sampling import SimulatedModel
 from quire.simulation.work import decoding, sights_of, work_of
@@ -63,7 +63,9 @@ class Simulator:
         self._fast_forward = FastForward(self._scheduler, limits)
         self._model = SimulatedModel(seed)
         self._maker = RequestMaker(limits.block_size, limits.enable_prefix_caching)
-        self._recorder = Recorder(goals or Goals(), keep_records, keep_decisions, on_record)
+        self._recorder = SimulationRecorder(
+            goals or Goals(), keep_records, keep_decisions, on_record
+        )
         self._live: dict[str, LiveRequest] = {}
         # Requests that have arrived, and that the scheduler need not know of yet.
         self._line: deque[TraceRequest] = deque()

@@ -13,7 +13,7 @@ from quire.reproduction.systems import (
     ORCA_POW2,
     PAGED,
     READABLE,
-    System,
+    MemorySystem,
     deployment,
     requests,
     serve,
@@ -61,7 +61,7 @@ def test_the_sustained_rate_is_found_from_either_side(first: float) -> None:
 @pytest.mark.parametrize(
     ("system", "slots"), [(ORCA_MAX, 2048), (ORCA_POW2, 512), (ORCA_ORACLE, 256)]
 )
-def test_what_orca_reserves_for_a_request(system: System, slots: int) -> None:
+def test_what_orca_reserves_for_a_request(system: MemorySystem, slots: int) -> None:
     """100 tokens in and 129 out: 2,048; 100 + 256 rounded up to a region of 512; and 228 in 256."""
     where = deployment("opt-13b")
     result = serve(where, system, [TraceRequest(0.0, 100, 129)])

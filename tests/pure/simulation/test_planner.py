@@ -11,7 +11,7 @@ from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
 from quire.simulation.planning.plan import Binding, binding
 from quire.simulation.planning.planner import Planner
-from quire.simulation.sample import Sample
+from quire.simulation.sample import WorkloadSample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
 COPILOT = Synthetic(150, Lengths.parse("625-1025"), Lengths.parse("100-500"))
@@ -24,7 +24,7 @@ def planner(
     goals: Goals | None = None,
     **changes: Any,
 ) -> Planner:
-    sample = Sample.take(
+    sample = WorkloadSample.take(
         workload, 4096, shares_prefixes=workload.shares_prefixes,
         has_times=workload.rate is not None, seed=0,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_the_most_users_who_meet_the_goals() -> None:
 
 def test_bursts_that_no_rate_helps_against_are_told() -> None:
     burst = [TraceRequest(float(i // 50), 2000, 5) for i in range(100)]
-    sample = Sample.take(burst, 4096, shares_prefixes=False, has_times=True, seed=0)
+    sample = WorkloadSample.take(burst, 4096, shares_prefixes=False, has_times=True, seed=0)
     plan = Planner(DEPLOYMENT, sample, Goals(ttft=0.5))
     limits = DEPLOYMENT.limits()
     found = plan.goodput(limits, plan.saturation(limits))
@@ -143,17 +143,17 @@ def test_a_workload_that_no_request_of_can_be_served() -> None:
 
 def test_a_sample_keeps_the_shape_of_its_arrivals() -> None:
     requests = [TraceRequest(time, 10, 5) for time in (3.0, 4.0, 8.0)]
-    sample = Sample.take(requests, 100, shares_prefixes=False, has_times=True, seed=0)
+    sample = WorkloadSample.take(requests, 100, shares_prefixes=False, has_times=True, seed=0)
     assert sample.rate == pytest.approx(0.4)
     assert [r.arrival for r in sample.at_rate(0.8)] == pytest.approx([0.0, 0.5, 2.5])
     with pytest.raises(ConfigError, match="holds no request"):
-        Sample.take([], 100, shares_prefixes=False, has_times=True, seed=0)
+        WorkloadSample.take([], 100, shares_prefixes=False, has_times=True, seed=0)
 
 
 def test_a_repeated_sample_shares_only_within_a_round() -> None:
     content = (Segment("system", 5),)
     requests = [TraceRequest(0.0, 10, 5, content=content), TraceRequest(0.0, 9, 5, content=content)]
-    sample = Sample.take(requests, 100, shares_prefixes=True, has_times=False, seed=0)
+    sample = WorkloadSample.take(requests, 100, shares_prefixes=True, has_times=False, seed=0)
     a, b, c, d = sample.repeated(4)
     assert a.content == b.content != c.content == d.content
     assert c.prompt_tokens == 10

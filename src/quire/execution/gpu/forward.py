@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.execution.batch import Fields, StepBatch
 from quire.execution.forward import Hidden, Sampled, asked_of
-from quire.execution.gpu.graphs import RecordedDecodes, Recorder
+from quire.execution.gpu.graphs import LaunchRecorder, RecordedDecodes
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.kernels.ops import Kernels, LayerKV
 from quire.model import Model
@@ -28,7 +28,7 @@ class DeviceForward:
         self._recorded: RecordedDecodes | None = None
 
     @torch.inference_mode()
-    def record(self, sizes: Sequence[int], recorder: Recorder) -> None:
+    def record(self, sizes: Sequence[int], recorder: LaunchRecorder) -> None:
         """From now on, replay the decodes of up to the largest of ``sizes`` sequences."""
 
         def compute(size: int) -> Callable[[], Tensor]:

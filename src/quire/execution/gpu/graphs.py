@@ -19,7 +19,7 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
     return [size for size in sizes if size < most] + [most]
 
 
-class Recorder(Protocol):
+class LaunchRecorder(Protocol):
     """Remembers what was launched."""
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -31,7 +31,7 @@ class NoRecorder:
     """Launches everything anew: the same padded batches, so the same numbers as when replayed."""
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """See ``Recorder.record``."""
+        """See ``LaunchRecorder.record``."""
         return compute
 
 
@@ -42,7 +42,7 @@ class CUDARecorder:
         self._pool: Any = None  # PyTorch's name for their memory
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """See ``Recorder.record``. ``compute`` runs once before, to compile what it launches."""
+        """See ``LaunchRecorder``. ``compute`` runs once before, to compile what it launches."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         main = torch.cuda.current_stream()
         side.wait_stream(main)
@@ -68,7 +68,7 @@ class RecordedDecodes:
         self,
         sizes: Sequence[int],
         compute: Callable[[int], Callable[[], Tensor]],
-        recorder: Recorder,
+        recorder: LaunchRecorder,
     ) -> None:
         """``compute(size)`` gives the forward pass over a padded batch of ``size`` sequences."""
         self._sizes = sorted(sizes)

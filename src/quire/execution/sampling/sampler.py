@@ -1,7 +1,7 @@
 """From logits to tokens: one for each row, each row by its own request's parameters.
 
 The order is vLLM's: log-probabilities are reported from the model's logits as they are; then the
-requests edit the logits (``logits_processors``); greedy rows take the likeliest token, of equals the one
+requests' ``logits_processors`` edit them; greedy rows take the likeliest token, of equals the one
 with the lowest id; other rows apply temperature, min_p, top_k, top_p and draw. Each filter sees
 the distribution that the ones before it left, renormalised, and leaves at least one token.
 

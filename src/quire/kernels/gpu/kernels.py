@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
-from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, Work
+from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -208,7 +208,7 @@ def _attend(
     kv: LayerKV,
     spec: AttentionSpec,
     plan: GPUPlan,
-    work: Work,
+    work: WorkList,
     shape: _Shape,
 ) -> None:
     """Compute the rows of ``out`` that ``work`` is about."""
@@ -251,7 +251,7 @@ def _attend(
 
 
 def _merge(
-    parts: Tensor, stats: Tensor, out: Tensor, plan: GPUPlan, work: Work, shape: _Shape
+    parts: Tensor, stats: Tensor, out: Tensor, plan: GPUPlan, work: WorkList, shape: _Shape
 ) -> None:
     """Put together what programs have made of segments of one row."""
     rows_of_tile = work.tokens * shape.HEADS // shape.KV_HEADS

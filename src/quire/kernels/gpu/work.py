@@ -17,7 +17,7 @@ NO_WINDOW = 2**30
 _CHUNK = 128
 
 
-class Work(NamedTuple):
+class WorkList(NamedTuple):
     """Items of either the sequences with one new token or those with several."""
 
     items: Tensor  # [capacity, fields] int32
@@ -44,9 +44,9 @@ class GPUPlan:
         self.starts = batch.starts
         self._num_processors = num_processors
         self._new = [last - first for first, last in pairwise(bounds)]
-        self._known: dict[_Geometry, list[Work]] = {}
+        self._known: dict[_Geometry, list[WorkList]] = {}
 
-    def work(self, heads: int, kv_heads: int, window: int | None, tiles: Tiles) -> list[Work]:
+    def work(self, heads: int, kv_heads: int, window: int | None, tiles: Tiles) -> list[WorkList]:
         """The lists for layers of this kind."""
         geometry = _Geometry(heads // kv_heads, kv_heads, window or NO_WINDOW, tiles)
         if geometry not in self._known:
@@ -57,7 +57,7 @@ class GPUPlan:
             ]
         return self._known[geometry]
 
-    def _single(self, geometry: _Geometry) -> Work | None:
+    def _single(self, geometry: _Geometry) -> WorkList | None:
         count = sum(new == 1 for new in self._new)
         if not count:
             return None
@@ -65,7 +65,7 @@ class GPUPlan:
         tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
         return self._list(geometry, tile, 1, count, self._most_segments(geometry, tile))
 
-    def _several(self, geometry: _Geometry) -> Work | None:
+    def _several(self, geometry: _Geometry) -> WorkList | None:
         tile = geometry.tiles.several
         tile = tile._replace(rows=max(tile.rows, triton.next_power_of_2(geometry.group)))
         tokens = tile.rows // geometry.group
@@ -82,7 +82,7 @@ class GPUPlan:
 
     def _list(
         self, geometry: _Geometry, tile: Tile, tokens: int, num_tiles: int, most_segments: int
-    ) -> Work:
+    ) -> WorkList:
         """``most_segments`` 0: every tile's keys are one segment."""
         capacity, num_seqs = num_tiles + most_segments, len(self._new)
         items = self.starts.new_empty((capacity, plan.FIELDS.value), dtype=torch.int32)
@@ -101,4 +101,4 @@ class GPUPlan:
             SEQS=triton.next_power_of_2(num_seqs),
             CHUNK=_CHUNK,
         )
-        return Work(items, tile, tokens, most_segments > 0)
+        return WorkList(items, tile, tokens, most_segments > 0)

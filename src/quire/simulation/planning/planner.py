@@ -24,7 +24,7 @@ from quire.simulation.planning.plan import (
     Variant,
 )
 from quire.simulation.result import SimulationResult
-from quire.simulation.sample import Sample
+from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
@@ -37,7 +37,7 @@ class Planner:
     """Plans for one model on one machine, under one sample of a workload."""
 
     deployment: Deployment
-    sample: Sample
+    sample: WorkloadSample
     goals: Goals
     progress: Callable[[str], None] = lambda _: None  # told what is being simulated
 
@@ -185,7 +185,7 @@ class Planner:
         poisson = self._search(limits, even, 1.2 * saturation.request_rate)
         return found._replace(poisson=poisson.rate)
 
-    def _search(self, limits: EngineLimits, sample: Sample, high: float) -> Goodput:
+    def _search(self, limits: EngineLimits, sample: WorkloadSample, high: float) -> Goodput:
         low, least, most = 0.0, 1e-2 * high, 16 * high
         best = failed = None
         while failed is None and high <= most:
