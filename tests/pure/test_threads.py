@@ -19,7 +19,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def grant(machine: Path, group: str, **files: str) -> None:
+def tokens_to_compute(machine: Path, group: str, **files: str) -> None:
     directory = machine / "fs/cgroup" / group
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -44,15 +44,15 @@ def test_the_least_quota_of_nested_cgroups_holds(
     machine: Path, inner: str, outer: str, cores: int
 ) -> None:
     (machine / "cgroup").write_text("0::/outer/inner\n")
-    grant(machine, "outer", cpu_max=outer)
-    grant(machine, "outer/inner", cpu_max=inner)
+    tokens_to_compute(machine, "outer", cpu_max=outer)
+    tokens_to_compute(machine, "outer/inner", cpu_max=inner)
     assert usable_cores(machine, machine) == cores
 
 
 def test_first_version_of_cgroups(machine: Path) -> None:
     (machine / "cgroup").write_text("5:memory:/box\n4:cpu,cpuacct:/box\n")
-    grant(machine, "cpu/box", cpu_cfs_quota_us="300000\n", cpu_cfs_period_us="100000\n")
-    grant(machine, "cpu", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
+    tokens_to_compute(machine, "cpu/box", cpu_cfs_quota_us="300000\n", cpu_cfs_period_us="100000\n")
+    tokens_to_compute(machine, "cpu", cpu_cfs_quota_us="-1\n", cpu_cfs_period_us="100000\n")
     assert usable_cores(machine, machine) == 3
 
 

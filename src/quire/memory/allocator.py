@@ -107,14 +107,14 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def blocks_to_append(self, wants: Mapping[int, int]) -> int:
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         """Free blocks that ``append`` would take, beside those that it gives back first.
 
         Changes nothing.
         """
         ...
 
-    def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         """Room for ``{seq_id: tokens}`` more, for all of these sequences or for none.
 
         The step before is done, or will be before this one writes: blocks that these tokens and all

@@ -52,18 +52,18 @@ class LayeredAllocator:
         assert len(cached) == 1, "all KV groups found the same beginning"
         return cached.pop()
 
-    def blocks_to_append(self, wants: Mapping[int, int]) -> int:
-        return sum(kv_group.blocks_to_append(wants) for kv_group in self.kv_groups)
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
+        return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
 
-    def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         for kv_group in self.kv_groups:
-            kv_group.drop(wants)
+            kv_group.drop(new_tokens)
         if any(
-            kv_group.blocks_to_append(wants) > kv_group.num_free_blocks
+            kv_group.blocks_to_append(new_tokens) > kv_group.num_free_blocks
             for kv_group in self.kv_groups
         ):
             return None
-        return self._in_all(lambda kv_group: kv_group.append(wants))
+        return self._in_all(lambda kv_group: kv_group.append(new_tokens))
 
     def draft(self, seq_id: int, count: int) -> bool:
         if not all(kv_group.can_draft(seq_id, count) for kv_group in self.kv_groups):

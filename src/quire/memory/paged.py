@@ -94,11 +94,11 @@ class PagedAllocator:
         self.occupancy.reserved += table.reserved
         return hits.tokens
 
-    def blocks_to_append(self, wants: Mapping[int, int]) -> int:
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         size, tables, ref_counts = self.block_size, self.tables, self.device.ref_counts
         growth = 0
         writers: Counter[int] = Counter()  # shared block -> sharers about to write into it
-        for seq_id, count in wants.items():
+        for seq_id, count in new_tokens.items():
             table = tables[seq_id]
             first = table.num_tokens
             dropped, blocks = table.num_dropped, table.blocks
@@ -108,16 +108,16 @@ class PagedAllocator:
         # Of k writers among r owners all copy, except the last if nobody else holds the block.
         return growth + sum(min(k, ref_counts[block] - 1) for block, k in writers.items())
 
-    def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         if self.window is not None:
-            self.drop(wants)
-        if len(wants) == 1 and self._append_in_place(wants):
+            self.drop(new_tokens)
+        if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
-        if self.blocks_to_append(wants) > self.device.num_free:
+        if self.blocks_to_append(new_tokens) > self.device.num_free:
             return None
         size, ref_counts = self.block_size, self.device.ref_counts
         moves: list[BlockMove] = []
-        for seq_id, count in wants.items():
+        for seq_id, count in new_tokens.items():
             table = self.tables[seq_id]
             first = table.num_tokens
             index = first // size - table.num_dropped
@@ -387,9 +387,9 @@ class PagedAllocator:
         table.num_tokens = first + count
         self.occupancy.fill(table, first // self.block_size - table.num_dropped)
 
-    def _append_in_place(self, wants: Mapping[int, int]) -> bool:
+    def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
         """One more token of one sequence, into a block of its own that has room: most appends."""
-        ((seq_id, count),) = wants.items()
+        ((seq_id, count),) = new_tokens.items()
         table = self.tables[seq_id]
         index, offset = divmod(table.num_tokens, self.block_size)
         if count != 1 or not offset:

@@ -43,7 +43,7 @@ def next_fork(group: SequenceGroup, branch: Sequence) -> int | None:
     return min(points, default=None)
 
 
-def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
+def tokens_to_compute(group: SequenceGroup, budget: int) -> dict[int, int]:
     """{seq_id: tokens} that the group's branches can compute now, within a budget of tokens.
 
     Beams are compared with each other, so all of them take their next token in one step: one that
@@ -59,13 +59,13 @@ def grant(group: SequenceGroup, budget: int) -> dict[int, int]:
     if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):
             return {b.seq_id: 1 for b in branches} if budget >= len(branches) else {}
-        return _grant_each(group, budget, keep=1)
-    return _grant_each(group, budget, keep=0)
+        return _tokens_of_each(group, budget, keep=1)
+    return _tokens_of_each(group, budget, keep=0)
 
 
-def _grant_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, int]:
+def _tokens_of_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, int]:
     """Hand out the budget branch by branch, leaving ``keep`` tokens of each for later."""
-    grants: dict[int, int] = {}
+    found: dict[int, int] = {}
     for branch in group.branches:
         if branch.fork_from is not None:
             continue
@@ -76,6 +76,6 @@ def _grant_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, int]:
                 tokens = pause - branch.num_computed
         tokens = min(tokens, budget)
         if tokens:
-            grants[branch.seq_id] = tokens
+            found[branch.seq_id] = tokens
             budget -= tokens
-    return grants
+    return found

@@ -25,14 +25,14 @@ class Chunker:
         self._unpublished: list[int] = []  # sequences whose planned tokens fill blocks, if right
 
     def add(
-        self, group: SequenceGroup, wants: dict[int, int], moves: list[BlockMove], step: Step
+        self, group: SequenceGroup, new_tokens: dict[int, int], moves: list[BlockMove], step: Step
     ) -> int:
-        """Let a step compute ``wants``, once it has carried out ``moves``; how many tokens."""
+        """Let a step compute ``new_tokens``, once it has carried out ``moves``; how many tokens."""
         if moves:
             step.moves.extend(moves)
             group.memory.copied_blocks += len(moves)
         if len(group.branches) == 1:  # most groups
-            (tokens,) = wants.values()
+            (tokens,) = new_tokens.values()
             branch = group.branches[0]
             chunk = self.cut(group, branch, branch.num_computed, tokens)
             step.chunks.append(chunk)
@@ -44,11 +44,11 @@ class Chunker:
                 group.memory.hold(held, 0)
             return tokens
         for branch in group.branches:
-            if branch.seq_id in wants:
-                start, tokens = branch.num_computed, wants[branch.seq_id]
+            if branch.seq_id in new_tokens:
+                start, tokens = branch.num_computed, new_tokens[branch.seq_id]
                 step.chunks.append(self.cut(group, branch, start, tokens))
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
-        return sum(wants.values())
+        return sum(new_tokens.values())
 
     def cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
         """A chunk of ``tokens`` known tokens from position ``start`` on."""

@@ -17,8 +17,8 @@ from quire.scheduling.sessions.session import Session
 Candidates = dict[int, Seq[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""
 
-Told = Callable[[Progress], object]
-"""Told of each new token; true if the text is complete by it, for reasons of its own."""
+OnToken = Callable[[Progress], object]
+"""OnToken of each new token; true if the text is complete by it, for reasons of its own."""
 
 
 class LiveGroups:
@@ -121,7 +121,7 @@ class LiveGroups:
                     yield known[0].request, len(outcome.tokens) + len(outcome.forks) or 1
 
     def extend(
-        self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], told: Told
+        self, group: SequenceGroup, branch: Sequence, tokens: Seq[Sample], on_token: OnToken
     ) -> None:
         """The branch goes on with ``tokens``; beyond its end they count for nothing.
 
@@ -134,7 +134,7 @@ class LiveGroups:
             token_ids.append(sample.token_id)
             reason = _finish_reason(request, sample.token_id, branch.num_output_tokens)
             one = Progress(request, branch.seq_id, branch.index, sample, reason)
-            if told(one) or reason is not None:
+            if on_token(one) or reason is not None:
                 over = True
                 break
         if drafted:
@@ -146,16 +146,16 @@ class LiveGroups:
             self.end(group, branch)
 
     def expand(
-        self, group: SequenceGroup, trunk: Sequence, samples: Seq[Sample], told: Told
+        self, group: SequenceGroup, trunk: Sequence, samples: Seq[Sample], on_token: OnToken
     ) -> None:
         """The prompt is done: the trunk forks into a branch for each of its samples."""
         group.expanded = True
         forks = [self._fork(group, trunk, index) for index in range(1, len(samples))]
         group.branches += forks  # all forks before the first end
         for one, sample in zip([trunk, *forks], samples, strict=True):
-            self.extend(group, one, (sample,), told)
+            self.extend(group, one, (sample,), on_token)
 
-    def search(self, group: SequenceGroup, candidates: Candidates, told: Told) -> None:
+    def search(self, group: SequenceGroup, candidates: Candidates, on_token: OnToken) -> None:
         """Let the beams split, die or end, now that all of them have their candidates."""
         beams, parents = group.beams, group.branches
         assert beams is not None
@@ -171,7 +171,9 @@ class LiveGroups:
             reason, last = beams.finish_reason(hypothesis), len(hypothesis.token_ids) - 1
             for i, token_id in enumerate(hypothesis.token_ids):
                 ended = (reason, hypothesis.cumulative_logprob) if i == last else (None, None)
-                told(Progress(group.request, parents[0].seq_id, index, Sample(token_id), *ended))
+                on_token(
+                    Progress(group.request, parents[0].seq_id, index, Sample(token_id), *ended)
+                )
         for branch in list(parents):
             self.end(group, branch)
 

@@ -17,9 +17,9 @@ from quire.protocol.decision import Decision, Verdict
 from quire.protocol.request import Request
 from quire.protocol.step import Step, StepResult
 from quire.scheduling.admission import Admission, Shortage
-from quire.scheduling.branching import grant
+from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
-from quire.scheduling.decoding import Candidates, LiveGroups, Told
+from quire.scheduling.decoding import Candidates, LiveGroups, OnToken
 from quire.scheduling.invalidation import Place, lost_places, target_of
 from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_wide
 from quire.scheduling.lookahead import Lookahead
@@ -227,11 +227,11 @@ class Scheduler:
         usage = self.allocator.usage()
         return replace(step, opened=opened, forked=forked, closed=closed, usage=usage)
 
-    def update(self, step: Step, result: StepResult, now: float, told: Told) -> None:
+    def update(self, step: Step, result: StepResult, now: float, on_token: OnToken) -> None:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped.
 
-        told: of each new token; true where the text ends with it for a reason that only the text
-            shows, a stop string. What has been confirmed beyond that counts for nothing.
+        on_token: given each new token; true where the text ends with it for a reason that only the
+            text shows, a stop string. What has been confirmed beyond that counts for nothing.
         """
         self.allocator.advance(now)
         self._invalidate(lost_places(step, result.failed_moves, self.allocator.block_size))
@@ -254,14 +254,14 @@ class Scheduler:
                 found = searching.setdefault(group.request.request_id, {})
                 found[seq_id] = outcomes[seq_id].candidates
             elif group.expanded:
-                extend(group, branch, outcomes[seq_id].tokens, told)
+                extend(group, branch, outcomes[seq_id].tokens, on_token)
             else:
                 outcome = outcomes[seq_id]
-                live.expand(group, branch, [*outcome.tokens, *outcome.forks], told)
+                live.expand(group, branch, [*outcome.tokens, *outcome.forks], on_token)
         for request_id, candidates in searching.items():
             searched = live.get(request_id)
             if searched is not None:
-                live.search(searched, candidates, told)
+                live.search(searched, candidates, on_token)
         if live.num_ended > ended:
             self.queue.leave_ended()
         self._chunker.publish_known()
@@ -293,14 +293,14 @@ class Scheduler:
         running, position = self.queue.running, 0
         while position < len(running) and budget:
             group = running[position]
-            wants = grant(group, budget)
-            moves = self.allocator.append(wants)
+            new_tokens = tokens_to_compute(group, budget)
+            moves = self.allocator.append(new_tokens)
             if moves is None:
                 idle = self._idle(group)
                 victim = idle[0] if idle else self.queue.send_back()
-                self._preempt(victim, group, self._shortage(wants), step)
+                self._preempt(victim, group, self._shortage(new_tokens), step)
                 continue  # with this group again, unless it was the last and had to go itself
-            budget -= self._chunker.add(group, wants, moves, step)
+            budget -= self._chunker.add(group, new_tokens, moves, step)
             position += 1
         return budget
 
@@ -324,8 +324,8 @@ class Scheduler:
         step.decisions.append(decision)
         step.moves.extend(swaps)
 
-    def _shortage(self, wants: dict[int, int]) -> Shortage:
-        needed = self.allocator.blocks_to_append(wants)
+    def _shortage(self, new_tokens: dict[int, int]) -> Shortage:
+        needed = self.allocator.blocks_to_append(new_tokens)
         return Shortage("could not grow", needed, self.allocator.num_free_blocks)
 
     # -- waiting -------------------------------------------------------------------------------
@@ -362,17 +362,17 @@ class Scheduler:
                 self._live.open(group)
             self.queue.let_in(group)
             running += group.width
-            wants = grant(group, budget)
-            moves = self.allocator.append(wants)
+            new_tokens = tokens_to_compute(group, budget)
+            moves = self.allocator.append(new_tokens)
             while moves is None and (idle := self._idle(group)):
-                self._preempt(idle[0], group, self._shortage(wants), step)
-                moves = self.allocator.append(wants)
+                self._preempt(idle[0], group, self._shortage(new_tokens), step)
+                moves = self.allocator.append(new_tokens)
             if moves is None:
                 # It is one of the running now, and must find room to grow: in the next step, by
                 # preempting others if it comes before them.
                 assert had_blocks, "admission left room for these tokens"
                 break
-            budget -= self._chunker.add(group, wants, moves, step)
+            budget -= self._chunker.add(group, new_tokens, moves, step)
         return budget
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:

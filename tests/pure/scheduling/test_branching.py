@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quire.protocol.request import Request
 from quire.protocol.sampling_params import SamplingParams
 from quire.scheduling.beam_search import BeamSearch
-from quire.scheduling.branching import grant, plan_regrowth, shared_length
+from quire.scheduling.branching import plan_regrowth, shared_length, tokens_to_compute
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 
 PROMPT = [1, 2, 3]
@@ -70,19 +70,19 @@ def test_shared_length(a: list[int], b: list[int]) -> None:
 def test_a_branch_pauses_where_another_forks_off() -> None:
     group = group_of([[4, 5, 6, 7], [4, 9]])
     plan_regrowth(group)
-    assert grant(group, 100) == {0: 4}
-    assert grant(group, 3) == {0: 3}
+    assert tokens_to_compute(group, 100) == {0: 4}
+    assert tokens_to_compute(group, 3) == {0: 3}
 
 
 def test_samples_take_what_the_budget_leaves_them() -> None:
     group = group_of([[4], [5], [6]])
-    assert grant(group, 100) == {0: 1, 1: 1, 2: 1}
-    assert grant(group, 2) == {0: 1, 1: 1}
+    assert tokens_to_compute(group, 100) == {0: 1, 1: 1, 2: 1}
+    assert tokens_to_compute(group, 2) == {0: 1, 1: 1}
 
 
 def test_beams_go_on_together_or_not_at_all() -> None:
     group = group_of([[4], [5], [6]], beams=True)
-    assert grant(group, 3) == {0: 1, 1: 1, 2: 1}
-    assert grant(group, 2) == {}
+    assert tokens_to_compute(group, 3) == {0: 1, 1: 1, 2: 1}
+    assert tokens_to_compute(group, 2) == {}
     group.branches[1].num_computed = 1  # behind: 3 tokens to go, all but the last for now
-    assert grant(group, 100) == {1: 2}
+    assert tokens_to_compute(group, 100) == {1: 2}

@@ -92,18 +92,18 @@ class ContiguousAllocator:
         self._enter(Family(terms, order, regions[::-1]), seq_id, 0)
         return 0
 
-    def blocks_to_append(self, wants: Mapping[int, int]) -> int:
+    def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return sum(
             family.terms.width * ((1 << order) - (1 << family.order))
-            for family, order in self._outgrown(wants).items()
+            for family, order in self._outgrown(new_tokens).items()
         )
 
-    def append(self, wants: Mapping[int, int]) -> list[BlockMove] | None:
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         """Fill regions. Families that outgrow theirs (POW2) move to larger ones, all or none."""
-        moves = self._enlarge(self._outgrown(wants))
+        moves = self._enlarge(self._outgrown(new_tokens))
         if moves is None:
             return None
-        for seq_id, count in wants.items():
+        for seq_id, count in new_tokens.items():
             self._fill(seq_id, count)
         return moves
 
@@ -281,10 +281,10 @@ class ContiguousAllocator:
 
     # -- regions -------------------------------------------------------------------------------
 
-    def _outgrown(self, wants: Mapping[int, int]) -> dict[Family, int]:
-        """Families that must move to serve ``wants``, and the order that they need then."""
+    def _outgrown(self, new_tokens: Mapping[int, int]) -> dict[Family, int]:
+        """Families that must move to serve ``new_tokens``, and the order that they need then."""
         tokens: dict[Family, int] = {}
-        for seq_id, count in wants.items():
+        for seq_id, count in new_tokens.items():
             branch = self._branches[seq_id]
             family, after = branch.family, branch.num_tokens + count
             if after > family.terms.longest:
