@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.block_list import BlockList
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
+from quire.memory.holdings import Holdings
 from quire.memory.occupancy import Occupancy
 from quire.memory.pool import BlockPool
 from quire.memory.prefix import Hits, evicted_tokens, find_hits
@@ -43,6 +44,7 @@ class PagedAllocator:
         self._num_sinks = 0 if window is None else window.sink_blocks(block_size)
         self.tables: dict[int, BlockList] = {}
         self.occupancy = Occupancy(self.device, block_size)
+        self._holdings = Holdings(self.device, self.occupancy, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
 
     @property
@@ -89,7 +91,7 @@ class PagedAllocator:
         table.blocks = hits.blocks  # shared before any take(), which could evict them
         table.entries = self.device.share_all(hits.blocks)
         for _ in range(length - len(hits.blocks)):
-            self._acquire(table, self.device.take())
+            self._holdings.acquire(table, self.device.take())
         self.tables[seq_id] = table
         self.occupancy.reserved += table.reserved
         return hits.tokens
@@ -122,8 +124,8 @@ class PagedAllocator:
             first = table.num_tokens
             index = first // size - table.num_dropped
             if first % size and ref_counts[table.blocks[index]] > 1:
-                moves.append(self._copy_on_write(table, index, first % size))
-            self._write(table, count)
+                moves.append(self._holdings.copy_on_write(table, index, first % size))
+            self._holdings.write(table, count)
         return moves
 
     def can_draft(self, seq_id: int, count: int) -> bool:
@@ -141,7 +143,7 @@ class PagedAllocator:
             return True
         if not self.can_draft(seq_id, count):
             return False
-        self._write(table, count)
+        self._holdings.write(table, count)
         return True
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
@@ -152,7 +154,7 @@ class PagedAllocator:
         self.occupancy.reserved += table.reserved - reserved
         kept = self._blocks_for(max(num_tokens, table.promised)) - table.num_dropped
         while len(table.blocks) > kept:
-            self._release_last(table)
+            self._holdings.release_last(table)
         for index in range(num_tokens // size - table.num_dropped, kept):
             self._empty(table, index)
         table.num_published = min(table.num_published, num_tokens // size)
@@ -179,7 +181,7 @@ class PagedAllocator:
             table = self.tables[seq_id]
             count = self.window.dropped(table.num_tokens, self.block_size) - table.num_dropped
             if count > 0:
-                self._give_back(table, count)
+                self._holdings.release_first(table, count)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         # Allocates nothing, so it cannot run out.
@@ -222,7 +224,7 @@ class PagedAllocator:
             for block in table.blocks:
                 self.host.release(block)
         else:
-            self._leave_device(table)
+            self._holdings.release_all(table)
         return table.charge
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
@@ -261,7 +263,7 @@ class PagedAllocator:
                 if block in seen:  # the first owner's reference came with take()
                     self.host.share(target[block])
                 seen.add(block)
-            self._leave_device(table)
+            self._holdings.release_all(table)
             table.blocks = [target[block] for block in blocks]
             table.swapped, table.view = True, None
         return [BlockMove(MoveKind.SWAP_OUT, block, target[block]) for block in distinct]
@@ -297,9 +299,9 @@ class PagedAllocator:
                     self.device.share(target[block])
                 seen.add(block)
                 self.host.release(block)
-                self._acquire(table, target[block])
+                self._holdings.acquire(table, target[block])
             for _ in range(table.missing(table.promised, self.block_size)):
-                self._acquire(table, self.device.take())
+                self._holdings.acquire(table, self.device.take())
             table.swapped = False
             self.occupancy.fill(table)
             self.occupancy.reserved += table.reserved
@@ -334,58 +336,6 @@ class PagedAllocator:
 
     def _hits(self, demand: Demand) -> Hits:
         return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
-
-    def _acquire(self, table: BlockList, block: int) -> None:
-        """Put a block that has been taken or shared at the end of a table."""
-        table.blocks.append(block)
-        table.entries.append(self.device.charged(block))
-        table.view = None
-
-    def _leave_device(self, table: BlockList) -> None:
-        """Release a table's blocks and settle what its sequence owes for them.
-
-        Tail first: a prefix is useful without its tail, a tail never without its prefix.
-        """
-        self.occupancy.reserved -= table.reserved
-        for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
-            table.charge += self.device.charged(block) - entry
-            self.occupancy.release(block)
-        table.entries = []
-
-    def _give_back(self, table: BlockList, count: int) -> None:
-        """Release the first ``count`` blocks after the sinks' of a table on the device."""
-        first = table.num_sinks
-        gone = slice(first, first + count)
-        for block, entry in zip(table.blocks[gone], table.entries[gone], strict=True):
-            table.charge += self.device.charged(block) - entry
-            self.occupancy.release(block)
-        del table.blocks[gone], table.entries[gone]
-        table.num_dropped += count
-        table.view = None
-
-    def _release_last(self, table: BlockList) -> None:
-        block = table.blocks.pop()
-        table.charge += self.device.charged(block) - table.entries.pop()
-        self.occupancy.release(block)
-        table.view = None
-
-    def _copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
-        source, target = table.blocks[index], self.device.take()
-        self.occupancy.copy(target, offset)
-        table.charge += self.device.charged(source) - table.entries[index]
-        self.occupancy.release(source)
-        table.blocks[index], table.entries[index] = target, self.device.charged(target)
-        table.view = None
-        return BlockMove(MoveKind.COPY, source, target)
-
-    def _write(self, table: BlockList, count: int) -> None:
-        """Fill ``count`` slots after the last token, taking blocks as they run out."""
-        first = table.num_tokens
-        for _ in range(table.missing(first + count, self.block_size)):
-            self._acquire(table, self.device.take())
-        self.occupancy.reserved -= min(count, table.reserved)
-        table.num_tokens = first + count
-        self.occupancy.fill(table, first // self.block_size - table.num_dropped)
 
     def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
         """One more token of one sequence, into a block of its own that has room: most appends."""

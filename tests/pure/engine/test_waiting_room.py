@@ -141,6 +141,7 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
         assert engine._thread._commands.qsize() <= 1
         del engine.engine.input_processor.prepare  # type: ignore[method-assign]
         one = asyncio.create_task(collect(engine, "f"))
+        await asyncio.sleep(0)  # it has its place before the others move on
         executor.go.set()
         assert await asyncio.gather(first, two, one) == [3, 6, 3]
         assert line.num_new == 0

@@ -1,0 +1,70 @@
+"""What a sequence takes, gives back and is charged for, block by block."""
+
+from __future__ import annotations
+
+from quire.memory.block_list import BlockList
+from quire.memory.blocks import BlockMove, MoveKind
+from quire.memory.occupancy import Occupancy
+from quire.memory.pool import BlockPool
+
+
+class Holdings:
+    """Changes block lists on the device, and keeps count of their slots and charges."""
+
+    def __init__(self, device: BlockPool, occupancy: Occupancy, block_size: int) -> None:
+        self._device = device
+        self._occupancy = occupancy
+        self._block_size = block_size
+
+    def acquire(self, table: BlockList, block: int) -> None:
+        """Put a block that has been taken or shared at the end of a table."""
+        table.blocks.append(block)
+        table.entries.append(self._device.charged(block))
+        table.view = None
+
+    def write(self, table: BlockList, count: int) -> None:
+        """Fill ``count`` slots after the last token, taking blocks as they run out."""
+        first = table.num_tokens
+        for _ in range(table.missing(first + count, self._block_size)):
+            self.acquire(table, self._device.take())
+        self._occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens = first + count
+        self._occupancy.fill(table, first // self._block_size - table.num_dropped)
+
+    def copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
+        """A block of its own, in place of one that others hold too."""
+        source, target = table.blocks[index], self._device.take()
+        self._occupancy.copy(target, offset)
+        table.charge += self._device.charged(source) - table.entries[index]
+        self._occupancy.release(source)
+        table.blocks[index], table.entries[index] = target, self._device.charged(target)
+        table.view = None
+        return BlockMove(MoveKind.COPY, source, target)
+
+    def release_first(self, table: BlockList, count: int) -> None:
+        """The first ``count`` blocks after the sinks': its window has left them behind."""
+        first = table.num_sinks
+        gone = slice(first, first + count)
+        for block, entry in zip(table.blocks[gone], table.entries[gone], strict=True):
+            table.charge += self._device.charged(block) - entry
+            self._occupancy.release(block)
+        del table.blocks[gone], table.entries[gone]
+        table.num_dropped += count
+        table.view = None
+
+    def release_last(self, table: BlockList) -> None:
+        block = table.blocks.pop()
+        table.charge += self._device.charged(block) - table.entries.pop()
+        self._occupancy.release(block)
+        table.view = None
+
+    def release_all(self, table: BlockList) -> None:
+        """And settle what the sequence owes for them.
+
+        Tail first: a prefix is useful without its tail, a tail never without its prefix.
+        """
+        self._occupancy.reserved -= table.reserved
+        for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
+            table.charge += self._device.charged(block) - entry
+            self._occupancy.release(block)
+        table.entries = []
