@@ -66,7 +66,7 @@ class SessionRun(SchedulerRun):
             self.num_opened += 1
             number = f"s{self.num_opened}"
             session = _Session(number, rng.choice(["", "salt"]))
-            scheduler.open_session(number, session.salt)
+            scheduler.sessions.open(number, session.salt)
             self.open[number] = session
             self.groups.append(scheduler.sessions.get(number).resting)
         if not self.open:
@@ -75,7 +75,7 @@ class SessionRun(SchedulerRun):
         name = session.session_id
         if session.turn is not None:
             try:
-                rng.choice([scheduler.hard_cut, scheduler.close_session])(name)
+                rng.choice([scheduler.sessions.hard_cut, scheduler.sessions.close])(name)
             except SessionBusyError:
                 if rng.random() < 0.2:
                     assert scheduler.abort(session.turn.request_id)
@@ -87,7 +87,7 @@ class SessionRun(SchedulerRun):
             tokens = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 20))]
             if rng.random() < 0.3:
                 tokens = [7, 8, 9, 10] * rng.randint(1, 4)
-            scheduler.append(name, tokens)
+            scheduler.sessions.append(name, tokens)
             session.history += tokens
         elif deed < 0.85:
             self.generate(session)
@@ -96,16 +96,16 @@ class SessionRun(SchedulerRun):
         elif deed < 0.96:
             self.recompute(session, rng.randint(1, 30))
         else:
-            scheduler.close_session(name)
+            scheduler.sessions.close(name)
             del self.open[name]
 
     def cut(self, session: _Session) -> None:
-        self.scheduler.hard_cut(session.session_id)
+        self.scheduler.sessions.hard_cut(session.session_id)
         session.history, session.epoch = [], session.epoch + 1
         self.cuts += 1
 
     def recompute(self, session: _Session, last_n: int) -> None:
-        self.scheduler.recompute(session.session_id, last_n)
+        self.scheduler.sessions.recompute(session.session_id, last_n)
         first = max(self.sinks, len(session.history) - last_n)
         session.history = session.history[: self.sinks] + session.history[first:]
 
@@ -214,7 +214,7 @@ class SessionRun(SchedulerRun):
             clock += 1
             assert clock < 20_000, "no progress"
         for name in list(self.open):
-            self.scheduler.close_session(name)
+            self.scheduler.sessions.close(name)
         self.check()
         charged = sum(group.memory.block_seconds for group in self.groups)
         assert abs(charged - self.held_seconds) < 1e-6, "each pays for its time"

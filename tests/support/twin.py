@@ -9,38 +9,49 @@ from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
 from quire.protocol import Progress, Step, StepResult
 from quire.scheduling import Scheduler
 
-_VERBS = {
-    "abort", "add", "add_turn", "append", "close_session", "hard_cut", "open_session",
-    "propose", "recompute", "invalidate",
-}  # fmt: skip
+_VERBS = {"abort", "add", "add_turn", "invalidate", "propose"}
+_OF_SESSIONS = {"append", "close", "hard_cut", "open", "recompute"}
 
 
-class Twin:
-    """``Scheduler``'s verbs, on two of them that are made alike; all else is the first one's."""
+class Both:
+    """Some verbs of two things that are made alike, on both; all else is the first one's."""
 
-    def __init__(self, first: Scheduler, second: Scheduler) -> None:
+    def __init__(self, first: Any, second: Any, verbs: set[str]) -> None:
         self._first = first
         self._second = second
+        self._verbs = verbs
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._first, name)
+        return _both(own, getattr(self._second, name)) if name in self._verbs else own
+
+
+def _both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+    def act(*args: Any, **named: Any) -> Any:
+        try:
+            return first(*args, **named)
+        finally:  # what one refuses, the other does
+            try:
+                second(*args, **named)
+            except Exception as error:
+                assert error.args, "said in words"
+
+    return act
+
+
+class Twin(Both):
+    """``Scheduler``, twice."""
+
+    def __init__(self, first: Scheduler, second: Scheduler) -> None:
+        super().__init__(first, second, _VERBS)
+        self.sessions = Both(first.sessions, second.sessions, _OF_SESSIONS)
         self._steps: list[tuple[Step, Step]] = []  # those that have not been taken in
 
     def check(self) -> None:
         assert tables(self._first.allocator) == tables(self._second.allocator)
-
-    def __getattr__(self, name: str) -> Any:
-        own = getattr(self._first, name)
-        return self._both(own, getattr(self._second, name)) if name in _VERBS else own
-
-    def _both(self, first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
-        def act(*args: Any, **named: Any) -> Any:
-            try:
-                return first(*args, **named)
-            finally:  # what one refuses, the other does
-                try:
-                    second(*args, **named)
-                except Exception as error:
-                    assert error.args, "said in words"
-
-        return act
 
     def schedule(self, now: float) -> Step:
         return self._planned(self._first.schedule(now), self._second.schedule(now))

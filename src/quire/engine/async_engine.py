@@ -151,26 +151,14 @@ class AsyncEngine:
         """Something large is done with: return what it took to the system, soon."""
         self._preparation.give_back_soon()
 
-    # -- sessions: see SessionManager ---------------------------------------------------------
+    # -- sessions, whose other verbs are called by way of ``call`` ------------------------------
 
-    async def open_session(self, session_id: str, cache_salt: str, client: str) -> None:
-        await self.call(partial(self.engine.sessions.open, session_id, cache_salt, client))
-
-    async def append(self, session_id: str, given: str | Sequence[int]) -> None:
+    async def append_to_session(self, session_id: str, given: str | Sequence[int]) -> None:
         sessions = self.engine.sessions
         size = self.engine.input_processor.size(given, "input")
         prepare = partial(sessions.tokens, session_id, given)
         token_ids = await self._preparation.run(size, prepare)
         await self.call(partial(sessions.append, session_id, token_ids))
-
-    async def hard_cut(self, session_id: str) -> None:
-        await self.call(partial(self.engine.sessions.hard_cut, session_id))
-
-    async def recompute(self, session_id: str, last_n: int) -> None:
-        await self.call(partial(self.engine.sessions.recompute, session_id, last_n))
-
-    async def close_session(self, session_id: str) -> None:
-        await self.call(partial(self.engine.sessions.close, session_id))
 
     async def _sweep(self, timeout: float) -> None:
         """Close sessions that have expired, whether anybody asks for one or not."""

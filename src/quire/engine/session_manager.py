@@ -80,13 +80,13 @@ class SessionManager:
         if self._why_not is not None:
             raise RequestError(self._why_not, "session_id")
         self.close_expired()
-        self._scheduler.open_session(session_id, cache_salt, client)
+        self._scheduler.sessions.open(session_id, cache_salt, client)
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
         """Input for the next turn, which will compute it."""
         self._refuse_too_much(self._present(session_id), len(token_ids))
-        self._scheduler.append(session_id, token_ids)
+        self._scheduler.sessions.append(session_id, token_ids)
         self._used(session_id)
 
     def prepare_turn(
@@ -114,7 +114,7 @@ class SessionManager:
     def hard_cut(self, session_id: str) -> None:
         """Empty the session's cache and history; the next cache epoch begins."""
         self._present(session_id)
-        self._scheduler.hard_cut(session_id)
+        self._scheduler.sessions.hard_cut(session_id)
         self._used(session_id)
 
     def recompute(self, session_id: str, last_n: int) -> None:
@@ -122,19 +122,19 @@ class SessionManager:
         if isinstance(last_n, bool) or not isinstance(last_n, int):
             raise RequestError(f"last_n must be an integer, got {last_n!r}", "last_n")
         self._present(session_id)
-        self._scheduler.recompute(session_id, last_n)
+        self._scheduler.sessions.recompute(session_id, last_n)
         self._used(session_id)
 
     def close(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""
         self._present(session_id)
-        self._scheduler.close_session(session_id)
+        self._scheduler.sessions.close(session_id)
         del self._idle_since[session_id]
 
     def close_expired(self) -> None:
         """Free the blocks of all sessions that nobody has used for so long."""
         for session_id in [one for one in self._idle_since if not self._is_open(one)]:
-            self._scheduler.close_session(session_id)
+            self._scheduler.sessions.close(session_id)
             del self._idle_since[session_id]
 
     def _present(self, session_id: str) -> Session:

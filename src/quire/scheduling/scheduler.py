@@ -142,23 +142,13 @@ class Scheduler:
     def num_running_seqs(self) -> int:
         return self.queue.num_running_seqs
 
-    # -- sessions: UnknownSessionError if it is not open, SessionBusyError while it has a turn ---
-
-    def open_session(
-        self, session_id: str, cache_salt: str = "", client: str | None = None
-    ) -> None:
-        """A sequence that lives from turn to turn; RequestError if too many are open.
-
-        client: whose share it counts against; None: nobody's.
-        """
-        self.sessions.open(session_id, cache_salt, client)
-
-    def append(self, session_id: str, token_ids: Seq[int]) -> None:
-        """Input for the next turn, which will compute it."""
-        self.sessions.append(session_id, token_ids)
+    # -- requests of sessions, which are opened, fed, cut and closed by ``sessions`` ------------
 
     def add_turn(self, session_id: str, request: Request) -> SequenceGroup:
-        """Queue a request that goes on from the session's history, or refuse it."""
+        """Queue a request that goes on from the session's history, or refuse it.
+
+        UnknownSessionError if it is not open, SessionBusyError while it has a turn.
+        """
         session = self.sessions.unused(session_id)
         try:
             rank = self.queue.rank(request)
@@ -168,18 +158,6 @@ class Scheduler:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         return self.queue.enqueue(self.sessions.begin(session_id, request, rank))
-
-    def hard_cut(self, session_id: str) -> None:
-        """Empty the session's cache and history; the next cache epoch begins."""
-        self.sessions.hard_cut(session_id)
-
-    def recompute(self, session_id: str, last_n: int) -> None:
-        """Let attention sinks and the last tokens be the history, computed afresh from 0."""
-        self.sessions.recompute(session_id, last_n)
-
-    def close_session(self, session_id: str) -> None:
-        """Free the session's blocks and forget it."""
-        self.sessions.close(session_id)
 
     # -- one iteration -------------------------------------------------------------------------
 

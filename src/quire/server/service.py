@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import HTTPConnection
 
@@ -96,9 +97,13 @@ class Service:
         finally:
             self.metrics.observe_aborted(len(unfinished))
 
+    async def in_engine(self, act: Callable[..., None], *args: object) -> None:
+        """Have the engine's thread do it, between two steps; raises what it raises."""
+        await self.engine.call(partial(act, *args))
+
     @property
     def sessions(self) -> SessionManager:
-        """To be read; what changes them goes through ``engine``."""
+        """To be read; what changes them is done by ``in_engine``."""
         return self.engine.engine.sessions
 
     def _as_unavailable(self, error: EngineError) -> EngineError:

@@ -31,9 +31,8 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         request = await service.bodies.parse(http, OpenRequest)
         service.check_model(request.model)
         session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
-        await service.engine.open_session(
-            session_id, caller.cache_salt(request.cache_salt), caller.client(request.user)
-        )
+        salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
+        await service.in_engine(service.sessions.open, session_id, salt, client)
         return _card(service.sessions.get(session_id))
 
     @app.get("/v1/sessions")
@@ -62,13 +61,13 @@ def _one_session(service: Service) -> APIRouter:
 
     @router.delete("")
     async def close_session(session_id: str) -> Json:
-        await service.engine.close_session(session_id)
+        await service.in_engine(service.sessions.close, session_id)
         return {"id": session_id, "object": "session", "deleted": True}
 
     @router.post("/append", openapi_extra=takes(AppendRequest))
     async def append(session_id: str, http: Request) -> Json:
         request = await service.bodies.parse(http, AppendRequest)
-        await service.engine.append(session_id, request.input)
+        await service.engine.append_to_session(session_id, request.input)
         return _card(service.sessions.get(session_id))
 
     @router.post("/generate", openapi_extra=takes(TurnRequest))
@@ -78,13 +77,13 @@ def _one_session(service: Service) -> APIRouter:
 
     @router.post("/hard_cut")
     async def hard_cut(session_id: str) -> Json:
-        await service.engine.hard_cut(session_id)
+        await service.in_engine(service.sessions.hard_cut, session_id)
         return _card(service.sessions.get(session_id))
 
     @router.post("/recompute", openapi_extra=takes(RecomputeRequest))
     async def recompute(session_id: str, http: Request) -> Json:
         request = await service.bodies.parse(http, RecomputeRequest)
-        await service.engine.recompute(session_id, request.last_n)
+        await service.in_engine(service.sessions.recompute, session_id, request.last_n)
         return _card(service.sessions.get(session_id))
 
     return router

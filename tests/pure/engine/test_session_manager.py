@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,8 +260,8 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
         engine = AsyncEngine(managed.engine, lambda deltas: None)
         monkeypatch.setattr("quire.engine.async_engine.asyncio.sleep", sleep)
         engine.start()
-        await engine.open_session("a", "", "")
-        await engine.append("a", [5] * 9)
+        await engine.call(partial(engine.engine.sessions.open, "a", "", ""))
+        await engine.append_to_session("a", [5] * 9)
         async for _ in engine.generate_turn("turn", "a", ONE_TOKEN):
             pass
         assert managed.num_held == 3

@@ -85,15 +85,15 @@ def test_a_step_may_be_empty_but_for_those_it_ends() -> None:
 
 def test_a_turn_that_waited_too_long_leaves_its_session_usable() -> None:
     scheduler = make()
-    scheduler.open_session("s")
-    scheduler.append("s", [1, 2, 3, 4, 5])
+    scheduler.sessions.open("s")
+    scheduler.sessions.append("s", [1, 2, 3, 4, 5])
     scheduler.add_turn("s", replace(request("t0", max_tokens=2), prompt_token_ids=(1, 2, 3, 4, 5)))
     for _ in range(2):
         run(scheduler, 0.0)
     assert list(scheduler.sessions.get("s").history) == [1, 2, 3, 4, 5, 7, 7]
     scheduler.add(request("a"))
     run(scheduler, 0.0)
-    scheduler.append("s", [8])
+    scheduler.sessions.append("s", [8])
     scheduler.add_turn("s", replace(request("t1"), prompt_token_ids=(8,)))
     assert [decision.request_id for decision in expired(run(scheduler, 9.0))] == ["t1"]
     scheduler.abort("a")

@@ -61,7 +61,11 @@ class Sessions:
     def resting(self) -> list[SequenceGroup]:
         return [session.resting for session in self._sessions.values()]
 
-    def open(self, session_id: str, cache_salt: str, client: str | None) -> None:
+    def open(self, session_id: str, cache_salt: str = "", client: str | None = None) -> None:
+        """A sequence that lives from turn to turn; RequestError if too many are open.
+
+        client: whose share it counts against; None: nobody's.
+        """
         if session_id in self._sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
         self._refuse_above_share(client)
@@ -84,6 +88,7 @@ class Sessions:
             )
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
+        """Input for the next turn, which will compute it."""
         self.unused(session_id).append(token_ids)
 
     def begin(self, session_id: str, request: Request, rank: float) -> SequenceGroup:
@@ -93,12 +98,14 @@ class Sessions:
         return self._live.add_turn(session, request, rank)
 
     def hard_cut(self, session_id: str) -> None:
+        """Empty the session's cache and history; the next cache epoch begins."""
         session = self.unused(session_id)
         session.restart((), self._allocator)
         session.cache_epoch += 1
         session.note(SessionVerb.HARD_CUT)
 
     def recompute(self, session_id: str, last_n: int) -> None:
+        """Let attention sinks and the last tokens be the history, computed afresh from 0."""
         session = self.unused(session_id)
         history, sinks = session.history, self.num_sinks
         if last_n < 1 or not history:
@@ -112,6 +119,7 @@ class Sessions:
         session.note(SessionVerb.RECOMPUTE)
 
     def close(self, session_id: str) -> None:
+        """Free the session's blocks and forget it."""
         session = self.unused(session_id)
         session.forget(self._allocator)
         session.note(SessionVerb.CLOSE)
