@@ -133,10 +133,11 @@ class KVAllocator(Protocol):
         ...
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        """Take tokens back: all but ``num_tokens``, at least as many as before the last append.
+        """Take tokens back, all but ``num_tokens``: those it was admitted with, or had before the
+        last append, stay.
 
-        The sequence is as if they had not come, but that copies, and regions that have grown, stay
-        as they are. What they shared a block with is not found by content any more.
+        The sequence is as if the others had not come, but that copies, and regions that have grown,
+        stay as they are. What they shared a block with is not found by content any more.
         """
         ...
 

@@ -150,17 +150,17 @@ class PagedAllocator:
         table, size = self.tables[seq_id], self.block_size
         if num_tokens == table.num_tokens:
             return
-        reserved, table.num_tokens = table.reserved, num_tokens
-        self.occupancy.reserved += table.reserved - reserved
-        kept = self._blocks_for(max(num_tokens, table.promised)) - table.num_dropped
-        while len(table.blocks) > kept:
+        if num_tokens < table.promised:
+            raise ValueError(f"sequence {seq_id} was admitted with {table.promised} tokens")
+        table.num_tokens = num_tokens
+        while len(table.blocks) > table.filled(size):
             self._holdings.release_last(table)
-        for index in range(num_tokens // size - table.num_dropped, kept):
-            self._empty(table, index)
+        if num_tokens % size:
+            self._empty(table, len(table.blocks) - 1)
         table.num_published = min(table.num_published, num_tokens // size)
 
     def _empty(self, table: BlockList, index: int) -> None:
-        """A block has lost tokens of this sequence, and what comes next is written over them."""
+        """A block has lost tokens of this sequence: what comes next is written over them."""
         block, size = table.blocks[index], self.block_size
         tokens = table.tokens_in(index, size)
         if self.device.ref_counts[block] > 1:

@@ -122,8 +122,13 @@ class PagedMachine(RuleBasedStateMachine):
             self.draft(i, data.draw(st.integers(0, 6)))
         check_allocator(self.allocator)
         if data.draw(st.booleans()):  # some of it was wrong
-            for i in group:
-                self.trim(i, data.draw(st.integers(known[i], self.computed[i])))
+            members = group.copy()
+            if data.draw(st.booleans()):
+                self.fork_of(data.draw(st.sampled_from(group)))  # holds it all the same
+            for i in members:
+                least = max(known[i], self.allocator.tables[i].promised)
+                if least <= self.computed[i]:
+                    self.trim(i, data.draw(st.integers(least, self.computed[i])))
 
     def draft(self, seq_id: int, count: int) -> None:
         """Tokens beyond the last append, or nothing at all."""
@@ -181,8 +186,10 @@ class PagedMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
         parent = self.pick(data)
-        if parent is None or not self.computed[parent]:
-            return
+        if parent is not None and self.computed[parent]:
+            self.fork_of(parent)
+
+    def fork_of(self, parent: int) -> None:
         free = self.allocator.num_free_blocks
         assert self.allocator.fork(parent, self.next_id) == []
         assert self.allocator.num_free_blocks == free

@@ -15,9 +15,9 @@ import pytest
 from quire import LLM, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import ConfigError, EngineError
-from quire.execution import choosing
 from quire.execution.device_runtime import OnCPU
 from quire.execution.executor import ModelExecutor
+from quire.execution.sampling import choosing
 from quire.execution.sampling.sampler import Draws, draw
 from quire.protocol import PendingStep, Step
 from support.hf_reference import random_prompts

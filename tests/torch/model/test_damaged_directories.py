@@ -21,7 +21,7 @@ import quire
 from quire import LLM, SamplingParams
 from quire.cli import main
 from quire.errors import ConfigError, ModelError, RequestError
-from quire.execution import placement
+from quire.execution import device_runtime
 from quire.execution.free_memory import memory_or_refusal
 from quire.model import load_model
 
@@ -214,7 +214,7 @@ def test_a_header_larger_than_its_file(demo: Path, capsys: pytest.CaptureFixture
 def test_weights_beyond_the_free_memory_are_refused_before_they_are_read(
     monkeypatch: pytest.MonkeyPatch, model_dir: ModelDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(placement, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(device_runtime, "free_memory", lambda: 100_000)
     monkeypatch.setattr("quire.model.weights.Weights.read", None)
     for directory in (DEMO, model_dir("gpt2")):
         line = refusal(directory, capsys)
@@ -223,7 +223,7 @@ def test_weights_beyond_the_free_memory_are_refused_before_they_are_read(
 
 def test_rounded_weights_need_less(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LLM(kv_cache_memory_bytes="1MiB").capacity.weight_bytes
-    monkeypatch.setattr(placement, "free_memory", lambda: whole)
+    monkeypatch.setattr(device_runtime, "free_memory", lambda: whole)
     with pytest.raises(ModelError, match="only"):
         LLM(kv_cache_memory_bytes="1MiB")
     LLM(kv_cache_memory_bytes="1MiB", quantization="int8")
