@@ -61,6 +61,7 @@ class PipelinedRun(SchedulerRun):
         ahead = self.scheduler.schedule_ahead(step, now)
         if ahead is not None:
             assert ahead.chunks
+            assert (ahead.now, ahead.usage) == (now, self.allocator.usage())
             assert all(move.kind is MoveKind.COPY for move in step.moves), "others may fail"
             assert not any(decision.what.preempts for decision in ahead.decisions)
             self.take_expired(ahead, now)

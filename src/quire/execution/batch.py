@@ -66,7 +66,7 @@ class StepBatch(NamedTuple):
     def fields(self) -> Fields:
         """Views of the buffer."""
         header = self.header
-        parts = torch.split(self.buffer, header.lengths)
+        parts = self.buffer.split_with_sizes(header.lengths)
         token_ids, positions, bounds, contexts, output_starts, asked, places, rows = parts[
             :_BY_KV_GROUP
         ]

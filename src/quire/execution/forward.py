@@ -25,8 +25,9 @@ class Hidden(NamedTuple):
 
 def asked_of(states: Tensor, batch: StepBatch, asked: Tensor) -> Tensor:
     """``states[asked]``, without a copy where they are the first ones."""
-    if batch.is_decode and len(asked) == batch.header.seqs:
-        return states[: len(asked)]
+    header = batch.header
+    if header.tokens == header.seqs == header.asked:
+        return states[: header.asked]
     return states[asked]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from quire.execution.batch import StepBatch
@@ -31,7 +30,8 @@ class BlockStore(Protocol):
 class Worker:
     """Computes steps. It has no scheduler, no sampler and no block table: it does as it is told.
 
-    All that it is given is the same for every rank, and could be sent to others.
+    All that it is given is the same for every rank, and could be sent to others. It is called in
+    inference mode.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Worker:
         """Carry out block moves as if in their order; those that failed."""
         return self._kv_cache.move(moves)
 
-    @torch.inference_mode()
     def compute(self, batch: StepBatch, sampled: Sampled) -> Hidden:
         """The forward pass of a step whose moves have been carried out.
 
@@ -58,7 +57,6 @@ class Worker:
         """
         return self._forward(batch, sampled)
 
-    @torch.inference_mode()
     def logits(self, states: Tensor) -> Tensor:
         """float32 [R, V] of ``states`` [R, d]."""
         return self.model.logits(states)

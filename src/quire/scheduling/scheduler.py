@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator, audit
@@ -165,7 +164,7 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        step = Step(self._live.take_fork_moves(), now=now)
+        step = Step(self._live.take_fork_moves())
         self._expire(now, step)
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):
@@ -173,7 +172,7 @@ class Scheduler:
             if self._drafts:
                 self._chunker.add_drafts(step, self._drafts, budget)
         self._drafts.clear()
-        return self._complete(step)
+        return self._complete(step, now)
 
     def schedule_ahead(self, under_way: Step, now: float) -> Step | None:
         """The step after ``under_way``, whose result is still to come, and nothing else is.
@@ -196,14 +195,13 @@ class Scheduler:
         self._admit_waiting(step, budget)
         if not step.chunks and all(decision.what is Verdict.WAIT for decision in step.decisions):
             return None
-        return self._complete(step)
+        return self._complete(step, now)
 
-    def _complete(self, step: Step) -> Step:
+    def _complete(self, step: Step, now: float) -> Step:
         for decision in step.decisions:
             self.stats.decisions[decision.what.value] += 1
-        opened, forked, closed = self._live.take_news()
-        usage = self.allocator.usage()
-        return replace(step, opened=opened, forked=forked, closed=closed, usage=usage)
+        news, usage = self._live.take_news(), self.allocator.usage()
+        return Step(step.moves, step.chunks, step.decisions, *news, step.ahead, now, usage)
 
     def update(self, step: Step, result: StepResult, now: float, on_token: OnToken) -> None:
         """Take in what a step gave. Chunks of sequences that have ended since are skipped.

@@ -89,9 +89,11 @@ class Choosing:
         if not scored and not any(map(_takes_waiting, self._asking)):
             self.choose()
 
-    @torch.inference_mode()
     def choose(self) -> None:
-        """Choose the tokens, if that has not been done, and look at all else that is asked for."""
+        """Choose the tokens, if that has not been done, and look at all else that is asked for.
+
+        In inference mode, which takes a while to enter.
+        """
         hidden, logits = self._hidden, self._logits
         if hidden is None:
             return
@@ -122,7 +124,9 @@ class Choosing:
 
     def outcomes(self) -> dict[int, Outcome]:
         """What the step gave, by sequence; waits for it."""
-        self.choose()
+        if self._hidden is not None:
+            with torch.inference_mode():
+                self.choose()
         if self._draws is not None and not self._told:
             drawn, first = self._draws.read(), 0
             for asking in self._asking:
