@@ -220,7 +220,7 @@ def test_one_prompt_that_is_too_long_keeps_all_from_being_tokenized() -> None:
                 await run_out(engine.generate({"a": "a", "b": "b" * 10**6}, SamplingParams()))
             assert caught.value.field == "prompt"
             with pytest.raises(RequestError, match="input has 1000000 characters"):
-                await engine.append("s", "b" * 10**6)
+                await engine.append_to_session("s", "b" * 10**6)
             chat = [{"role": "user", "content": "b" * 10**6}]
             with pytest.raises(RequestError, match="messages has"):
                 await engine.chat_prompt(chat, {})
