@@ -97,11 +97,6 @@ class LiveGroups:
         return bool(self._fork_moves)
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is something that executors have not been told."""
-        return bool(self._opened or self._forked or self._closed)
-
-    @property
     def has_turns(self) -> bool:
         """Whether a session has a turn under way."""
         return bool(self._sessions)
