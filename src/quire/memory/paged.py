@@ -87,6 +87,8 @@ class PagedAllocator:
         promised = min(demand.num_tokens, (hits.num_dropped + length) * self.block_size)
         table = BlockList(hits.tokens, promised, hits.num_dropped, self._num_sinks)
         table.num_published = hits.end
+        # From here on the hits are this sequence's too, whoever else holds or frees them; the
+        # others are its own, until it forks. ``free`` gives up both alike.
         self.occupancy.revive(hits.blocks)
         table.blocks = hits.blocks  # shared before any take(), which could evict them
         table.entries = self.device.share_all(hits.blocks)

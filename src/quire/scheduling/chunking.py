@@ -115,7 +115,12 @@ class Chunker:
             self._unpublished.append(seq_id)
 
     def _publish(self, branch: Sequence, end: int) -> None:
-        """Let the branch's blocks be found that are full of its first ``end`` tokens."""
+        """Let the branch's blocks be found that are full of its first ``end`` tokens.
+
+        Safe before they are computed: who finds them in this step reads them after it has written
+        them; if the step fails, or a block of it does not come back, they are invalidated. Safe
+        only for tokens that are confirmed: a name that is given cannot be taken back unnoticed.
+        """
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)

@@ -325,6 +325,9 @@ class Scheduler:
             return budget
         running = self.queue.num_running_seqs
         while budget and (group := self.queue.first()) is not None:
+            # Three ways out: too many sequences, too few blocks to come in, or (further down) its
+            # own blocks but none for the next token. Whoever is behind waits in all of them: to
+            # let a smaller one pass would let such pass for ever.
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
