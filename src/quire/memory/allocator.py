@@ -134,7 +134,7 @@ class KVAllocator(Protocol):
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
         """Take tokens back, all but ``num_tokens``: those it was admitted with, or had before the
-        last append, stay.
+        last append or fork, stay.
 
         The sequence is as if the others had not come, but that copies, and regions that have grown,
         stay as they are. What they shared a block with is not found by content any more.

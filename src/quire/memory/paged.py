@@ -152,24 +152,19 @@ class PagedAllocator:
         table, size = self.tables[seq_id], self.block_size
         if num_tokens == table.num_tokens:
             return
+        index, offset = num_tokens // size - table.num_dropped, num_tokens % size
         if num_tokens < table.promised:
             raise ValueError(f"sequence {seq_id} was admitted with {table.promised} tokens")
+        if offset and self.device.ref_counts[table.blocks[index]] > 1:
+            raise ValueError(f"sequence {seq_id} has been forked since it had {num_tokens} tokens")
         table.num_tokens = num_tokens
         while len(table.blocks) > table.filled(size):
             self._holdings.release_last(table)
-        if num_tokens % size:
-            self._empty(table, len(table.blocks) - 1)
+        if offset:  # what comes next is written over tokens that were here
+            block = table.blocks[index]
+            self.device.invalidate(block)
+            self.occupancy.extend(block, offset - self.occupancy.filled[block])
         table.num_published = min(table.num_published, num_tokens // size)
-
-    def _empty(self, table: BlockList, index: int) -> None:
-        """A block has lost tokens of this sequence: what comes next is written over them."""
-        block, size = table.blocks[index], self.block_size
-        tokens = table.tokens_in(index, size)
-        if self.device.ref_counts[block] > 1:
-            owners = [one for one in self.tables.values() if block in one.blocks]
-            tokens = max(one.tokens_in(one.blocks.index(block), size) for one in owners)
-        self.device.invalidate(block)
-        self.occupancy.extend(block, tokens - self.occupancy.filled[block])
 
     def drop(self, seq_ids: Iterable[int]) -> None:
         """Give back the blocks that these sequences' next tokens and all later ones cannot see.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -150,6 +151,13 @@ class PagedMachine(RuleBasedStateMachine):
             hashes = self.hashes(self.texts[seq_id][: self.computed[seq_id]])
             self.allocator.commit(seq_id, hashes, len(hashes))
             self.allocator.settle()
+        block, offset = divmod(num_tokens, self.size)
+        if offset and num_tokens < self.computed[seq_id]:
+            place = physical_block(self.allocator.table(seq_id), block)
+            if self.allocator.device.ref_counts[place] > 1:
+                with pytest.raises(ValueError, match="forked since"):
+                    self.allocator.trim(seq_id, num_tokens)
+                return check_allocator(self.allocator)
         self.allocator.trim(seq_id, num_tokens)
         assert self.allocator.num_tokens(seq_id) == num_tokens
         del self.texts[seq_id][max(num_tokens, 1) :]
