@@ -1,6 +1,17 @@
 #include "builds.hpp"
 
+#include <cerrno>
+#include <cstring>
 #include <stdexcept>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+// Defined by an emulator of AMX that was loaded before this module.
+extern "C" int amx_is_emulated __attribute__((weak, visibility("default")));
 
 namespace quire {
 namespace {
@@ -40,19 +51,51 @@ std::string lacks_avx512_bf16() {
   return first_missing({QUIRE_FEATURE("avx512bf16"), QUIRE_FEATURE("avx512vnni")});
 }
 
+// Of the state that the system saves with a thread: bits 17 and 18 are the tiles.
+bool system_saves_tiles() {
+  unsigned a, b, c, d;
+  constexpr unsigned has_xgetbv = 1u << 27, tiles = 3u << 17;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & has_xgetbv)) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & tiles) == tiles;
+}
+
+std::string lacks_amx() {
+  std::string missing = lacks_avx512_bf16();
+  if (!missing.empty() || &amx_is_emulated) return missing;
+  unsigned a, b, c, d = 0;
+  __get_cpuid_count(7, 0, &a, &b, &c, &d);
+  missing = first_missing({{"amx_tile", (d >> 24 & 1) != 0},
+                           {"amx_bf16", (d >> 22 & 1) != 0},
+                           {"amx_int8", (d >> 25 & 1) != 0}});
+  if (!missing.empty()) return missing;
+  if (!system_saves_tiles()) return "the system does not save the tiles of AMX";
+  // For this process and its threads. It is refused while one of them has a signal stack on which
+  // the tiles would not fit, by old systems, and in some containers.
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  if (syscall(SYS_arch_prctl, request_permission, tile_data) == 0) return "";
+  return std::string("the system refused permission for AMX: ") + std::strerror(errno);
+}
+
 #undef QUIRE_FEATURE
 
 std::vector<Candidate> find_candidates() {
   __builtin_cpu_init();
-  return {{&avx512_bf16::build, lacks_avx512_bf16()},
+  return {{&amx::build, lacks_amx()},
+          {&avx512_bf16::build, lacks_avx512_bf16()},
           {&avx512::build, lacks_avx512()},
           {&avx2::build, lacks_avx2()},
           {&portable::build, ""}};
 }
 
+// What is never chosen, but runs if it is named.
+std::vector<Candidate> for_tests() { return {{&amx_portable::build, lacks_avx512_bf16()}}; }
+
 #else
 
 std::vector<Candidate> find_candidates() { return {{&portable::build, ""}}; }
+std::vector<Candidate> for_tests() { return {}; }
 
 #endif
 
@@ -65,10 +108,12 @@ const std::vector<Candidate>& candidates() {
 
 const Build& usable_build(const std::string& name) {
   std::string reason = "it was not built";
-  for (const Candidate& candidate : candidates()) {
-    bool wanted = name.empty() || name == candidate.build->name;
-    if (wanted && candidate.refusal.empty()) return *candidate.build;
-    if (wanted) reason = candidate.refusal;
+  for (const auto& list : {candidates(), for_tests()}) {
+    for (const Candidate& candidate : list) {
+      bool wanted = name.empty() || name == candidate.build->name;
+      if (wanted && candidate.refusal.empty()) return *candidate.build;
+      if (wanted) reason = candidate.refusal;
+    }
   }
   throw std::invalid_argument("this machine cannot run the kernels for " + name + ": " + reason);
 }

@@ -21,6 +21,12 @@ extern const Build build;
 namespace avx512_bf16 {
 extern const Build build;
 }
+namespace amx {
+extern const Build build;
+}
+namespace amx_portable {  // for tests: what amx does, with tiles in plain C++
+extern const Build build;
+}
 #endif
 
 struct Candidate {
