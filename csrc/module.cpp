@@ -73,6 +73,12 @@ std::vector<std::string> usable() {
   return names;
 }
 
+std::vector<std::string> builds() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates()) names.push_back(candidate.build->name);
+  return names;
+}
+
 std::map<std::string, std::string> refusals() {
   std::map<std::string, std::string> reasons;
   for (const Candidate& candidate : candidates()) {
@@ -177,6 +183,7 @@ NB_MODULE(_native, m) {
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
+  m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");
   m.def("refusals", &refusals, "Why the others cannot be chosen, by name.");
   bind_products(m);
 }
