@@ -40,7 +40,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return {**os.environ}
     library = tmp_path_factory.mktemp("emulator") / "amx_emulator.so"
     compile_c(SUPPORT / "amx_emulator.c", library, "-shared", "-fPIC")
-    return {**os.environ, "LD_PRELOAD": str(library)}
+    preloaded = [*os.environ.get("LD_PRELOAD", "").split(), str(library)]
+    return {**os.environ, "LD_PRELOAD": " ".join(preloaded)}
 
 
 @with_tiles
