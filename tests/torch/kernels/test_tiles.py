@@ -1,4 +1,4 @@
-"""AMX's products, on machines that have it or not, equal those of its portable form bit by bit.
+"""What AMX computes, on machines that have it or not, equals its portable form bit by bit.
 
 Where there is none, an emulator (``support/amx_emulator.c``) does what the processor refuses, so
 that the very code runs that AMX would. What a processor would not do, the emulator does not either.
@@ -45,7 +45,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @with_tiles
-def test_products_by_amx_are_those_of_the_portable_form(emulator: dict[str, str]) -> None:
+def test_products_and_attention_by_amx_are_those_of_the_portable_form(emulator: dict[str, str]) -> None:
     path = os.pathsep.join([str(SUPPORT.parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-m", "support.tiles_compared"],
@@ -54,7 +54,7 @@ def test_products_by_amx_are_those_of_the_portable_form(emulator: dict[str, str]
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "222 products are the same" in done.stdout
+    assert "222 products are the same, 4 batches as well" in done.stdout
 
 
 PRODUCT = "tdpbf16ps %tmm2, %tmm1, %tmm0"
