@@ -45,7 +45,9 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @with_tiles
-def test_products_and_attention_by_amx_are_those_of_the_portable_form(emulator: dict[str, str]) -> None:
+def test_products_and_attention_by_amx_are_those_of_the_portable_form(
+    emulator: dict[str, str],
+) -> None:
     path = os.pathsep.join([str(SUPPORT.parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-m", "support.tiles_compared"],
