@@ -2,7 +2,45 @@
 
 #include <stdexcept>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
 namespace quire {
+
+#if defined(__aarch64__)
+namespace {
+
+struct Extensions {
+  bool dotprod = false, i8mm = false, bf16 = false;
+
+  // Told by the system: programs may not ask the processor.
+  Extensions() {
+#if defined(__linux__)
+    dotprod = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    i8mm = getauxval(AT_HWCAP2) & HWCAP2_I8MM;
+    bf16 = getauxval(AT_HWCAP2) & HWCAP2_BF16;
+#elif defined(__APPLE__)
+    dotprod = has("hw.optional.arm.FEAT_DotProd");
+    i8mm = has("hw.optional.arm.FEAT_I8MM");
+    bf16 = has("hw.optional.arm.FEAT_BF16");
+#endif
+  }
+
+#if defined(__APPLE__)
+  static bool has(const char* name) {
+    int value = 0;
+    size_t size = sizeof value;
+    return !sysctlbyname(name, &value, &size, nullptr, 0) && value;
+  }
+#endif
+};
+
+}  // namespace
+#endif
 
 // __builtin_cpu_supports reads cpuid, and for AVX also whether the system saves the registers.
 const Build* const* usable_builds() {
@@ -20,7 +58,14 @@ const Build* const* usable_builds() {
     if (avx512) *next++ = &avx512::build;
     if (avx2) *next++ = &avx2::build;
 #endif
+#if defined(__aarch64__)
+    Extensions extensions;
+    if (extensions.dotprod && extensions.i8mm && extensions.bf16) *next++ = &neon_i8mm::build;
+    if (extensions.dotprod) *next++ = &neon_dot::build;
+    *next++ = &neon::build;
+#else
     *next++ = &portable::build;
+#endif
     return true;
   }();
   (void)filled;
