@@ -3,8 +3,6 @@
 // PagedAttention (Kwon et al., 2023, section 4.3) fuses the write of new keys into blocks and the
 // reading of blocks through the table with attention itself. A long context is divided into parts
 // that are merged by their maxima and sums, as in Flash-Decoding (Dao et al., 2023).
-#include <omp.h>
-
 #include "builds.hpp"
 #include "few_rows.hpp"
 #include "many_rows.hpp"
@@ -14,14 +12,6 @@ namespace {
 
 // Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
 int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
-
-struct Counters {
-  int64_t stores = 0, tasks = 0;
-
-  static int64_t next(int64_t& counter) {
-    return __atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED);
-  }
-};
 
 // Add up the parts of a group in order: out = sum of 2^(m_i - m) * sums_i / sum of 2^(m_i - m) * l_i.
 void merge(const Attend& a, const Group& group, int h, float* values) {
@@ -62,22 +52,17 @@ void contribute(const Attend& a, const Item& item, float* values) {
 }
 
 template <class KV, class Products, class Units>
-void work(const Attend& a, Counters& counters, int thread) {
-  Dealer dealer{a.scratch + thread * a.scratch_bytes};
+void run(const Attend& a, Team& team) {
+  Dealer dealer{a.scratch + team.index * a.scratch_bytes};
   int64_t few = tile_from(a.dtype, a.kv_dtype) - 1;
   FewRows<KV, Products> few_rows(a, few, dealer);
   ManyRows<KV, Units> many_rows(a, dealer);
   if (a.schedule.store_first) {
-    for (;;) {
-      int64_t token = Counters::next(counters.stores);
-      if (token >= a.num_tokens) break;
+    team.take(a.num_tokens, [&](int64_t token) {
       for (int h = 0; h < a.num_kv_heads; h++) few_rows.context.store_token(token, h);
-    }
-#pragma omp barrier
+    });
   }
-  for (;;) {
-    int64_t task = Counters::next(counters.tasks);
-    if (task >= a.schedule.num_items) break;
+  team.take(a.schedule.num_items, [&](int64_t task) {
     const Item& item = a.schedule.items[task];
     Work work(a, item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
@@ -91,40 +76,32 @@ void work(const Attend& a, Counters& counters, int thread) {
       many_rows.run(work);
     }
     contribute(a, item, few_rows.context.head);
-  }
-}
-
-template <class KV, class Products, class Units>
-void run(const Attend& a) {
-  Counters counters;
-  if (a.threads == 1) return work<KV, Products, Units>(a, counters, 0);
-#pragma omp parallel num_threads(a.threads)
-  work<KV, Products, Units>(a, counters, omp_get_thread_num());
+  });
 }
 
 #if defined(__AVX2__)
 template <class Units>
-void attend_int8(const Attend& a) {
-  return a.key_dim <= 512 ? run<int8_t, WholeProducts, Units>(a)
-                          : run<int8_t, WideProducts<int8_t>, Units>(a);
+void attend_int8(const Attend& a, Team& team) {
+  return a.key_dim <= 512 ? run<int8_t, WholeProducts, Units>(a, team)
+                          : run<int8_t, WideProducts<int8_t>, Units>(a, team);
 }
 #endif
 
-void attend(const Attend& a) {
+void attend(const Attend& a, Team& team) {
 #if defined(__AVX512BF16__)
   if (a.dtype == DType::bfloat16) {
-    if (a.kv_dtype == DType::bfloat16) return run<bf16, PairProducts, PairUnit>(a);
-    if (a.kv_dtype == DType::int8) return attend_int8<PairUnit>(a);
+    if (a.kv_dtype == DType::bfloat16) return run<bf16, PairProducts, PairUnit>(a, team);
+    if (a.kv_dtype == DType::int8) return attend_int8<PairUnit>(a, team);
   }
 #endif
 #if defined(__AVX2__)
-  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8) return attend_int8<FloatUnit>(a);
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8) return attend_int8<FloatUnit>(a, team);
 #endif
   switch (a.kv_dtype) {
-    case DType::float32: return run<float, WideProducts<float>, FloatUnit>(a);
-    case DType::bfloat16: return run<bf16, WideProducts<bf16>, FloatUnit>(a);
-    case DType::float16: return run<f16, WideProducts<f16>, FloatUnit>(a);
-    case DType::int8: return run<int8_t, WideProducts<int8_t>, FloatUnit>(a);
+    case DType::float32: return run<float, WideProducts<float>, FloatUnit>(a, team);
+    case DType::bfloat16: return run<bf16, WideProducts<bf16>, FloatUnit>(a, team);
+    case DType::float16: return run<f16, WideProducts<f16>, FloatUnit>(a, team);
+    case DType::int8: return run<int8_t, WideProducts<int8_t>, FloatUnit>(a, team);
   }
 }
 
@@ -138,11 +115,11 @@ int64_t scratch_bytes(const Attend& a) {
 
 }  // namespace
 
-void norm_rows(const NormRows&);
-void activate(const Activate&);
-void argmax(const Argmax&);
+void norm_rows(const NormRows&, Team&);
+void activate(const Activate&, Team&);
+void argmax(const Argmax&, Team&);
 int64_t product_scratch(const Product&);
-void product(const Product&);
+void product(const Product&, Team&);
 void embed(const Embed&);
 
 extern const Build build;

@@ -1,21 +1,8 @@
 // Norms, activations and argmax for one instruction set. One pass over memory each.
-#include <omp.h>
-
 #include "heads.hpp"
 
 namespace quire::QUIRE_ISA {
 namespace {
-
-// Rows to the threads, in equal runs; a single thread opens no parallel region.
-template <class Body>
-void for_rows(int64_t rows, int threads, const Body& body) {
-  if (threads == 1) return body(0, rows);
-#pragma omp parallel num_threads(threads)
-  {
-    int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-    body(rows * i / n, rows * (i + 1) / n);
-  }
-}
 
 QUIRE_INLINE float as_float(const float* p) { return *p; }
 QUIRE_INLINE float as_float(const bf16* p) { return load_some(p, 1)[0]; }
@@ -51,14 +38,14 @@ void norm_row(const NormRows& a, int64_t row) {
       store_n(out + i, load_n(x + i, n) + load_n(delta + i, n), n);
       F v = load_n(out + i, n);  // as rounded
       sum += v;
-      squares += v * v;
+      squares = fma(v, v, squares);
     });
     read_from = out;
   } else {
     for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
       F v = load_n(x + i, n);
       sum += v;
-      squares += v * v;
+      squares = fma(v, v, squares);
     });
   }
   if (!a.norm.used) return;
@@ -70,7 +57,7 @@ void norm_row(const NormRows& a, int64_t row) {
     for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
       F v = load_n(read_from + i, n) - mean;
       for (int lane = n; lane < W; lane++) v[lane] = 0;  // the zeros that filled the vector
-      squares += v * v;
+      squares = fma(v, v, squares);
     });
     variance = lanes_sum(squares);
   }
@@ -98,8 +85,8 @@ QUIRE_INLINE F apply(Activation activation, F x) {
 }
 
 template <class T, Activation activation>
-void activate_rows(const Activate& a) {
-  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+void activate_rows(const Activate& a, Team& team) {
+  team.deal(a.rows, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) {
       const T* x = (const T*)a.x + row * a.x_stride;
       T* out = (T*)a.out + row * a.width;
@@ -113,12 +100,12 @@ void activate_rows(const Activate& a) {
 }
 
 template <class T>
-void activate_as(const Activate& a) {
+void activate_as(const Activate& a, Team& team) {
   switch (a.activation) {
-    case Activation::silu: return activate_rows<T, Activation::silu>(a);
-    case Activation::gelu: return activate_rows<T, Activation::gelu>(a);
-    case Activation::gelu_tanh: return activate_rows<T, Activation::gelu_tanh>(a);
-    case Activation::relu: return activate_rows<T, Activation::relu>(a);
+    case Activation::silu: return activate_rows<T, Activation::silu>(a, team);
+    case Activation::gelu: return activate_rows<T, Activation::gelu>(a, team);
+    case Activation::gelu_tanh: return activate_rows<T, Activation::gelu_tanh>(a, team);
+    case Activation::relu: return activate_rows<T, Activation::relu>(a, team);
   }
 }
 
@@ -154,8 +141,8 @@ int64_t argmax_row(const T* x, int64_t n) {
 }
 
 template <class T>
-void argmax_rows(const Argmax& a) {
-  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+void argmax_rows(const Argmax& a, Team& team) {
+  team.deal(a.rows, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) {
       a.out[row] = argmax_row((const T*)a.x + row * a.x_stride, a.width);
     }
@@ -164,8 +151,8 @@ void argmax_rows(const Argmax& a) {
 
 }  // namespace
 
-void norm_rows(const NormRows& a) {
-  for_rows(a.rows, a.threads, [&](int64_t first, int64_t last) {
+void norm_rows(const NormRows& a, Team& team) {
+  team.deal(a.rows, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; row++) {
       switch (a.dtype) {
         case DType::float32: norm_row<float>(a, row); break;
@@ -176,19 +163,19 @@ void norm_rows(const NormRows& a) {
   });
 }
 
-void activate(const Activate& a) {
+void activate(const Activate& a, Team& team) {
   switch (a.dtype) {
-    case DType::float32: return activate_as<float>(a);
-    case DType::bfloat16: return activate_as<bf16>(a);
-    default: return activate_as<f16>(a);
+    case DType::float32: return activate_as<float>(a, team);
+    case DType::bfloat16: return activate_as<bf16>(a, team);
+    default: return activate_as<f16>(a, team);
   }
 }
 
-void argmax(const Argmax& a) {
+void argmax(const Argmax& a, Team& team) {
   switch (a.dtype) {
-    case DType::float32: return argmax_rows<float>(a);
-    case DType::bfloat16: return argmax_rows<bf16>(a);
-    default: return argmax_rows<f16>(a);
+    case DType::float32: return argmax_rows<float>(a, team);
+    case DType::bfloat16: return argmax_rows<bf16>(a, team);
+    default: return argmax_rows<f16>(a, team);
   }
 }
 

@@ -63,7 +63,7 @@ QUIRE_INLINE void normalise(const WideNorm& norm, float* x, int64_t n) {
   int64_t i = 0;
   for (; i + W <= n; i += W) {
     F v = load(x + i) - mean;
-    squares += v * v;
+    squares = fma(v, v, squares);
   }
   float variance = lanes_sum(squares);
   for (; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
@@ -82,8 +82,8 @@ QUIRE_INLINE void rotate(float* x, const float* cos, const float* sin, int half)
   int i = 0;
   for (; i + W <= half; i += W) {
     F a = load(x + i), b = load(x + i + half), c = load(cos + i), s = load(sin + i);
-    store(x + i, a * c - b * s);
-    store(x + i + half, b * c + a * s);
+    store(x + i, fma(a, c, -(b * s)));
+    store(x + i + half, fma(b, c, a * s));
   }
   for (; i < half; i++) {
     float a = x[i], b = x[i + half];

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "team.hpp"
+
 namespace quire {
 
 struct bf16 {
@@ -65,6 +67,7 @@ struct Schedule {
   int64_t part_rows;  // rows (token x query head of a KV head) of all parts
   // New keys must all be stored before any are read; otherwise each item stores its own.
   bool store_first;
+  bool soon_done;  // by one thread
 };
 
 // The columns that some neighbouring tokens of a sequence see, the first and last of them at given
@@ -113,12 +116,11 @@ struct Attend {
   void* values;            // [B, Hkv, N, Dv]
   float* key_scales;       // [B, Hkv, N]; only with int8
   float* value_scales;     // [B, Hkv, N]
-  // memory and threads
-  char* scratch;  // threads x scratch_bytes(attend)
+  // memory
+  char* scratch;  // team x scratch_bytes(attend)
   int64_t scratch_bytes;
   float* parts;       // [Hkv, part_rows, value_dim + 2]
   int32_t* counters;  // [num_groups, Hkv], each the number of parts to come
-  int threads;
 };
 
 struct NormRows {
@@ -130,7 +132,6 @@ struct NormRows {
   int64_t x_stride, delta_stride;  // elements from one row to the next
   DType dtype;
   Norm norm;
-  int threads;
 };
 
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
@@ -143,7 +144,6 @@ struct Activate {
   DType dtype;
   Activation activation;
   bool gated;
-  int threads;
 };
 
 struct Argmax {
@@ -151,7 +151,6 @@ struct Argmax {
   int64_t* out;   // [rows]
   int64_t rows, width, x_stride;
   DType dtype;
-  int threads;
 };
 
 struct Product;  // products.hpp
@@ -164,12 +163,12 @@ struct Build {
   int (*tile_from)(DType query, DType kv);
   int tile_rows;
   int64_t (*scratch_bytes)(const Attend&);
-  void (*attend)(const Attend&);
-  void (*norm)(const NormRows&);
-  void (*activate)(const Activate&);
-  void (*argmax)(const Argmax&);
+  void (*attend)(const Attend&, Team&);
+  void (*norm)(const NormRows&, Team&);
+  void (*activate)(const Activate&, Team&);
+  void (*argmax)(const Argmax&, Team&);
   int64_t (*product_scratch)(const Product&);
-  void (*product)(const Product&);
+  void (*product)(const Product&, Team&);
   void (*embed)(const Embed&);
 };
 

@@ -11,10 +11,8 @@
 
 namespace quire {
 
-// Multiply rows with a packed weight: x [rows, inputs] by x_stride -> out [rows, outputs],
-// contiguous; ``dtype`` is that of x, ``out_dtype`` that of out.
-void multiply(const Build& build, Workspace<char>& scratch, const Packed& weight, const void* x,
-              int64_t x_stride, DType dtype, void* out, DType out_dtype, int64_t rows, int threads);
+// Multiply rows with a packed weight by so many threads. ``p`` lacks scratch.
+void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads);
 
 // What is the same in every step for one layer's attention.
 struct Layer {
@@ -39,6 +37,23 @@ struct DecoderLayer {
 struct Decoder {
   std::vector<DecoderLayer> layers;
   Norm final_norm{};
+};
+
+// One way through a decoder's layers.
+struct Pass {
+  const Decoder& decoder;
+  std::vector<Attend> attention;  // by layer
+  void* x;    // [rows, hidden]
+  void* out;  // [rows, hidden]
+  char* wide;    // what qkv and up give, then what output and down give
+  char* narrow;  // what output and down take
+  DType dtype;
+  int64_t rows, hidden;
+  char* scratch = nullptr;  // of products
+
+  Product product(const Packed& weight, const void* from, void* to) const {
+    return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
+  }
 };
 
 class Kernels {
@@ -70,6 +85,11 @@ class Kernels {
   void run(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
 
  private:
+  // A layer's attention but for its tensors.
+  Attend prepare(Plan& plan, const Layer& layer, const Rotation* rotation);
+  Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
+  void go_through(const Pass& pass, Team& team) const;
+
   const Build* build_;
   Workspace<char> scratch_;
   Workspace<float> parts_;

@@ -1,9 +1,5 @@
 // Matrix products for one instruction set: prepare the rows, divide the panels, finish the tiles.
 //
-// Pieces are taken by the threads, not dealt to them, so that a thread whose core is busy with
-// other work holds nobody up.
-#include <omp.h>
-
 #include "tiles.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -159,7 +155,7 @@ QUIRE_INLINE void finish(const Product& p, const F (&acc)[R][P], int64_t row, in
     F bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
     F scale = w.scales ? load(w.scales + first) : splat(1.0f);
     for (int r = 0; r < R; r++) {
-      F y = acc[r][v] * scale + bias;
+      F y = fma(acc[r][v], scale, bias);
       int64_t at = (row + r) * w.outputs + first;
       switch (p.out_dtype) {
         case DType::float32: store_up_to((float*)p.out + at, y, count); break;
@@ -212,8 +208,8 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
           F part = acc[r][v];
-          if (w.group_zeros) part += offset * rows.group_sums[(row + r) * groups + g];
-          out[r][v] += part * scale;
+          if (w.group_zeros) part = fma(offset, rows.group_sums[(row + r) * groups + g], part);
+          out[r][v] = fma(part, scale, out[r][v]);
         }
       }
     }
@@ -261,15 +257,15 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
 struct Pieces {
   int64_t rows, panels, across, count;
 
-  Pieces(const Product& p, const Rows& rows) {
+  Pieces(const Product& p, const Rows& rows, int threads) {
     int64_t all = p.weight.panels;
     if (p.rows <= few_rows) {  // the weights are read once: some pieces for each thread
       this->rows = p.rows;
-      panels = round_up(all, 4 * p.threads) / (4 * p.threads);
+      panels = round_up(all, 4 * threads) / (4 * threads);
     } else {  // the rows stay in a core's own cache
       this->rows = cached_bytes / rows.row_bytes / most_rows * most_rows;
       if (this->rows < most_rows) this->rows = most_rows;
-      panels = all / (8 * p.threads);
+      panels = all / (8 * threads);
       if (panels > 8) panels = 8;
     }
     panels = round_up(panels < few_rows_panels ? few_rows_panels : panels, most_panels);
@@ -295,52 +291,35 @@ void run_piece(const Product& p, const Rows& rows, const Pieces& pieces, int64_t
 }
 
 template <Arithmetic how, Format format>
-void run(const Product& p) {
+void run(const Product& p, Team& team) {
   Rows rows = place_rows(p, how);
-  Pieces pieces(p, rows);
-  bool prepared = !rows.copied && !rows.group_sums;
-  bool alone = p.rows * p.weight.inputs < (1 << 15);  // soon done by one
-  if (!prepared && (alone || p.threads == 1)) {
-    prepare(p, how, rows, 0, p.rows);
-    prepared = true;
+  Pieces pieces(p, rows, team.size);
+  if (rows.copied || rows.group_sums) {
+    team.deal(p.rows, [&](int64_t first, int64_t last) { prepare(p, how, rows, first, last); });
   }
-  if (p.threads == 1) {
-    for (int64_t i = 0; i < pieces.count; i++) run_piece<how, format>(p, rows, pieces, i);
-    return;
-  }
-  int64_t next = 0;
-#pragma omp parallel num_threads(p.threads)
-  {
-    if (!prepared) {
-      int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-      prepare(p, how, rows, p.rows * i / n, p.rows * (i + 1) / n);
-#pragma omp barrier
-    }
-    for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < pieces.count;)
-      run_piece<how, format>(p, rows, pieces, i);
-  }
+  team.take(pieces.count, [&](int64_t i) { run_piece<how, format>(p, rows, pieces, i); });
 }
 
 }  // namespace
 
 int64_t product_scratch(const Product& p) { return place_rows(p, arithmetic(p)).scratch_bytes; }
 
-void product(const Product& p) {
+void product(const Product& p, Team& team) {
   Arithmetic how = arithmetic(p);
   Format format = p.weight.format;
-  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(p);
+  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(p, team);
 #if defined(__AVX512BF16__)
   if (how == Arithmetic::pairs) {
-    if (format == Format::bfloat16) return run<Arithmetic::pairs, Format::bfloat16>(p);
-    if (format == Format::int8) return run<Arithmetic::pairs, Format::int8>(p);
-    return run<Arithmetic::pairs, Format::int4>(p);
+    if (format == Format::bfloat16) return run<Arithmetic::pairs, Format::bfloat16>(p, team);
+    if (format == Format::int8) return run<Arithmetic::pairs, Format::int8>(p, team);
+    return run<Arithmetic::pairs, Format::int4>(p, team);
   }
 #endif
-  if (format == Format::float32) return run<Arithmetic::floats, Format::float32>(p);
-  if (format == Format::bfloat16) return run<Arithmetic::floats, Format::bfloat16>(p);
-  if (format == Format::float16) return run<Arithmetic::floats, Format::float16>(p);
-  if (format == Format::int8) return run<Arithmetic::floats, Format::int8>(p);
-  run<Arithmetic::floats, Format::int4>(p);
+  if (format == Format::float32) return run<Arithmetic::floats, Format::float32>(p, team);
+  if (format == Format::bfloat16) return run<Arithmetic::floats, Format::bfloat16>(p, team);
+  if (format == Format::float16) return run<Arithmetic::floats, Format::float16>(p, team);
+  if (format == Format::int8) return run<Arithmetic::floats, Format::int8>(p, team);
+  run<Arithmetic::floats, Format::int4>(p, team);
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -42,7 +42,6 @@ struct Product {
   int64_t rows;
   DType dtype, out_dtype;  // of x, of out
   char* scratch;     // of product_scratch(...) bytes
-  int threads;
 };
 
 // Some outputs' weights, of int8 scaled, otherwise as they are.

@@ -41,8 +41,8 @@ class Products {
 
   void multiply(const Packed& weight, Address x, int64_t x_stride, int dtype, Address out,
                 int out_dtype, int64_t rows, int threads) {
-    quire::multiply(*build_, scratch_, weight, at<void>(x), x_stride, DType(dtype), at<void>(out),
-                    DType(out_dtype), rows, threads);
+    quire::multiply(*build_, scratch_, {weight, at<void>(x), x_stride, at<void>(out), rows,
+                                        DType(dtype), DType(out_dtype), nullptr}, threads);
   }
 
   void embed(const Packed& weight, Address outputs, Address out, int dtype, int64_t rows) {

@@ -97,7 +97,7 @@ QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64
       for (int r = 0; r < R; r++) {
         F v = splat(read<float>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) acc[r][p] += v * w[p];
+        for (int p = 0; p < P; p++) acc[r][p] = fma(w[p], v, acc[r][p]);
       }
     }
   }

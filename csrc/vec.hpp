@@ -52,6 +52,22 @@ QUIRE_INLINE void write(void* p, V v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
+// a b + c, rounded once where the instruction set has that. Nothing else is contracted (see
+// CMakeLists.txt): whether a sum is rounded once or twice must not depend on where it stands.
+#if defined(__AVX512F__)
+QUIRE_INLINE F fma(F a, F b, F c) {
+  return (F)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#elif defined(__FMA__)
+QUIRE_INLINE F fma(F a, F b, F c) {
+  return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#else
+QUIRE_INLINE F fma(F a, F b, F c) { return a * b + c; }
+#endif
+QUIRE_INLINE F fma(F a, float b, F c) { return fma(a, splat(b), c); }
+QUIRE_INLINE F fma(F a, F b, float c) { return fma(a, b, splat(c)); }
+
 QUIRE_INLINE F select(I mask, F yes, F no) { return mask ? yes : no; }
 // NaN in ``a`` is kept: a model's NaN must reach its own output, and no other.
 QUIRE_INLINE F maximum(F a, F b) { return a < b ? b : a; }
@@ -143,13 +159,15 @@ QUIRE_INLINE void store_some(T* p, F v, int n) {
 
 // --- sums and maxima over lanes --------------------------------------------------------------
 
+// Halves are added to each other, down to one lane.
 QUIRE_INLINE float lanes_sum(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
 #else
-  float sum = 0;
-  for (int i = 0; i < W; i++) sum += v[i];
-  return sum;
+  for (int half = W / 2; half; half /= 2) {
+    for (int i = 0; i < half; i++) v[i] += v[i + half];
+  }
+  return v[0];
 #endif
 }
 QUIRE_INLINE float lanes_max(F v) {
@@ -206,23 +224,23 @@ constexpr float log2e = 1.44269504088896340736f;
 // 2^f for |f| <= 1/2: Taylor in f * ln 2; the first term left out is below 2e-8.
 QUIRE_INLINE F exp2_fraction(F f) {
   F p = splat(1.52527338e-5f);
-  p = p * f + 1.54035304e-4f;
-  p = p * f + 1.33335581e-3f;
-  p = p * f + 9.61812911e-3f;
-  p = p * f + 5.55041087e-2f;
-  p = p * f + 2.40226507e-1f;
-  p = p * f + 6.93147181e-1f;
-  return p * f + 1.0f;
+  p = fma(p, f, 1.54035304e-4f);
+  p = fma(p, f, 1.33335581e-3f);
+  p = fma(p, f, 9.61812911e-3f);
+  p = fma(p, f, 5.55041087e-2f);
+  p = fma(p, f, 2.40226507e-1f);
+  p = fma(p, f, 6.93147181e-1f);
+  return fma(p, f, 1.0f);
 }
 
 // The same within 3e-6 of itself, for what is rounded to 16 bits: the polynomial of degree 4 whose
 // largest relative error is least.
 QUIRE_INLINE F exp2_fraction_to_16_bits(F f) {
   F p = splat(9.570101276e-3f);
-  p = p * f + 5.591785908e-2f;
-  p = p * f + 2.402474433e-1f;
-  p = p * f + 6.931217909e-1f;
-  return p * f + 9.999992847e-1f;
+  p = fma(p, f, 5.591785908e-2f);
+  p = fma(p, f, 2.402474433e-1f);
+  p = fma(p, f, 6.931217909e-1f);
+  return fma(p, f, 9.999992847e-1f);
 }
 
 // 2^x within 2 units in the last place, or as ``Fraction`` has it; 0 far below -126, NaN for NaN.
@@ -252,10 +270,10 @@ QUIRE_INLINE F erf(F x) {
   F a = maximum(x, -x);
   F t = 1.0f / (1.0f + 0.3275911f * a);
   F p = splat(1.061405429f);
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
+  p = fma(p, t, -1.453152027f);
+  p = fma(p, t, 1.421413741f);
+  p = fma(p, t, -0.284496736f);
+  p = fma(p, t, 0.254829592f);
   F y = 1.0f - p * t * exp(-a * a);
   return x < 0.0f ? -y : y;
 }
