@@ -15,23 +15,26 @@ namespace quire {
 namespace {
 
 struct Extensions {
+  bool atomics = false;  // what compilers use of armv8.2-a, without which they know none of these:
   bool dotprod = false, i8mm = false, bf16 = false;
 
   // Told by the system: programs may not ask the processor.
   Extensions() {
 #if defined(__linux__)
+    atomics = getauxval(AT_HWCAP) & HWCAP_ATOMICS;
     dotprod = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
     i8mm = getauxval(AT_HWCAP2) & HWCAP2_I8MM;
     bf16 = getauxval(AT_HWCAP2) & HWCAP2_BF16;
 #elif defined(__APPLE__)
-    dotprod = has("hw.optional.arm.FEAT_DotProd");
-    i8mm = has("hw.optional.arm.FEAT_I8MM");
-    bf16 = has("hw.optional.arm.FEAT_BF16");
+    atomics = told("hw.optional.arm.FEAT_LSE");
+    dotprod = told("hw.optional.arm.FEAT_DotProd");
+    i8mm = told("hw.optional.arm.FEAT_I8MM");
+    bf16 = told("hw.optional.arm.FEAT_BF16");
 #endif
   }
 
 #if defined(__APPLE__)
-  static bool has(const char* name) {
+  static bool told(const char* name) {
     int value = 0;
     size_t size = sizeof value;
     return !sysctlbyname(name, &value, &size, nullptr, 0) && value;
@@ -59,9 +62,10 @@ const Build* const* usable_builds() {
     if (avx2) *next++ = &avx2::build;
 #endif
 #if defined(__aarch64__)
-    Extensions extensions;
-    if (extensions.dotprod && extensions.i8mm && extensions.bf16) *next++ = &neon_i8mm::build;
-    if (extensions.dotprod) *next++ = &neon_dot::build;
+    Extensions has;
+    bool dot = has.atomics && has.dotprod;
+    if (dot && has.i8mm && has.bf16) *next++ = &neon_i8mm::build;
+    if (dot) *next++ = &neon_dot::build;
     *next++ = &neon::build;
 #else
     *next++ = &portable::build;

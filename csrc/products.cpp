@@ -1,5 +1,6 @@
 // Matrix products for one instruction set: prepare the rows, divide the panels, finish the tiles.
 //
+#include "neon_tiles.hpp"
 #include "tiles.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -168,7 +169,7 @@ QUIRE_INLINE void finish(const Product& p, const F (&acc)[R][P], int64_t row, in
 
 template <Arithmetic how, Format format, int R, int P>
 QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if constexpr (how == Arithmetic::pairs) return sum_pairs<format>(acc, t, first, last);
 #endif
   sum_floats<format>(acc, t, first, last);
@@ -188,7 +189,7 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
     sum_bytes(acc, t, w.lines);
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < P; v++) {
-        I whole = acc[r][v] - 128 * rows.sums[row + r];
+        I whole = acc[r][v] - added_to_bytes * rows.sums[row + r];
         out[r][v] = __builtin_convertvector(whole, F) * rows.scales[row + r];
       }
     }
@@ -308,7 +309,7 @@ void product(const Product& p, Team& team) {
   Arithmetic how = arithmetic(p);
   Format format = p.weight.format;
   if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(p, team);
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if (how == Arithmetic::pairs) {
     if (format == Format::bfloat16) return run<Arithmetic::pairs, Format::bfloat16>(p, team);
     if (format == Format::int8) return run<Arithmetic::pairs, Format::int8>(p, team);

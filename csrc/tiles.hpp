@@ -9,12 +9,27 @@ namespace quire::QUIRE_ISA {
 constexpr int V = panel_width / W;  // vectors side by side in a panel
 
 // What registers hold: rows times panels, and panels of products that only wait for memory.
+#if defined(__ARM_NEON)  // 32 vectors, four to a panel
+constexpr int most_rows = 6, most_panels = 1, few_rows = 2, few_rows_panels = 2;
+#else
 constexpr int most_rows = W == 16 ? 12 : W == 8 ? 5 : 2;
 constexpr int most_panels = W == 16 ? 2 : 1;
 constexpr int few_rows = W == 16 ? 4 : 1;
 constexpr int few_rows_panels = W == 16 ? 4 : 2;
+#endif
 
 // --- lines of weights as numbers -----------------------------------------------------------------
+
+#if defined(__ARM_NEON)
+// The bytes at four places, less 128. A float from 2^23 on holds a whole number in its last bits.
+QUIRE_INLINE F byte_numbers(U lanes, int a, int b, int c, int d) {
+  constexpr uint8_t zero = 16, top = 17;  // in the second vector
+  uint8x16_t at = {uint8_t(a), zero, zero, top, uint8_t(b), zero, zero, top,
+                   uint8_t(c), zero, zero, top, uint8_t(d), zero, zero, top};
+  uint8x16x2_t table = {{(uint8x16_t)lanes, vreinterpretq_u8_u16(vdupq_n_u16(0x4b00))}};
+  return (F)vqtbl2q_u8(table, at) - 8388736.0f;
+}
+#endif
 
 // The weights of input j of a line, less what was added to them.
 template <Format format>
@@ -26,6 +41,12 @@ QUIRE_INLINE F decode(U lanes, int j) {
     narrow_16(halves, j ? lanes >> 16 : lanes);
     return load(halves);
   }
+#if defined(__ARM_NEON)
+  if constexpr (format == Format::int8) {
+    int at = j / 2 + 2 * (j % 2);
+    return byte_numbers(lanes, at, at + 4, at + 8, at + 12);
+  }
+#endif
   // A float from 2^23 on holds a whole number in its last bits.
   if constexpr (format == Format::int8) {
     return (F)(((lanes >> (8 * (j / 2) + 16 * (j % 2))) & 0xffu) | 0x4b000000u) - 8388736.0f;
@@ -143,7 +164,13 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
 }
 #endif
 
-// Bytes times signed bytes, four at a time; of the former 128 is not subtracted.
+// Bytes times signed bytes, four at a time; of the former ``added_to_bytes`` is not subtracted.
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int added_to_bytes = 0;  // the instruction takes signed ones
+#else
+constexpr int added_to_bytes = 128;
+#endif
+#if !defined(__ARM_FEATURE_MATMUL_INT8)
 template <int R, int P>
 QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
   for (int64_t l = 0; l < lines; l++) {
@@ -159,6 +186,11 @@ QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
 #pragma GCC unroll 16
       for (int p = 0; p < P; p++)
         acc[r][p] = (I)_mm512_dpbusd_epi32((__m512i)acc[r][p], (__m512i)w[p], v);
+#elif defined(__ARM_FEATURE_DOTPROD)
+      int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(read<int>(x + r * t.row_bytes)));
+#pragma GCC unroll 16
+      for (int p = 0; p < P; p++)
+        acc[r][p] = (I)vdotq_s32((int32x4_t)acc[r][p], (int8x16_t)(w[p] ^ 0x80808080u), v);
 #else
 #pragma GCC unroll 4
       for (int j = 0; j < 4; j++) {
@@ -170,5 +202,6 @@ QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
     }
   }
 }
+#endif
 
 }  // namespace quire::QUIRE_ISA
