@@ -33,9 +33,12 @@ QUIRE_INLINE Outputs join_lines(U first, U second) {
 
 // The four inputs of a line, in order.
 QUIRE_INLINE Outputs decode_int8(U lanes) {
-  auto output = [&](int n) __attribute__((always_inline)) {
-    int at = 4 * n;
-    return (uint16x8_t)byte_numbers(lanes, at, at + 2, at + 1, at + 3);
+  auto codes = (uint8x16_t)(lanes ^ 0x80808080u);
+  auto output = [&](uint8_t n) __attribute__((always_inline)) {
+    constexpr uint8_t no = 0xff;  // gives 0
+    uint8_t a = 4 * n, b = a + 2, c = a + 1, d = a + 3;
+    const uint8x16_t upper = {no, no, no, a, no, no, no, b, no, no, no, c, no, no, no, d};
+    return (uint16x8_t)vcvtq_n_f32_s32((int32x4_t)vqtbl1q_u8(codes, upper), 24);
   };
   // The upper halves of floats of 8 bits are bf16.
   return {(U)vuzp2q_u16(output(0), output(1)), (U)vuzp2q_u16(output(2), output(3))};
@@ -70,10 +73,10 @@ struct Blocks {
   // The next ``bytes`` of two rows, and zeros.
   template <int bytes>
   __attribute__((always_inline)) static U read_rows(const Tile& t, const char* x, int pair) {
-    uint64_t both[2] = {};
-    __builtin_memcpy(both, row(t, x, 2 * pair), bytes);
-    __builtin_memcpy(both + 1, row(t, x, 2 * pair + 1), bytes);
-    return read<U>(both);
+    uint64_t a = 0, b = 0;
+    __builtin_memcpy(&a, row(t, x, 2 * pair), bytes);
+    __builtin_memcpy(&b, row(t, x, 2 * pair + 1), bytes);
+    return (U)vcombine_u64(vcreate_u64(a), vcreate_u64(b));
   }
 
   __attribute__((always_inline)) void add(int pair, int p, Outputs w, U x) {

@@ -20,17 +20,6 @@ constexpr int few_rows_panels = W == 16 ? 4 : 2;
 
 // --- lines of weights as numbers -----------------------------------------------------------------
 
-#if defined(__ARM_NEON)
-// The bytes at four places, less 128. A float from 2^23 on holds a whole number in its last bits.
-QUIRE_INLINE F byte_numbers(U lanes, int a, int b, int c, int d) {
-  constexpr uint8_t zero = 16, top = 17;  // in the second vector
-  uint8x16_t at = {uint8_t(a), zero, zero, top, uint8_t(b), zero, zero, top,
-                   uint8_t(c), zero, zero, top, uint8_t(d), zero, zero, top};
-  uint8x16x2_t table = {{(uint8x16_t)lanes, vreinterpretq_u8_u16(vdupq_n_u16(0x4b00))}};
-  return (F)vqtbl2q_u8(table, at) - 8388736.0f;
-}
-#endif
-
 // The weights of input j of a line, less what was added to them.
 template <Format format>
 QUIRE_INLINE F decode(U lanes, int j) {
@@ -42,9 +31,12 @@ QUIRE_INLINE F decode(U lanes, int j) {
     return load(halves);
   }
 #if defined(__ARM_NEON)
-  if constexpr (format == Format::int8) {
-    int at = j / 2 + 2 * (j % 2);
-    return byte_numbers(lanes, at, at + 4, at + 8, at + 12);
+  // Signed numbers in the uppermost bits, converted with all others as their fraction.
+  constexpr int bits = format == Format::int4 ? 4 : 8;
+  if constexpr (format == Format::int8 || format == Format::int4) {
+    U signs = lanes ^ (bits == 8 ? 0x80808080u : 0x88888888u);
+    U top = signs << (32 - bits - bits * (j / 2) - 16 * (j % 2)) & (~0u << (32 - bits));
+    return (F)vcvtq_n_f32_s32((int32x4_t)top, 32 - bits);
   }
 #endif
   // A float from 2^23 on holds a whole number in its last bits.
@@ -106,6 +98,8 @@ struct Tile {
 template <Format format, int R, int P>
 QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
   constexpr int n = inputs_per_line(format);
+  F sum[R][P];  // not acc itself: compilers would keep it in memory as well
+  __builtin_memcpy(sum, acc, sizeof sum);
   for (int64_t l = first; l < last; l++) {
     const char* x = t.x + l * n * 4;
     t.fetch<P>(l);
@@ -118,10 +112,11 @@ QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64
       for (int r = 0; r < R; r++) {
         F v = splat(read<float>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) acc[r][p] = fma(w[p], v, acc[r][p]);
+        for (int p = 0; p < P; p++) sum[r][p] = fma(w[p], v, sum[r][p]);
       }
     }
   }
+  __builtin_memcpy(acc, sum, sizeof sum);
 }
 
 #if defined(__AVX512BF16__)
