@@ -13,49 +13,40 @@ namespace {
 // Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
 int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
 
-// Add up the parts of a group in order: out = sum of 2^(m_i - m) * sums_i / sum of 2^(m_i - m) * l_i.
-void merge(const Attend& a, const Group& group, int h, float* values) {
+// Merge the parts of a group, segment after segment, as one that had them all would.
+void merge_group(const Attend& a, const Group& group, int h, float* values) {
   int heads = a.num_heads / a.num_kv_heads;
   for (int64_t row = 0; row < (group.last_token - group.first_token) * heads; row++) {
-    auto part = [&](int source) { return part_row(a, h, a.schedule.sources[source] + row); };
-    float most = nothing_seen, total = 0;
-    for (int i = group.first_source; i < group.last_source; i++) {
-      most = part(i)[0] > most ? part(i)[0] : most;
+    const int32_t* source = a.schedule.sources + group.first_source;
+    const float* part = part_row(a, h, *source + row);
+    float most = part[0], total = part[1];
+    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(part + 2 + i));
+    while (++source < a.schedule.sources + group.last_source) {
+      part = part_row(a, h, *source + row);
+      merge({most, total, values}, part[0], part[1], part + 2, a.value_dim);
     }
-    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, F{});
-    for (int source = group.first_source; source < group.last_source; source++) {
-      const float* from = part(source);
-      F factor = exp2(splat(from[0] - most));
-      total += factor[0] * from[1];
-      int64_t i = 0;
-      for (; i + W <= a.value_dim; i += W) {
-        store(values + i, load(values + i) + factor * load(from + 2 + i));
-      }
-      for (; i < a.value_dim; i++) values[i] += factor[0] * from[2 + i];
-    }
-    for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) / total);
-    write_row(a, h, group.first_token, row, values);
+    finish_row(a, h, group.first_token, row, total, values);
   }
 }
 
-// A part of each of an item's groups is done: merge those that were waiting for nothing else.
+// Some segments of each of an item's groups are done: merge those that were waiting for no others.
 void contribute(const Attend& a, const Item& item, float* values) {
   for (int g = item.first_group; g < item.first_group + item.groups; g++) {
     const Group& group = a.schedule.groups[g];
     for (int h = item.first_head; h < item.first_head + item.heads; h++) {
       int32_t* left = a.counters + int64_t(g) * a.num_kv_heads + h;
-      if (__atomic_sub_fetch(left, 1, __ATOMIC_ACQ_REL)) continue;
+      if (__atomic_sub_fetch(left, item.segments, __ATOMIC_ACQ_REL)) continue;
       *left = group.last_source - group.first_source;
-      merge(a, group, h, values);
+      merge_group(a, group, h, values);
     }
   }
 }
 
-template <class KV, class Products, class Units>
+template <class KV, class Units>
 void run(const Attend& a, Team& team) {
   Dealer dealer{a.scratch + team.index * a.scratch_bytes};
   int64_t few = tile_from(a.dtype, a.kv_dtype) - 1;
-  FewRows<KV, Products> few_rows(a, few, dealer);
+  FewRows<KV, Units> few_rows(a, few, dealer);
   ManyRows<KV, Units> many_rows(a, dealer);
   if (a.schedule.store_first) {
     team.take(a.num_tokens, [&](int64_t token) {
@@ -79,36 +70,27 @@ void run(const Attend& a, Team& team) {
   });
 }
 
-#if defined(__AVX2__)
-template <class Units>
-void attend_int8(const Attend& a, Team& team) {
-  return a.key_dim <= 512 ? run<int8_t, WholeProducts, Units>(a, team)
-                          : run<int8_t, WideProducts<int8_t>, Units>(a, team);
-}
-#endif
-
 void attend(const Attend& a, Team& team) {
 #if defined(__AVX512BF16__)
-  if (a.dtype == DType::bfloat16) {
-    if (a.kv_dtype == DType::bfloat16) return run<bf16, PairProducts, PairUnit>(a, team);
-    if (a.kv_dtype == DType::int8) return attend_int8<PairUnit>(a, team);
-  }
+  if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16) return run<bf16, PairUnit>(a, team);
 #endif
 #if defined(__AVX2__)
-  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8) return attend_int8<FloatUnit>(a, team);
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512) {
+    return run<int8_t, WholeUnit>(a, team);
+  }
 #endif
   switch (a.kv_dtype) {
-    case DType::float32: return run<float, WideProducts<float>, FloatUnit>(a, team);
-    case DType::bfloat16: return run<bf16, WideProducts<bf16>, FloatUnit>(a, team);
-    case DType::float16: return run<f16, WideProducts<f16>, FloatUnit>(a, team);
-    case DType::int8: return run<int8_t, WideProducts<int8_t>, FloatUnit>(a, team);
+    case DType::float32: return run<float, FloatUnit>(a, team);
+    case DType::bfloat16: return run<bf16, FloatUnit>(a, team);
+    case DType::float16: return run<f16, FloatUnit>(a, team);
+    case DType::int8: return run<int8_t, FloatUnit>(a, team);
   }
 }
 
 // Of floats, the widest type that anything is kept in.
 int64_t scratch_bytes(const Attend& a) {
   Dealer dealer{nullptr};
-  FewRows<float, WideProducts<float>>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);
+  FewRows<float, FloatUnit>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);
   ManyRows<float, FloatUnit>(a, dealer);
   return round_up(dealer.used, 4096);
 }

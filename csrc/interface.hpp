@@ -48,10 +48,12 @@ struct Item {
   int32_t first_token, last_token;  // places in the order of tokens
   int32_t first_column, last_column;
   int32_t first_group, groups;  // to which it contributes; 0: its results are all there is
+  int32_t segments;  // that its columns are of, each a part
   int32_t part;  // place of its first row among the rows of all parts
 };
 
-// Tokens whose results come in parts, to be merged: from ``sources``, the places of their first rows.
+// Tokens whose results come in parts, to be merged in the order of their columns: from ``sources``,
+// the places of their first rows.
 struct Group {
   int32_t first_token, last_token;
   int32_t first_source, last_source;
@@ -86,6 +88,30 @@ static inline __attribute__((always_inline)) Columns columns_seen(int64_t first,
   return {shown, start, shown + last + 1 - start};
 }
 
+// Softmax is summed by segments of columns, and the segments one after the other, whoever computes
+// them: so the order of sums depends on positions only. Those of the sinks come first.
+constexpr int64_t segment_columns = 256;
+
+static inline __attribute__((always_inline)) int64_t sink_segments(const Columns& c) {
+  return (c.sinks + segment_columns - 1) / segment_columns;
+}
+// Which of the segments that are seen a column belongs to.
+static inline __attribute__((always_inline)) int64_t segment_of(const Columns& c, int64_t column) {
+  if (column < c.sinks) return column / segment_columns;
+  int64_t position = column - c.sinks + c.start;
+  return sink_segments(c) + position / segment_columns - c.start / segment_columns;
+}
+// Its first column that is seen.
+static inline __attribute__((always_inline)) int64_t segment_start(const Columns& c, int64_t number) {
+  int64_t of_window = number - sink_segments(c);
+  if (of_window < 0) return number * segment_columns;
+  if (of_window == 0) return c.sinks;
+  return (c.start / segment_columns + of_window) * segment_columns - c.start + c.sinks;
+}
+
+// Of a row of a part: its maximum, its sum, and the sums of values, of whole vectors.
+constexpr int64_t part_floats(int64_t value_dim) { return (value_dim + 15) / 16 * 16 + 2; }
+
 struct Tables {
   const int64_t* slots;         // [T]
   const int64_t* block_tables;  // [S, width]
@@ -119,7 +145,7 @@ struct Attend {
   // memory
   char* scratch;  // team x scratch_bytes(attend)
   int64_t scratch_bytes;
-  float* parts;       // [Hkv, part_rows, value_dim + 2]
+  float* parts;       // [Hkv, part_rows, part_floats(value_dim)]
   int32_t* counters;  // [num_groups, Hkv], each the number of parts to come
 };
 

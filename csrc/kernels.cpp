@@ -63,7 +63,7 @@ Attend Kernels::prepare(Plan& plan, const Layer& layer, const Rotation* rotation
   if (rotation) a.rotation = *rotation;
   a.scratch_bytes = build_->scratch_bytes(a);
   a.scratch = scratch_.get(a.scratch_bytes * plan.threads());
-  a.parts = parts_.get(a.num_kv_heads * division.part_rows * (a.value_dim + 2));
+  a.parts = parts_.get(a.num_kv_heads * division.part_rows * part_floats(a.value_dim));
   a.counters = division.counters.data();
   return a;
 }

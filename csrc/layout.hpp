@@ -5,7 +5,7 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int chunk = 64;  // columns between two updates of the running softmax
+constexpr int chunk = 64;  // columns between two updates of the running softmax; divides a segment
 constexpr float nothing_seen = -1e30f;  // a maximum below every score, yet finite
 
 // Memory is dealt in pieces of whole cache lines; without a base it is only counted.
@@ -97,13 +97,16 @@ struct Work {
   int64_t token(int64_t i) const { return order[item.first_token + i]; }  // its row of the batch
 };
 
-// Up to ``chunk`` neighbouring columns and where their rows are in the pool.
+// Up to ``chunk`` neighbouring columns and where their rows are in the pool. Its lanes are positions:
+// the first stands at a multiple of ``chunk``, and those that are not of the work are never seen.
 template <class KV>
 struct Chunk {
-  int n = 0;
-  bool sinks;        // of the sinks, otherwise of the window
-  int64_t position;  // of the first; the others follow
-  // Of the work's first head. Filled up with the last row, so that whole vectors can be read.
+  int n = 0;           // columns; 0: there is no such chunk
+  int first, end;      // their lanes
+  bool sinks;          // of the sinks, otherwise of the window
+  int64_t position;    // of lane 0
+  int64_t segment;     // which of those that the work sees
+  // Of the work's first head. The other lanes have a neighbour's, so that whole vectors can be read.
   int64_t rows[chunk];
   const KV* keys[chunk];
   const KV* values[chunk];
@@ -112,33 +115,38 @@ struct Chunk {
   void find(const Attend& a, const Work& work, int64_t column) {
     const Columns& c = work.columns;
     sinks = column < c.sinks;
-    int64_t end = sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column;
-    n = end - column < chunk ? (end > column ? end - column : 0) : chunk;
+    int64_t left = (sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column) - column;
+    int64_t here = sinks ? column : column - c.sinks + c.start;
+    first = here % chunk;
+    n = left < chunk - first ? (left > 0 ? left : 0) : chunk - first;
     if (!n) return;
-    position = sinks ? column : column - c.sinks + c.start;
-    int64_t size = a.block_size, block = position / size, offset = position % size;
-    for (int i = 0; i < n; block++, offset = 0) {
+    end = first + n;
+    position = here - first;
+    segment = segment_of(c, column);
+    int64_t size = a.block_size, block = here / size, offset = here % size;
+    for (int i = first; i < end; block++, offset = 0) {
       int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
       int64_t row = (work.table[place] * a.num_kv_heads + work.item.first_head) * size + offset;
-      for (; i < n && offset < size; offset++) rows[i++] = row++;
+      for (; i < end && offset < size; offset++) rows[i++] = row++;
     }
-    for (int i = n; i < chunk; i++) rows[i] = rows[n - 1];
+    for (int i = 0; i < first; i++) rows[i] = rows[first];
+    for (int i = end; i < chunk; i++) rows[i] = rows[end - 1];
     for (int i = 0; i < chunk; i++) {
       keys[i] = (const KV*)a.keys + rows[i] * a.key_dim;
       values[i] = (const KV*)a.values + rows[i] * a.value_dim;
     }
   }
 
-  // The first and the end of the columns that a token at ``token`` sees.
+  // The first and the end of the lanes that a token at ``token`` sees.
   int first_seen(const Attend& a, int64_t token) const {
-    return sinks || !a.window ? 0 : within(token - a.window + 1 - position);
+    return sinks || !a.window ? first : within(token - a.window + 1 - position);
   }
   int end_seen(const Attend& a, int64_t token) const {
     return within((sinks ? token - a.window : token) + 1 - position);
   }
 
  private:
-  int within(int64_t i) const { return i < 0 ? 0 : i < n ? i : n; }
+  int within(int64_t i) const { return i < first ? first : i < end ? i : end; }
 };
 
 // A chunk as one of the work's heads has it: the heads of a block are neighbours.
@@ -152,7 +160,7 @@ struct HeadChunk {
       : chunk(chunk), shift(head * a.block_size), key_shift(shift * a.key_dim),
         value_shift(shift * a.value_dim) {}
 
-  int n() const { return chunk.n; }
+  bool none() const { return !chunk.n; }
   int64_t row(int j) const { return chunk.rows[j] + shift; }
   const KV* key(int j) const { return chunk.keys[j] + key_shift; }
   const KV* value(int j) const { return chunk.values[j] + value_shift; }
@@ -160,7 +168,7 @@ struct HeadChunk {
 
 // A row of a part: its maximum, its sum, and the sums of values.
 QUIRE_INLINE float* part_row(const Attend& a, int h, int64_t row) {
-  return a.parts + (h * a.schedule.part_rows + row) * (a.value_dim + 2);
+  return a.parts + (h * a.schedule.part_rows + row) * part_floats(a.value_dim);
 }
 
 // The result of a row (token x query head of KV head h), counted from a place in the order of tokens.
@@ -172,19 +180,40 @@ QUIRE_INLINE void write_row(const Attend& a, int h, int64_t first_token, int64_t
   narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
 }
 
-// Where a query row's result goes: to the output, or to the parts that will be merged.
-QUIRE_INLINE void finish_row(const Attend& a, const Work& work, int h, int64_t row, float most,
-                             float sum, float* values) {
-  if (work.item.groups) {
-    float* out = part_row(a, h, work.item.part + row);
-    out[0] = most;
-    out[1] = sum;
-    __builtin_memcpy(out + 2, values, a.value_dim * sizeof(float));
-    return;
+// What is known of a row's softmax: the largest score, the sum of weights relative to it, and the
+// weighted sum of values, [n] whole vectors.
+struct Softmax {
+  float& most;
+  float& total;
+  float* sums;
+};
+
+// Of all columns so far and of the next segment: of both.
+QUIRE_INLINE void merge(const Softmax& all, float most, float total, const float* sums, int64_t n) {
+  float highest = all.most < most ? most : all.most;
+  F fade = exp2(splat(all.most - highest)), share = exp2(splat(most - highest));
+  all.most = highest;
+  all.total = fma(splat(all.total), fade, splat(total) * share)[0];
+  for (int64_t i = 0; i < n; i += W) {
+    store(all.sums + i, fma(load(all.sums + i), fade, load(sums + i) * share));
   }
-  float factor = 1.0f / sum;
-  for (int64_t i = 0; i < a.value_dim; i += W) store(values + i, load(values + i) * factor);
-  write_row(a, h, work.item.first_token, row, values);
+}
+
+// A row of a segment, one of the item's, to be merged later.
+QUIRE_INLINE void write_part(const Attend& a, const Work& work, int h, int64_t segment, int64_t row,
+                             int64_t rows, float most, float total, const float* sums) {
+  float* out = part_row(a, h, work.item.part + segment * rows + row);
+  out[0] = most;
+  out[1] = total;
+  __builtin_memcpy(out + 2, sums, round_up(a.value_dim, W) * sizeof(float));
+}
+
+// The result of a row, all of whose columns are merged.
+QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_t row, float total,
+                             float* sums) {
+  float factor = 1.0f / total;
+  for (int64_t i = 0; i < a.value_dim; i += W) store(sums + i, load(sums + i) * factor);
+  write_row(a, h, first_token, row, sums);
 }
 
 }  // namespace quire::QUIRE_ISA

@@ -10,8 +10,6 @@ namespace quire {
 
 namespace {
 
-constexpr int64_t fewest_columns = 256;  // of a part; merging costs more than it gains below
-constexpr int64_t fewest_shared = 128;   // that are worth a part of their own
 constexpr int64_t pieces_per_thread = 4;
 constexpr int64_t row_overhead = 8;  // reading a column costs as much as so many rows' products
 
@@ -24,7 +22,7 @@ class Divider {
         per_tile_(std::max<int64_t>(1, tile_rows / group_)) {}
 
   void run() {
-    Sharing sharing = find_sharing(tables_, plan_.block_size(), shareable(), fewest_shared);
+    Sharing sharing = find_sharing(tables_, plan_.block_size(), shareable());
     put_in_order(sharing.order);
     group_of_.assign(plan_.num_sequences(), -1);
     for (int32_t s : sharing.order) {
@@ -43,7 +41,13 @@ class Divider {
  private:
   struct Draft {
     int64_t cost;  // of one head
+    Columns seen;
     Item item;
+  };
+
+  // Where one part of a group's rows begins, among the rows of all parts.
+  struct Source {
+    int32_t column, row;
   };
 
   int64_t tokens(int64_t s) const { return plan_.query_starts()[s + 1] - plan_.query_starts()[s]; }
@@ -78,9 +82,12 @@ class Divider {
                int64_t last_column, int32_t first_group, int32_t groups) {
     int64_t columns = last_column - first_column, rows = (last_token - first_token) * group_;
     int32_t heads = few(last_token - first_token) ? division_.num_kv_heads : 1;
-    drafts_.push_back({std::max<int64_t>(columns * (rows + row_overhead), 1),
+    int64_t position = known(s) + first_token - place_[s];
+    Columns seen = columns_seen(position, position + last_token - first_token - 1,
+                                division_.window, division_.sinks);
+    drafts_.push_back({std::max<int64_t>(columns * (rows + row_overhead), 1), seen,
                        {int32_t(s), 0, heads, int32_t(first_token), int32_t(last_token),
-                        int32_t(first_column), int32_t(last_column), first_group, groups, 0}});
+                        int32_t(first_column), int32_t(last_column), first_group, groups, 0, 0}});
     total_ += drafts_.back().cost;
     division_.cost += columns * rows * division_.num_kv_heads;
   }
@@ -114,30 +121,39 @@ class Divider {
     division_.store_first |= n > 1;
   }
 
-  // In as many pieces as make each cost no more than ``limit``: by heads first, then by columns.
+  // In as many pieces as make each cost no more than ``limit``: by heads first, then by columns, in
+  // whole segments.
   void add(const Draft& draft, int64_t limit) {
     Item item = draft.item;
-    int64_t columns = item.last_column - item.first_column;
-    int64_t rows = (item.last_token - item.first_token) * group_;
-    int64_t parts = std::min(draft.cost / limit + 1, columns / fewest_columns);
-    parts = std::max<int64_t>(parts, 1);
+    int64_t first = segment_of(draft.seen, item.first_column);
+    int64_t segments = segment_of(draft.seen, item.last_column - 1) + 1 - first;
+    int64_t pieces = std::min(draft.cost / limit + 1, segments);
     item.heads = int32_t(std::clamp<int64_t>(limit / draft.cost, 1, item.heads));
-    if (parts > 1 && !item.groups) {
+    if (pieces > 1 && !item.groups) {
       item.first_group = new_group(item.first_token, item.last_token);
       item.groups = 1;
     }
-    for (int64_t p = 0; p < parts; p++) {
-      item.first_column = int32_t(draft.item.first_column + columns * p / parts);
-      item.last_column = int32_t(draft.item.first_column + columns * (p + 1) / parts);
-      if (item.groups) {
-        item.part = int32_t(division_.part_rows);
-        division_.part_rows += rows;
-        for (int32_t g = item.first_group; g < item.first_group + item.groups; g++) {
-          int64_t before = division_.groups[g].first_token - item.first_token;
-          sources_[g].push_back(int32_t(item.part + before * group_));
-        }
-      }
+    for (int64_t p = 0; p < pieces; p++) {
+      int64_t from = first + segments * p / pieces, to = first + segments * (p + 1) / pieces;
+      item.first_column = p ? int32_t(segment_start(draft.seen, from)) : draft.item.first_column;
+      item.last_column =
+          p + 1 < pieces ? int32_t(segment_start(draft.seen, to)) : draft.item.last_column;
+      item.segments = int32_t(to - from);
+      if (item.groups) add_parts(item);
       add_heads(item);
+    }
+  }
+
+  // A part for each of an item's segments.
+  void add_parts(Item& item) {
+    int64_t rows = (item.last_token - item.first_token) * group_;
+    item.part = int32_t(division_.part_rows);
+    for (int32_t segment = 0; segment < item.segments; segment++) {
+      for (int32_t g = item.first_group; g < item.first_group + item.groups; g++) {
+        int64_t before = division_.groups[g].first_token - item.first_token;
+        sources_[g].push_back({item.first_column, int32_t(division_.part_rows + before * group_)});
+      }
+      division_.part_rows += rows;
     }
   }
 
@@ -153,7 +169,9 @@ class Divider {
     for (size_t g = 0; g < sources_.size(); g++) {
       std::vector<int32_t>& all = division_.sources;
       division_.groups[g].first_source = int32_t(all.size());
-      all.insert(all.end(), sources_[g].begin(), sources_[g].end());
+      std::stable_sort(sources_[g].begin(), sources_[g].end(),
+                       [](const Source& a, const Source& b) { return a.column < b.column; });
+      for (const Source& source : sources_[g]) all.push_back(source.row);
       division_.groups[g].last_source = int32_t(all.size());
       division_.counters.insert(division_.counters.end(), division_.num_kv_heads,
                                 int32_t(sources_[g].size()));
@@ -166,7 +184,7 @@ class Divider {
   int64_t group_, per_tile_;  // query heads of a KV head, tokens of a tile
   std::vector<int64_t> place_;    // by sequence: where its tokens begin in the order
   std::vector<int32_t> group_of_;  // by sequence; -1: it shares nothing
-  std::vector<std::vector<int32_t>> sources_;  // by group
+  std::vector<std::vector<Source>> sources_;  // by group
   std::vector<Draft> drafts_;
   int64_t total_ = 0;
 };

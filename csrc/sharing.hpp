@@ -20,10 +20,8 @@ struct Sharing {
   std::vector<SharedColumns> columns;   // each sequence's are disjoint, and end where its own begin
 };
 
-// ``known``: by sequence, how many columns may be shared; 0 keeps it out. Less than ``fewest``
-// columns in a row are not worth it. Sequences must have no window in front of which blocks are
-// dropped.
-Sharing find_sharing(const Tables& tables, int64_t block_size, const std::vector<int64_t>& known,
-                     int64_t fewest);
+// ``known``: by sequence, how many columns may be shared; 0 keeps it out. Whole segments are shared,
+// for they are what is merged. Sequences must have no window in front of which blocks are dropped.
+Sharing find_sharing(const Tables& tables, int64_t block_size, const std::vector<int64_t>& known);
 
 }  // namespace quire

@@ -206,30 +206,27 @@ QUIRE_INLINE F shuffle(F x, F y, I at) {
 #endif
 }
 
-// One halving of the tree below: x and y hold groups of 2 H lanes to be added up; the result
-// holds twice as many groups of H lanes, x's and y's in turn.
+// One exchange of the transposition below: of rows i and i + H, what lies off their common square.
 template <int H>
-QUIRE_INLINE F fold(F x, F y) {
+QUIRE_INLINE void exchange(F& x, F& y) {
   I low, high;
   for (int i = 0; i < W; i++) {
-    int source = (i / (2 * H)) * 2 * H + i % H + ((i / H) % 2 ? W : 0);
-    low[i] = source;
-    high[i] = source + H;
+    bool own = !(i & H);
+    low[i] = own ? i : W + i - H;
+    high[i] = own ? i + H : W + i;
   }
-  return shuffle(x, y, low) + shuffle(x, y, high);
+  F first = shuffle(x, y, low);
+  y = shuffle(x, y, high);
+  x = first;
 }
 
-template <int H>
-QUIRE_INLINE void fold_all(F* rows) {
+template <int H = W / 2>
+QUIRE_INLINE void transpose(F (&rows)[W]) {
 #pragma GCC unroll 16
-  for (int i = 0; i < H; i++) rows[i] = fold<H>(rows[i], rows[i + H]);
-  if constexpr (H > 1) fold_all<H / 2>(rows);
-}
-
-// Lane i of the result is the sum over the lanes of rows[i]; rows are overwritten.
-QUIRE_INLINE F sums(F (&rows)[W]) {
-  fold_all<W / 2>(rows);
-  return rows[0];
+  for (int i = 0; i < W; i++) {
+    if (!(i & H)) exchange<H>(rows[i], rows[i + H]);
+  }
+  if constexpr (H > 1) transpose<H / 2>(rows);
 }
 
 // --- functions -------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Member(NamedTuple):
     new: int = 1
 
 
-RUNS = {"a": 200, "b": 330, "c": 128, "d": 16, "e": 700}  # tokens; whole blocks of them are shared
+RUNS = {"a": 300, "b": 330, "c": 128, "d": 16, "e": 700}  # tokens; whole blocks of them are shared
 
 BATCHES = {
     "two forks": [Member("a", 3), Member("a", 20)],

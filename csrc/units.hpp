@@ -1,0 +1,155 @@
+// What attention multiplies at a time, and how numbers are brought into that form.
+//
+// The order in which products are added is part of each kind: a query meets a key unit by unit, and
+// weights meet values column by column, whether the lanes of vectors hold keys, dimensions or
+// query rows (few_rows.hpp, many_rows.hpp). So a row's bits do not depend on its company.
+#pragma once
+
+#include "heads.hpp"
+
+namespace quire::QUIRE_ISA {
+
+// One float, for every type.
+struct FloatUnit {
+  typedef float Unit;
+  typedef F Sum;
+  static constexpr int per_unit = 1;
+  static constexpr bool scaled = false;
+
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) { return fma(b, a, sum); }
+  QUIRE_INLINE F as_float(Sum sum) { return sum; }
+  QUIRE_INLINE F weight(F score) { return exp2(score); }
+  // W units of one key.
+  template <class KV>
+  QUIRE_INLINE F key(const KV* x) { return load(x); }
+  // W units, each of a dimension of ``per_unit`` values.
+  template <class KV>
+  QUIRE_INLINE F values(const KV* one, const KV*) { return load(one); }
+  QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
+    narrow(x, out, n);
+    return 1.0f;
+  }
+};
+
+#if defined(__AVX512BF16__)
+// A pair of bf16, added up in float.
+struct PairUnit {
+  typedef uint32_t Unit;
+  typedef F Sum;
+  static constexpr int per_unit = 2;
+  static constexpr bool scaled = false;
+
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
+    return (F)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
+  }
+  QUIRE_INLINE F as_float(Sum sum) { return sum; }
+  QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
+  QUIRE_INLINE F key(const bf16* x) { return read<F>(x); }
+  QUIRE_INLINE F values(const bf16* one, const bf16* other) {
+    return (F)(widen_16(one) | widen_16(other) << 16);
+  }
+  QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
+    narrow(x, (bf16*)out, n);
+    return 1.0f;
+  }
+  // To nearest, halves upwards. A row with a weight that is not a number has a sum that is none.
+  QUIRE_INLINE U rounded(F weight) { return (U)weight + 0x8000u; }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
+    for (int64_t i = 0; i < n; i += W) narrow_16((bf16*)out + i, rounded(load(x + i)) >> 16);
+    return 1.0f;
+  }
+};
+#endif
+
+#if defined(__AVX2__)
+// A pair of whole numbers of 16 bits, exactly added up: int8, with queries and a chunk's weights
+// rounded to 16 bits of their largest, which is finer than bf16 and f16 are. Heads up to 512 wide.
+struct WholeUnit {
+  typedef uint32_t Unit;
+  typedef I Sum;
+  static constexpr int per_unit = 2;
+  static constexpr bool scaled = true;  // what ``round`` gives is to be multiplied by its result
+
+#if defined(__AVX512VNNI__)
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
+    return (I)_mm512_dpwssd_epi32((__m512i)sum, _mm512_set1_epi32(a), (__m512i)b);
+  }
+#elif defined(__AVX512F__)
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
+    return sum + (I)_mm512_madd_epi16(_mm512_set1_epi32(a), (__m512i)b);
+  }
+#else
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
+    return sum + (I)_mm256_madd_epi16(_mm256_set1_epi32(a), (__m256i)b);
+  }
+#endif
+  QUIRE_INLINE F as_float(Sum sum) { return __builtin_convertvector(sum, F); }
+  QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
+#if defined(__AVX512F__)
+  QUIRE_INLINE F key(const int8_t* x) { return (F)_mm512_cvtepi8_epi16(quire::QUIRE_ISA::read<__m256i>(x)); }
+#else
+  QUIRE_INLINE F key(const int8_t* x) { return (F)_mm256_cvtepi8_epi16(quire::QUIRE_ISA::read<__m128i>(x)); }
+#endif
+  QUIRE_INLINE F values(const int8_t* one, const int8_t* other) {
+    return (F)(((U)widen_8(one) & 0xffffu) | (U)widen_8(other) << 16);
+  }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
+  static float round(const float* x, Unit* out, int64_t n) {
+    F high{}, strange{};  // not a number where x is none, otherwise 0
+    for (int64_t i = 0; i < n; i += W) {
+      F v = load(x + i);
+      high = maximum(maximum(v, -v), high);
+      strange += v - v;
+    }
+    float most = lanes_max(high), inverse = most > 0 ? most_whole / most : 0.0f;
+    for (int64_t i = 0; i < n; i += W) narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
+    return most / most_whole + lanes_sum(strange);
+  }
+
+  static constexpr float most_whole = 32767.0f;
+  QUIRE_INLINE U whole(F x, F inverse) {
+    return (U)__builtin_convertvector(x * inverse + 12582912.0f - 12582912.0f, I);
+  }
+};
+#endif
+
+// sum[i][v] += products of the units of a[i] and those in the lanes of b[v].
+template <class Units, int Rows, int Vectors>
+QUIRE_INLINE void add_products(typename Units::Sum (&sum)[Rows][Vectors],
+                               const typename Units::Unit* a, int64_t a_row, int64_t a_unit,
+                               const typename Units::Unit* b, int64_t b_unit, int64_t units) {
+  for (int64_t u = 0; u < units; u++) {
+    F lanes[Vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; v++) lanes[v] = read<F>(b + u * b_unit + v * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; v++) {
+        sum[i][v] = Units::add(sum[i][v], a[i * a_row + u * a_unit], lanes[v]);
+      }
+    }
+  }
+}
+
+// The same for keys and values of which fewer than a vector's are left: the others are zeros.
+template <class Units, class KV>
+QUIRE_INLINE F some_key(const KV* x, int64_t left) {
+  if (left >= W * Units::per_unit) return Units::key(x);
+  KV some[W * Units::per_unit];
+  __builtin_memset(some, 0, sizeof some);
+  __builtin_memcpy(some, x, left * sizeof(KV));
+  return Units::key(some);
+}
+template <class Units, class KV>
+QUIRE_INLINE F some_values(const KV* one, const KV* other, int64_t left) {
+  if (left >= W) return Units::values(one, other);
+  KV a[W], b[W];
+  __builtin_memset(a, 0, sizeof a);
+  __builtin_memset(b, 0, sizeof b);
+  __builtin_memcpy(a, one, left * sizeof(KV));
+  __builtin_memcpy(b, other, left * sizeof(KV));
+  return Units::values(a, b);
+}
+
+}  // namespace quire::QUIRE_ISA
