@@ -18,7 +18,7 @@ template <class KV, class Units>
 struct FewRows {
   typedef typename Units::Unit Unit;
   static constexpr int per_unit = Units::per_unit;
-  static constexpr int vectors = W == 16 ? 4 : 2;  // side by side, with four rows, in registers
+  static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
   Context<KV> context;
   int64_t key_units;  // of a query or key, whole vectors

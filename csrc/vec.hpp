@@ -27,6 +27,12 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+constexpr int registers = 32;
+#else
+constexpr int registers = 16;
+#endif
+
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 constexpr bool has_bf16_products = true;
 #else
