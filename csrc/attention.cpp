@@ -100,7 +100,7 @@ int64_t scratch_bytes(const Attend& a) {
 void norm_rows(const NormRows&, Team&);
 void activate(const Activate&, Team&);
 void argmax(const Argmax&, Team&);
-int64_t product_scratch(const Product&);
+int64_t product_scratch(const Product&, int threads);
 void product(const Product&, Team&);
 void embed(const Embed&);
 

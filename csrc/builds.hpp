@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "interface.hpp"
 
@@ -32,10 +33,21 @@ extern const Build build;
 namespace avx512_bf16 {
 extern const Build build;
 }
+namespace amx {
+extern const Build build;
+}
+namespace amx_portable {  // for tests: what amx does, with tiles in plain C++
+extern const Build build;
+}
 #endif
 
-// A null-terminated list of those that this processor and its operating system can run.
-const Build* const* usable_builds();
+struct Candidate {
+  const Build* build;
+  std::string refusal;  // why this machine cannot run it; empty: it can
+};
+
+// All that can be chosen, best first. The first call asks the system for what they need.
+const std::vector<Candidate>& candidates();
 
 // The one called ``name``, or the best. Throws std::invalid_argument if the machine lacks it.
 const Build& usable_build(const std::string& name);

@@ -193,7 +193,7 @@ struct Build {
   void (*norm)(const NormRows&, Team&);
   void (*activate)(const Activate&, Team&);
   void (*argmax)(const Argmax&, Team&);
-  int64_t (*product_scratch)(const Product&);
+  int64_t (*product_scratch)(const Product&, int threads);
   void (*product)(const Product&, Team&);
   void (*embed)(const Embed&);
 };

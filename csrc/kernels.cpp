@@ -37,7 +37,7 @@ void together(int threads, const Body& body) {
 
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads) {
   if (!p.rows) return;
-  p.scratch = scratch.get(build.product_scratch(p));
+  p.scratch = scratch.get(build.product_scratch(p, threads));
   together(soon_done(p) ? 1 : threads, [&](Team& team) { build.product(p, team); });
 }
 
@@ -118,7 +118,8 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
     wide_size = std::max({wide_size, layer.qkv.outputs, layer.up.outputs});
     narrow_size = std::max({narrow_size, layer.output.inputs, layer.down.inputs});
     for (const Packed* weight : {&layer.qkv, &layer.output, &layer.up, &layer.down}) {
-      scratch = std::max(scratch, build_->product_scratch(pass.product(*weight, x, out)));
+      scratch = std::max(scratch, build_->product_scratch(pass.product(*weight, x, out),
+                                                           plan.threads()));
     }
   }
   int64_t size = size_of(pass.dtype);

@@ -3,6 +3,7 @@
 // Its caller, quire/kernels/cpu.py, checks types and shapes; here only what memory safety needs and
 // the caller cannot see is checked. Tensors stay with the caller, who must keep them alive.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -65,8 +67,24 @@ void release_threads() {
 
 std::vector<std::string> usable() {
   std::vector<std::string> names;
-  for (const Build* const* build = usable_builds(); *build; build++) names.push_back((*build)->name);
+  for (const Candidate& candidate : candidates()) {
+    if (candidate.refusal.empty()) names.push_back(candidate.build->name);
+  }
   return names;
+}
+
+std::vector<std::string> builds() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates()) names.push_back(candidate.build->name);
+  return names;
+}
+
+std::map<std::string, std::string> refusals() {
+  std::map<std::string, std::string> reasons;
+  for (const Candidate& candidate : candidates()) {
+    if (!candidate.refusal.empty()) reasons[candidate.build->name] = candidate.refusal;
+  }
+  return reasons;
 }
 
 }  // namespace
@@ -164,5 +182,7 @@ NB_MODULE(_native, m) {
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
+  m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");
+  m.def("refusals", &refusals, "Why the others cannot be chosen, by name.");
   bind_products(m);
 }

@@ -41,7 +41,7 @@ struct Product {
   void* out;         // [rows, outputs], contiguous
   int64_t rows;
   DType dtype, out_dtype;  // of x, of out
-  char* scratch;     // of product_scratch(...) bytes
+  char* scratch;     // of product_scratch(..., threads) bytes
 };
 
 // Some outputs' weights, of int8 scaled, otherwise as they are.

@@ -160,11 +160,6 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
 #endif
 
 // Bytes times signed bytes, four at a time; of the former ``added_to_bytes`` is not subtracted.
-#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr int added_to_bytes = 0;  // the instruction takes signed ones
-#else
-constexpr int added_to_bytes = 128;
-#endif
 #if !defined(__ARM_FEATURE_MATMUL_INT8)
 template <int R, int P>
 QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {

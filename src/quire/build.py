@@ -17,6 +17,7 @@ from quire.execution.free_memory import memory_or_refusal
 from quire.execution.kv.cache import bytes_per_token
 from quire.files import read_text
 from quire.kernels.dispatch import release_threads
+from quire.kernels.instructions import choose_instructions
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import RecoveryCosts, SamplingParams
 from quire.shape import CacheShape
@@ -31,11 +32,11 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
+    runtime = _choose_runtime(config)
     directory = resolve_model(config.model or DEMO_MODEL, config.revision)
     read_config(directory)  # first: without it, what a tokenizer lacks would not be the point
     tokenizer = _load_tokenizer(config, directory)
     defaults = _sampling_defaults(config, directory)
-    runtime = _choose_runtime(config)
     with runtime.start_up_lock():
         model = _load_model(config, directory, runtime)
         kv_dtype = _kv_dtype(config, model)
@@ -88,6 +89,7 @@ def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -
         quantization=config.quantization,
         device=runtime.device,
         admit=runtime.admit,
+        instruction_set=runtime.instruction_set,
     )
 
 
@@ -127,6 +129,7 @@ def _capacity(
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
         host_blocks=runtime.host_blocks,
+        kernels=runtime.kernels,
     )
 
 
@@ -143,7 +146,9 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
             raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
         if config.async_scheduling:
             raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
-        return OnCPU(config.swap_path)
+        return OnCPU(config.swap_path, choose_instructions(config.cpu_isa))
+    if config.cpu_isa != "auto":
+        raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:
         raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")
     # Needs Triton, which only machines with a GPU have.

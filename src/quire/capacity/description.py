@@ -24,6 +24,7 @@ class Capacity:
     pool_bytes: int
     limits: EngineLimits
     host_blocks: str  # where they are
+    kernels: str  # what computes
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -68,7 +69,7 @@ class Capacity:
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
-            f"{self._describe_swap()}"
+            f"{self._describe_swap()} Kernels: {self.kernels}."
         )
 
     def _describe_rounding(self) -> str:

@@ -34,6 +34,11 @@ class EngineConfig:
         "generation_config.json says; none, as OpenAI's API does",
     )
     device: str = setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
+    cpu_isa: str = setting(
+        "auto",
+        "instructions that the kernels in main memory use: auto, the best that this machine has; "
+        "or amx, avx512_bf16, avx512, avx2 or portable, which is refused where it cannot run",
+    )
     dtype: str = setting(
         "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
     )
@@ -189,6 +194,8 @@ class EngineConfig:
             raise ConfigError('window needs kv_allocator "paged"')
 
     def _check_device(self) -> None:
+        if not isinstance(self.cpu_isa, str):  # which there are, the kernels know
+            raise ConfigError(f"cpu_isa must be a name, got {self.cpu_isa!r}")
         share = self.gpu_memory_utilization
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise ConfigError(
@@ -201,6 +208,8 @@ class EngineConfig:
                 value = getattr(self, name)
                 if value and value != getattr(EngineConfig, name):
                     raise ConfigError(f'{name} does nothing with device "cpu"')
+        if self.device == "cuda" and self.cpu_isa != "auto":
+            raise ConfigError('cpu_isa does nothing with device "cuda"')
         if self.device == "cuda" and self.swap_path is not None:
             raise ConfigError(
                 'swap_path does nothing with device "cuda", which swaps to main memory'

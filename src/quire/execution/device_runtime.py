@@ -16,6 +16,7 @@ from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
+from quire.kernels.instructions import Instructions
 from quire.model import Model
 from quire.protocol import RecoveryCosts
 
@@ -25,6 +26,8 @@ class DeviceRuntime(Protocol):
 
     device: torch.device
     host_blocks: str  # where swapped blocks are, for people
+    kernels: str  # what computes, for people
+    instruction_set: str  # of the kernels in main memory; empty: the best
     asynchronous: bool  # whether it computes while the thread that launched it does something else
 
     def start_up_lock(self) -> AbstractContextManager[None]:
@@ -57,8 +60,9 @@ class OnCPU:
     host_blocks = "on disk"
     asynchronous = False
 
-    def __init__(self, swap_path: str | None) -> None:
+    def __init__(self, swap_path: str | None, instructions: Instructions) -> None:
         self._swap_path = swap_path
+        self.kernels, self.instruction_set = instructions.describe(), instructions.name
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         """See ``DeviceRuntime.start_up_lock``."""
@@ -81,7 +85,7 @@ class OnCPU:
 
     def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
-        kernels = choose_kernels(model.dtype)
+        kernels = choose_kernels(model.dtype, self.instruction_set)
         self._limits, self._max_positions = limits, model.max_positions
         self._kv_cache = KVCache(
             model.kv_shapes, limits.kv_groups, limits.block_size, kv_dtype, kernels, self._swap_path

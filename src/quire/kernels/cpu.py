@@ -43,6 +43,16 @@ def instruction_sets() -> list[str]:
     return _native.usable()
 
 
+def all_builds() -> list[str]:
+    """The instruction sets that the kernels were built for, best first."""
+    return _native.builds()
+
+
+def refusals() -> dict[str, str]:
+    """Of these, the ones that cannot run here, and why."""
+    return _native.refusals()
+
+
 class CPUPlan:
     """A step's batch as C++ sees it; keeps the tensors alive that it points to."""
 

@@ -13,8 +13,11 @@ from quire.kernels.reference import ReferenceKernels
 logger = logging.getLogger(__name__)
 
 
-def choose_kernels(dtype: torch.dtype) -> Kernels:
-    """The best kernels there are here for a model in main memory that computes in ``dtype``."""
+def choose_kernels(dtype: torch.dtype, instruction_set: str = "") -> Kernels:
+    """The kernels for a model in main memory that computes in ``dtype``.
+
+    ``instruction_set``: of those that can run here; by default the best.
+    """
     try:
         from quire.kernels import cpu
     except ImportError as error:
@@ -27,16 +30,13 @@ def choose_kernels(dtype: torch.dtype) -> Kernels:
     if dtype not in cpu.DTYPES:
         logger.warning("the C++ kernels have no %s: computing in plain PyTorch", dtype)
         return ReferenceKernels()
-    kernels = cpu.CPUKernels()
-    if kernels.instruction_set == "portable":
-        logger.warning("this processor has no AVX2: its kernels are the portable ones, slower")
-    return kernels
+    return cpu.CPUKernels(instruction_set)
 
 
-def choose_products() -> Products | None:
-    """The best products with packed weights that there are here; None without the C++."""
+def choose_products(instruction_set: str = "") -> Products | None:
+    """The products with packed weights, of the same instructions; None without the C++."""
     try:
-        return Products()
+        return Products(instruction_set)
     except ImportError:  # of which choose_kernels warns
         return None
 

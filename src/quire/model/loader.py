@@ -94,6 +94,7 @@ def load_model(
     quantization: str | None = None,
     device: torch.device = _CPU,
     admit: Callable[[int], None] = lambda num_bytes: None,
+    instruction_set: str = "",
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -105,6 +106,7 @@ def load_model(
         quantization: how to round the weights, a value of ``Quantization``; None leaves them.
         device: where its weights are to be.
         admit: told the bytes of the weights before they are taken there, to refuse them.
+        instruction_set: of the kernels that compute in main memory; by default the best.
 
     Raises:
         ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, or its
@@ -133,11 +135,13 @@ def load_model(
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
         # Its checks run here, in the architecture's own code.
-        other = TransformersModel.load(config, weights, wanted, max_model_len, admit)
+        other = TransformersModel.load(
+            config, weights, wanted, max_model_len, admit, instruction_set
+        )
         return other.to(device)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
-    products = choose_products() if device.type == "cpu" else None
+    products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     admit(_bytes_needed(weights, quantization))

@@ -30,7 +30,7 @@ def sample_texts(vocab_size: int) -> Tensor:
     return torch.randint(vocab_size, (len(_TABLES), _LENGTH), generator=generator)
 
 
-def check_against(model: Model, texts: Tensor, expected: Tensor) -> None:
+def check_against(model: Model, texts: Tensor, expected: Tensor, instruction_set: str = "") -> None:
     """Compare with the logits [texts, length, vocab] that ``expected`` has for ``texts``.
 
     Raises:
@@ -43,7 +43,7 @@ def check_against(model: Model, texts: Tensor, expected: Tensor) -> None:
         )
         for shape in model.kv_shapes
     ]
-    kernels = choose_kernels(model.dtype)
+    kernels = choose_kernels(model.dtype, instruction_set)
     for starts, stops in (((0, 0), _FIRST_STEP), (_FIRST_STEP, (_LENGTH, _LENGTH))):
         new = [slice(*bounds) for bounds in zip(starts, stops, strict=True)]
         token_ids = torch.cat([text[part] for text, part in zip(texts, new, strict=True)])

@@ -41,7 +41,13 @@ class TransformersModel:
     kv_depends_on_prompt_length = False
     replayable = False  # what an architecture's code does, nobody knows
 
-    def __init__(self, config: ModelConfig, causal_lm: Any, max_model_len: int | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        causal_lm: Any,
+        max_model_len: int | None,
+        instruction_set: str = "",
+    ) -> None:
         """Take over ``causal_lm``, a ``transformers`` model with its own, eager, attention.
 
         Raises:
@@ -70,7 +76,7 @@ class TransformersModel:
             self._specs = tuple(probe.specs)
             self.windows = tuple(spec.window for spec in self._specs)
             try:
-                check_against(self, texts, own)
+                check_against(self, texts, own, instruction_set)
             except Exception as error:  # the architecture's code may raise anything
                 raise probe.refuse(one_line(error)) from error
 
@@ -82,17 +88,20 @@ class TransformersModel:
         dtype: torch.dtype | None,
         max_model_len: int | None,
         admit: Callable[[int], None],
+        instruction_set: str = "",
     ) -> TransformersModel:
         """Load the checkpoint of ``weights``; ``dtype`` None is the dtype of its tensors.
 
         admit: told the bytes that will be taken, to refuse them.
+        instruction_set: of the kernels that check it.
 
         Raises:
             ModelError: ``transformers`` cannot load it as a decoder, tensors are missing or left
                 over, or the architecture needs more than paged attention gives it.
         """
         _register()
-        return cls(config, load_causal_lm(config, weights, dtype, admit), max_model_len)
+        causal_lm = load_causal_lm(config, weights, dtype, admit)
+        return cls(config, causal_lm, max_model_len, instruction_set)
 
     def to(self, device: torch.device) -> TransformersModel:
         """The same model, its weights moved to ``device``."""

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.cpu import instruction_sets
+from support.instruction_sets import TESTED
+from support.packed_weights import FORMS, fits
+
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.products import DTYPES, PackedWeight, Products
 
@@ -26,7 +28,7 @@ BOUND = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11 + 1e-
 with_types = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-@pytest.fixture(params=instruction_sets())
+@pytest.fixture(params=TESTED)
 def products(request: pytest.FixtureRequest) -> Products:
     return Products(request.param)
 

@@ -214,7 +214,7 @@ def test_without_the_kernels(
     quantization: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = logits(model_dir("smollm"))
-    monkeypatch.setattr(loader, "choose_products", lambda: None)
+    monkeypatch.setattr(loader, "choose_products", lambda build: None)
     assert difference(logits(model_dir("smollm")), expected) < 1e-4
     with pytest.raises(ModelError, match="need the C\\+\\+ kernels"):
         load_model(model_dir("smollm"), quantization=quantization)

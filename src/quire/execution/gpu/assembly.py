@@ -36,6 +36,8 @@ class OnGPU:
 
     host_blocks = "in main memory"
     asynchronous = True
+    kernels = "Triton"
+    instruction_set = ""
 
     def __init__(self, device: torch.device, utilization: float, enforce_eager: bool) -> None:
         """utilization: share of the device's memory that may be taken."""

@@ -1,0 +1,114 @@
+"""One build of the kernels computes everything, and the person who starts the engine knows why."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.kernels import _native, cpu
+from quire.kernels.instructions import Instructions, choose, choose_instructions
+
+BUILDS = ["amx", "avx512_bf16", "avx512", "avx2", "portable"]
+OLD = dict.fromkeys(BUILDS[:3], "the processor has no avx512f")
+WITHHELD = {"amx": "the system refused permission for AMX: Operation not permitted"}
+
+
+def test_the_best_that_runs_is_chosen_and_the_better_ones_are_told() -> None:
+    assert choose("auto", BUILDS, {}) == Instructions("amx")
+    assert choose("auto", BUILDS, {}).describe() == "amx"
+    chosen = choose("auto", BUILDS, WITHHELD)
+    assert chosen.describe() == f"avx512_bf16 (amx: {WITHHELD['amx']})"
+    assert list(choose("auto", BUILDS, OLD).refusals) == BUILDS[:3]
+    # A worse one that does not run is nobody's concern.
+    assert choose("auto", BUILDS, {"avx2": "the processor has no f16c"}).describe() == "amx"
+
+
+def test_one_that_is_asked_for_runs_or_is_refused_by_name() -> None:
+    assert choose("avx2", BUILDS, OLD).describe() == "avx2, as cpu_isa says"
+    with pytest.raises(ConfigError) as refused:
+        choose("avx512", BUILDS, OLD)
+    assert str(refused.value) == (
+        "cpu_isa 'avx512' cannot run here: the processor has no avx512f; "
+        "this machine can run avx2, portable"
+    )
+    with pytest.raises(ConfigError, match=r"^cpu_isa must be one of auto, amx, .*; got 'neon'$"):
+        choose("neon", BUILDS, {})
+
+
+@pytest.mark.parametrize(
+    ("refusals", "level"), [({}, "INFO"), (OLD, "INFO"), (WITHHELD, "WARNING")]
+)
+def test_it_is_a_warning_where_the_system_withholds_what_the_processor_has(
+    refusals: dict[str, str],
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(cpu, "all_builds", lambda: BUILDS)
+    monkeypatch.setattr(cpu, "refusals", lambda: refusals)
+    with caplog.at_level(logging.INFO):
+        chosen = choose_instructions()
+    (record,) = caplog.records
+    assert (record.levelname, record.message) == (level, f"kernels: {chosen.describe()}")
+
+
+def test_without_the_module_only_auto_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "quire.kernels.cpu", None)
+    monkeypatch.delattr("quire.kernels.cpu")
+    assert choose_instructions() == Instructions("")
+    with pytest.raises(ConfigError, match="cpu_isa 'avx2' needs the C"):
+        choose_instructions("avx2")
+
+
+def test_every_build_runs_here_or_says_why_not() -> None:
+    assert [name for name in cpu.all_builds() if name not in cpu.refusals()] == (
+        cpu.instruction_sets()
+    )
+    for name, why in cpu.refusals().items():
+        with pytest.raises(ValueError, match=re.escape(why)):
+            cpu.CPUKernels(name)
+
+
+@pytest.mark.parametrize("family", ["smollm", "gpt2"])  # of our own; through transformers
+@pytest.mark.parametrize("build", cpu.instruction_sets())
+def test_one_build_computes_everything(
+    build: str,
+    family: str,
+    model_dir: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def spied(kind: Any) -> Callable[[str], Any]:
+        def make(name: str) -> Any:
+            found = kind(name)
+            made.append(found.name)
+            return found
+
+        return make
+
+    monkeypatch.setattr(_native, "Kernels", spied(_native.Kernels))
+    monkeypatch.setattr(_native, "Products", spied(_native.Products))
+    llm = LLM(model_dir(family), cpu_isa=build, kv_cache_memory_bytes="16MiB")
+    llm.generate("and", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert len(made) >= 2
+    assert set(made) == {build}
+    assert llm.capacity.describe().endswith(f" Kernels: {build}, as cpu_isa says.")
+
+
+def test_it_is_refused_before_a_model_is_looked_for() -> None:
+    with pytest.raises(ConfigError, match=r"cpu_isa must be one of auto, .*portable; got 'sse9'"):
+        LLM("/no/such/model", cpu_isa="sse9")
+    with pytest.raises(ConfigError, match="cpu_isa must be a name"):
+        EngineConfig(cpu_isa=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match='cpu_isa does nothing with device "cuda"'):
+        EngineConfig(cpu_isa="avx2", device="cuda")
