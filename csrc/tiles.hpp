@@ -47,15 +47,28 @@ QUIRE_INLINE F decode(U lanes, int j) {
 }
 
 #if defined(__AVX512BF16__)
-// The number ``first + step n`` in bf16, for the four bits n from ``bit`` on of each half of a lane.
-template <int first, int step>
+// The number n - 8 in bf16, for the four bits n from ``bit`` on of each half of a lane.
 QUIRE_INLINE __m512bh look_up(U lanes, int bit) {
   F numbers;
-  for (int n = 0; n < 16; n++) numbers[n] = first + n * step;
+  for (int n = 0; n < 16; n++) numbers[n] = n - 8;
   __m256i table = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
   // Of an index five bits count, and the fifth is another weight's: the table is there twice.
   return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)lanes, bit),
                                             _mm512_broadcast_i64x4(table));
+}
+
+// Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes one.
+QUIRE_INLINE F byte_as_float(U lanes, int from) {
+  U places = (U)_mm512_set4_epi32(0x0c, 0x08, 0x04, 0x00) + uint32_t(from);
+  U whole = (U)_mm512_mask_shuffle_epi8((__m512i)splat(0x4b000000u), 0x1111111111111111,
+                                        (__m512i)lanes, (__m512i)places);
+  return (F)whole - 8388736.0f;
+}
+
+// The upper halves of two numbers in bf16 that are floats: exact, as they have no more than 8 bits.
+QUIRE_INLINE __m512bh upper_halves(F even, F odd) {
+  __m512i up = _mm512_set4_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302);
+  return (__m512bh)_mm512_mask_shuffle_epi8((__m512i)odd, 0x3333333333333333, (__m512i)even, up);
 }
 
 // The weights of inputs 2 j and 2 j + 1 of a line.
@@ -63,11 +76,9 @@ template <Format format>
 QUIRE_INLINE __m512bh decode_pairs(U lanes, int j) {
   static_assert(format != Format::float32 && format != Format::float16);
   if constexpr (format == Format::bfloat16) return (__m512bh)lanes;
-  if constexpr (format == Format::int8) {
-    U even = (U)decode<format>(lanes, 2 * j), odd = (U)decode<format>(lanes, 2 * j + 1);
-    return (__m512bh)((even >> 16) | (odd & 0xffff0000u));  // exact: they have 8 bits
-  }
-  return look_up<-8, 1>(lanes, 4 * j);
+  if constexpr (format == Format::int8)
+    return upper_halves(byte_as_float(lanes, j), byte_as_float(lanes, j + 2));
+  return look_up(lanes, 4 * j);
 }
 #endif
 
@@ -132,27 +143,14 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
     for (int p = 0; p < P; p++) lanes[p] = t.lanes(l, p);
 #pragma GCC unroll 4
     for (int j = 0; j < n; j++) {
-      auto add = [&](const __m512bh(&w)[P]) __attribute__((always_inline)) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
-          __m512bh v = (__m512bh)_mm512_set1_epi32(read<int>(x + r * t.row_bytes + j * 4));
-#pragma GCC unroll 16
-          for (int p = 0; p < P; p++) acc[r][p] = (F)_mm512_dpbf16_ps((__m512)acc[r][p], v, w[p]);
-        }
-      };
       __m512bh w[P];
-      if constexpr (format == Format::int8 && R <= 2) {
-        // Two products of halves cost less than one decoding, for so few rows.
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) w[p] = look_up<0, 1>(lanes[p], 8 * j);
-        add(w);
+      for (int p = 0; p < P; p++) w[p] = decode_pairs<format>(lanes[p], j);
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) w[p] = look_up<-128, 16>(lanes[p], 8 * j + 4);
-        add(w);
-      } else {
+      for (int r = 0; r < R; r++) {
+        __m512bh v = (__m512bh)_mm512_set1_epi32(read<int>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) w[p] = decode_pairs<format>(lanes[p], j);
-        add(w);
+        for (int p = 0; p < P; p++) acc[r][p] = (F)_mm512_dpbf16_ps((__m512)acc[r][p], v, w[p]);
       }
     }
   }

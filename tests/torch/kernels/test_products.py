@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.kernels.huge_pages import HugePages
+from quire.kernels.products import DTYPES, PackedWeight, Products
 from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits
 
-from quire.kernels.huge_pages import HugePages
-from quire.kernels.products import DTYPES, PackedWeight, Products
-
 SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # outputs, inputs
 ODD_INPUTS = ((5, 1), (48, 7), (64, 77))  # for all but int4, whose groups are multiples of 8
+LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (64, 77))
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
 
 # Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
@@ -146,6 +146,28 @@ def test_int8_rows_are_rounded_to_their_own_scales(
         ties = (unsure * step) @ weight.abs().T
         error = (packed(x).double() - expected).abs()
         assert bool((error <= BOUND[dtype] * (scale + step) + ties).all())
+
+
+@with_types
+@pytest.mark.parametrize("form", FORMS)
+def test_bits_do_not_depend_on_other_rows_or_threads(
+    products: Products, form: str, dtype: torch.dtype
+) -> None:
+    shapes = [shape for shape in LAW_SHAPES if fits(form, shape[1])]
+    before = torch.get_num_threads()
+    try:
+        for shape in shapes:
+            packed = FORMS[form](products, shape)
+            x = (torch.randn(200, shape[1]) * torch.logspace(-3, 3, 200)[:, None]).to(dtype)
+            alone = torch.cat([packed.floats(row) for row in x.split(1)])
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                for rows in (2, 3, 4, 5, 8, 12, 13, 16, 17, 31, 32, 33, 48, 64, 65, 100, 200):
+                    first = 200 - rows if rows % 2 else 0
+                    together = packed.floats(x[first : first + rows])
+                    assert torch.equal(together, alone[first : first + rows]), (shape, rows)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_rows_of_zeros_and_no_rows(products: Products) -> None:
