@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The kernels' tests on emulated ARM processors: an old one, one with dot products, one with all.
+# The kernels' tests on emulated 64-bit ARM processors: one without extensions, one with dot products,
+# one with all that QEMU knows.
 #
-#     scripts/arm.sh [PYTEST ARGUMENTS]       by default a selection that takes half an hour
+#     scripts/arm.sh [PYTEST ARGUMENTS]
 #
-# Needs Debian and its packages g++-aarch64-linux-gnu, qemu-user, cmake and python3-pip. Debian's own
-# Python for that processor and PyTorch's wheel are unpacked under build/arm, and nothing is installed.
+# By default the tests of the kernels, which takes half an hour on two cores. Needs Debian, its packages
+# g++-aarch64-linux-gnu and qemu-user, and cmake and pip. Debian's Python for that processor and
+# PyTorch's wheel are unpacked under build/arm; nothing is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$PWD/build/arm
@@ -62,10 +64,20 @@ compile() {
     cp "$build"/kernels/_native*.so "$build/package/quire/kernels"
 }
 
+run_tests() {
+    local processor=$1 instructions=$2
+    shift 2
+    echo "== $instructions, on a $processor"
+    QEMU_CPU=$processor PYTHONPATH=$build/package \
+        "$python" -m pytest -q -p no:cacheprovider --timeout 0 -k "$instructions" "$@"
+}
+
 [ -x "$python" ] || unpack_python
 [ -d "$build/site/torch" ] || install_packages
 compile
-for cpu in cortex-a53 neoverse-n1 max; do
-    echo "== $cpu"
-    QEMU_CPU=$cpu PYTHONPATH=$build/package "$python" -m pytest -q -p no:cacheprovider "$@"
-done
+kernels=tests/torch/kernels
+[ $# -gt 0 ] || set -- $kernels/test_{products,attention,elementwise,shared_blocks,decoder}.py
+# An instruction that a processor lacks ends the run, wherever it is.
+run_tests cortex-a53 neon "$@"
+run_tests neoverse-n1 neon_dot "$@"
+run_tests max neon_i8mm "$@"
