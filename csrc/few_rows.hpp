@@ -2,26 +2,26 @@
 // meets all rows of its KV head there. Work on several heads takes a chunk of one after that of
 // another, so that memory is read in longer runs than a head's share of a block.
 //
-// Keys are transposed, so that they lie in the lanes of vectors, and a row's softmax runs over lanes.
-// It is kept as a running maximum and sum, and what was gathered so far is scaled when the maximum
+// Keys lie in the lanes of vectors, and a row's softmax runs over lanes. It is kept as a running maximum and sum, and what was gathered so far is scaled when the maximum
 // grows (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 #pragma once
 
 #include <type_traits>
 
-#include "layout.hpp"
-#include "units.hpp"
+#include "reading.hpp"
 
 namespace quire::QUIRE_ISA {
 
 template <class KV, class Units>
 struct FewRows {
   typedef typename Units::Unit Unit;
+  typedef typename Reader<KV, Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
   static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
   Context<KV> context;
-  int64_t key_units;  // of a query or key, whole vectors
+  Reader<KV, Units> reader;
+  int64_t key_units;  // of a query, whole vectors
   // Of all heads: ``most_rows`` rows each.
   int64_t most_rows;
   Unit* queries[2];       // turned for the window, and for the sinks: [heads, rows, key_units]
@@ -32,15 +32,13 @@ struct FewRows {
     float* total;  // [heads, rows]
   } segment, before;  // the one at hand, and all before it
   // Of the head at hand.
-  Unit* keys;           // [key_units, chunk]
-  Unit* values;         // [chunk / per_unit, value_width]
   float* scores;        // [rows, chunk]
   Unit* weights;        // [rows, chunk / per_unit], the scores' place where they are floats
   float* fade;          // [rows]
   float* weight_scale;  // [rows]
 
   FewRows(const Attend& a, int64_t rows, Dealer& dealer)
-      : context(a, dealer), key_units(context.key_width / per_unit), most_rows(round_up(rows, 4)) {
+      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit), most_rows(round_up(rows, 4)) {
     int64_t all = most_rows * a.num_kv_heads;
     for (auto& query : queries) query = dealer.take<Unit>(all * key_units);
     for (auto& scale : query_scale) scale = dealer.take<float>(all);
@@ -49,8 +47,6 @@ struct FewRows {
       state->most = dealer.take<float>(all);
       state->total = dealer.take<float>(all);
     }
-    keys = dealer.take<Unit>(key_units * chunk);
-    values = dealer.take<Unit>(chunk / per_unit * context.value_width);
     scores = dealer.take<float>(most_rows * chunk);
     weights = dealer.take<Unit>(most_rows * chunk / per_unit);
     if constexpr (std::is_same_v<Unit, float>) weights = scores;
@@ -62,11 +58,12 @@ struct FewRows {
     const Attend& a = context.a;
     int rows = work.tokens() * context.group, heads = work.item.heads;
     bool two = a.rotation.sink_cos && work.columns.sinks;
-    Chunk<KV> chunks[2];
+    Chunk chunks[2];
     int64_t column = work.item.first_column;
     chunks[0].find(a, work, column);
-    HeadChunk<KV> first(a, chunks[0], 0);
-    for (int j = chunks[0].first; j < chunks[0].end; j++) fetch_row(first.key(j), a.key_dim);
+    for (const char* keys : reader.ahead(chunks[0], 0).keys) {
+      if (keys) reader.fetch(keys, panel * a.key_dim * sizeof(KV));
+    }
     for (int head = 0; head < heads; head++) {
       prepare(work, rows, head, false);
       if (two) prepare(work, rows, head, true);
@@ -77,10 +74,9 @@ struct FewRows {
       column += chunks[turn].n;
       chunks[turn ^ 1].find(a, work, column);
       for (int head = 0; head < heads; head++) {
-        HeadChunk<KV> now(a, chunks[turn], head);
         bool last = head + 1 == heads;
-        HeadChunk<KV> next(a, chunks[turn ^ last], last ? 0 : head + 1);
-        take(work, rows, head, now, next, two && chunks[turn].sinks);
+        take(work, rows, head, chunks[turn], {chunks[turn ^ last], last ? 0 : head + 1},
+             two && chunks[turn].sinks);
       }
       bool more = chunks[turn ^ 1].n;
       if (more && chunks[turn ^ 1].segment == chunks[turn].segment) continue;
@@ -142,19 +138,25 @@ struct FewRows {
     }
   }
 
-  void take(const Work& work, int rows, int head, const HeadChunk<KV>& now,
-            const HeadChunk<KV>& next, bool far) {
-    int64_t place = head * most_rows;
+  // What comes after, to be fetched meanwhile.
+  struct Next {
+    const Chunk& columns;
+    int head;
+  };
+
+  void take(const Work& work, int rows, int head, const Chunk& now, const Next& next, bool far) {
+    const int64_t place = head * most_rows, shift = head * context.a.block_size;
     fetch_scales(next);
-    read_keys(now, next);
+    auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
+    reader.read_keys(now, shift);
     for (int r = 0; r < rows; r += 4) {
       const Unit* q = queries[far] + (place + r) * key_units;
-      with_rows(rows - r, [&](auto n) { score<n.value>(q, scores + r * chunk); });
+      with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q); });
     }
-    weigh(work, rows, now, place, query_scale[far] + place);
-    read_values(now, next);
+    weigh(work, rows, now, shift, place, query_scale[far] + place);
+    reader.read_values(now, shift);
     for (int r = 0; r < rows; r += 4) {
-      with_rows(rows - r, [&](auto n) { gather<n.value>(now.chunk, place, r); });
+      with_rows(rows - r, [&](auto n) { gather<n.value>(now, ahead, place, r); });
     }
   }
 
@@ -168,47 +170,52 @@ struct FewRows {
     }
   }
 
-  static void fetch_row(const KV* row, int64_t n) {
-    for (int64_t i = 0; i < n; i += 64 / sizeof(KV)) __builtin_prefetch(row + i, 0, 3);
-  }
-  void fetch_scales(const HeadChunk<KV>& next) const {
+  void fetch_scales(const Next& next) const {
     const Attend& a = context.a;
-    if (!a.key_scales || next.none()) return;
+    if (!a.key_scales || !next.columns.n) return;
     for (int j = 0; j < chunk; j++) {
-      if (j && next.row(j) % 16) continue;  // on a line that was fetched, or soon will be
-      __builtin_prefetch(a.key_scales + next.row(j));
-      __builtin_prefetch(a.value_scales + next.row(j));
+      int64_t row = next.columns.rows[j] + next.head * a.block_size;
+      if (j && row % 16) continue;  // on a line that was fetched, or soon will be
+      __builtin_prefetch(a.key_scales + row);
+      __builtin_prefetch(a.value_scales + row);
     }
   }
 
-  // A chunk's keys into the lanes.
-  void read_keys(const HeadChunk<KV>& now, const HeadChunk<KV>& next) {
-    const int64_t dim = context.a.key_dim, step = W * per_unit;
-    for (int j = 0; j < chunk; j += W) {
-      if (j + W <= now.chunk.first || j >= now.chunk.end) continue;  // nobody sees their scores
-      for (int64_t i = 0; i < dim; i += step) {
-        F rows[W];
-#pragma GCC unroll 16
-        for (int k = 0; k < W; k++) rows[k] = some_key<Units>(now.key(j + k) + i, dim - i);
-        transpose(rows);
-        Unit* out = keys + i / per_unit * chunk + j;
-#pragma GCC unroll 16
-        for (int k = 0; k < W; k++) write(out + k * chunk, rows[k]);
+  template <int Rows>
+  void score(const Chunk& now, const Ahead& ahead, int r, const Unit* q) {
+    constexpr int step = vectors * W;
+    for (int j = 0; j < chunk; j += step) {
+      if (j + step <= now.first || j >= now.end) continue;
+      typename Units::Sum sum[Rows][vectors] = {};
+      const Unit* lanes[vectors];
+      for (int v = 0; v < vectors; v++) lanes[v] = reader.keys[(j + v * W) / panel] + (j + v * W) % panel;
+      auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+        if (r || j % panel || u >= reader.words) return;
+#pragma GCC unroll 4
+        for (int p = 0; p < (step + panel - 1) / panel; p++) {
+          __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 3);
+        }
+      };
+      add_products<Units>(sum, q, key_units, 1, lanes, panel, reader.key_units(), fetch);
+#pragma GCC unroll 4
+      for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+          store(scores + (r + i) * chunk + j + v * W, Units::as_float(sum[i][v]));
+        }
       }
     }
-    if (next.none()) return;
-    for (int j = next.chunk.first; j < next.chunk.end; j++) fetch_row(next.key(j), dim);
   }
 
   // Scores become weights; maxima, sums and fades follow.
-  void weigh(const Work& work, int rows, const HeadChunk<KV>& now, int64_t place,
+  void weigh(const Work& work, int rows, const Chunk& now, int64_t shift, int64_t place,
              const float* query_scale) {
     const Attend& a = context.a;
     float key_scale[chunk], value_scale[chunk];
     if (a.key_scales) {
       for (int j = 0; j < chunk; j++) {
-        key_scale[j] = a.key_scales[now.row(j)];
-        value_scale[j] = a.value_scales[now.row(j)];
+        key_scale[j] = a.key_scales[now.rows[j] + shift];
+        value_scale[j] = a.value_scales[now.rows[j] + shift];
       }
     }
     for (int r = 0; r < rows; r++) {
@@ -221,7 +228,7 @@ struct FewRows {
         for (int j = 0; j < chunk; j += W) store(s + j, tanh(load(s + j)) * (a.softcap * log2e));
       }
       int64_t token = work.position + r / context.group;
-      int first = now.chunk.first_seen(a, token), last = now.chunk.end_seen(a, token);
+      int first = now.first_seen(a, token), last = now.end_seen(a, token);
       for (int j = 0; j < first; j++) s[j] = -__builtin_inff();
       for (int j = last; j < chunk; j++) s[j] = -__builtin_inff();
       F m = load(s);
@@ -244,51 +251,31 @@ struct FewRows {
     }
   }
 
-  // A chunk's values, column by column.
-  void read_values(const HeadChunk<KV>& now, const HeadChunk<KV>& next) {
-    const int64_t dim = context.a.value_dim;
-    for (int j = now.chunk.first / per_unit; j * per_unit < now.chunk.end; j++) {
-      const KV* one = now.value(j * per_unit);
-      const KV* other = now.value(j * per_unit + per_unit - 1);
-      Unit* out = values + j * context.value_width;
-      int64_t i = 0;
-      for (; i + W <= dim; i += W) write(out + i, Units::values(one + i, other + i));
-      if (i < dim) write(out + i, some_values<Units>(one + i, other + i, dim - i));
-    }
-    if (next.none()) return;
-    for (int j = next.chunk.first; j < next.chunk.end; j++) fetch_row(next.value(j), dim);
-  }
-
-  template <int Rows>
-  void score(const Unit* q, float* out) {
-    int64_t units = (context.a.key_dim + per_unit - 1) / per_unit;
-    for (int j = 0; j < chunk; j += vectors * W) {
-      typename Units::Sum sum[Rows][vectors] = {};
-      add_products<Units>(sum, q, key_units, 1, keys + j, chunk, units);
-#pragma GCC unroll 4
-      for (int r = 0; r < Rows; r++) {
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) store(out + r * chunk + j + v * W, Units::as_float(sum[r][v]));
-      }
-    }
-  }
-
   // sums[row] = sums[row] * fade[row] + weighted values.
   template <int Rows>
-  void gather(const Chunk<KV>& columns, int64_t place, int r) {
+  void gather(const Chunk& now, const Ahead& ahead, int64_t place, int r) {
     const int64_t dim = context.a.value_dim, most = vectors * W;
     float* out = segment.sums + (place + r) * context.value_width;
     int64_t i = 0;
-    for (; i + most <= dim; i += most) gather<Rows, vectors>(columns, r, i, out);
-    for (; i < dim; i += W) gather<Rows, 1>(columns, r, i, out);
+    for (; i + most <= dim; i += most) gather<Rows, vectors>(now, ahead, r, i, out);
+    for (; i < dim; i += W) gather<Rows, 1>(now, ahead, r, i, out);
   }
 
   template <int Rows, int Vectors>
-  void gather(const Chunk<KV>& columns, int r, int64_t i, float* out) {
-    int64_t first = columns.first / per_unit, end = (columns.end + per_unit - 1) / per_unit;
+  void gather(const Chunk& now, const Ahead& ahead, int r, int64_t i, float* out) {
+    const int64_t bytes = context.a.value_dim * sizeof(KV) * per_unit;  // of a unit's columns
     typename Units::Sum sum[Rows][Vectors] = {};
-    add_products<Units>(sum, weights + r * (chunk / per_unit) + first, chunk / per_unit, 1,
-                        values + first * context.value_width + i, context.value_width, end - first);
+    reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+      const Unit* lanes[Vectors];
+      for (int v = 0; v < Vectors; v++) lanes[v] = values + i + v * W;
+      auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+        if (r || i) return;
+        u += unit;
+        reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes, bytes);
+      };
+      add_products<Units>(sum, weights + r * (chunk / per_unit) + unit, chunk / per_unit, 1, lanes,
+                          reader.value_stride, n, fetch);
+    });
 #pragma GCC unroll 4
     for (int k = 0; k < Rows; k++) {
 #pragma GCC unroll 4

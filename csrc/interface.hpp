@@ -120,6 +120,10 @@ struct Tables {
   int64_t num_sink_blocks;
 };
 
+// A pool's tile, of a block and a head, has N keys of D numbers and N values of Dv. If N is a
+// multiple of 16 and a key is of whole words of four bytes, they lie as they are multiplied: keys
+// as [N / 16, words, 16], the same word of 16 neighbours side by side, and values of two or one
+// bytes as [N / 2, Dv, 2]. Otherwise, and values of four bytes always, they lie in rows.
 struct Attend {
   // the batch
   int64_t num_tokens;
@@ -138,8 +142,8 @@ struct Attend {
   DType dtype, kv_dtype;
   Rows query, key, value;  // [T, H, D], [T, Hkv, D], [T, Hkv, Dv]
   void* out;               // [T, H, Dv], contiguous
-  void* keys;              // [B, Hkv, N, D]
-  void* values;            // [B, Hkv, N, Dv]
+  void* keys;              // [B, Hkv] tiles
+  void* values;            // [B, Hkv] tiles
   float* key_scales;       // [B, Hkv, N]; only with int8
   float* value_scales;     // [B, Hkv, N]
   // memory

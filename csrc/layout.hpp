@@ -6,6 +6,7 @@
 namespace quire::QUIRE_ISA {
 
 constexpr int chunk = 64;  // columns between two updates of the running softmax; divides a segment
+constexpr int panel = 16;  // columns whose keys lie side by side in the pool; divides a chunk
 constexpr float nothing_seen = -1e30f;  // a maximum below every score, yet finite
 
 // Memory is dealt in pieces of whole cache lines; without a base it is only counted.
@@ -21,6 +22,13 @@ struct Dealer {
   }
 };
 
+// Whether the pool has keys and values as they are multiplied (see interface.hpp). Otherwise its
+// blocks or heads are not of that size, and they lie in rows.
+QUIRE_INLINE bool in_panels(const Attend& a) {
+  int64_t bytes = a.kv_dtype == DType::float32 ? 4 : a.kv_dtype == DType::int8 ? 1 : 2;
+  return a.block_size % panel == 0 && a.key_dim * bytes % 4 == 0;
+}
+
 // What every piece of work of one call shares.
 template <class KV>
 struct Context {
@@ -29,6 +37,7 @@ struct Context {
   int group;                // query heads of a KV head
   float query_scale;        // folded into the queries: scores come as powers of two
   float* head;              // one head, or a row of output
+  KV* stored;               // one head as the pool has it
   int64_t key_width, value_width;  // in whole vectors
 
   Context(const Attend& a, Dealer& dealer)
@@ -36,6 +45,7 @@ struct Context {
         key_width(round_up(a.key_dim, 2 * W)), value_width(round_up(a.value_dim, 2 * W)) {
     query_scale = a.softcap > 0 ? a.scale / a.softcap : a.scale * log2e;
     head = dealer.take<float>(key_width > value_width ? key_width : value_width);
+    stored = dealer.take<KV>(key_width > value_width ? key_width : value_width);
     float* weights[4];
     for (auto& weight : weights) weight = dealer.take<float>(key_width);
     if (!dealer.base) return;
@@ -65,12 +75,35 @@ struct Context {
     if (key_norm.used) normalise(key_norm, head, a.key_dim);
     const Rotation& r = a.rotation;
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
-    float scale = store_row(head, (KV*)a.keys + row * a.key_dim, a.key_dim);
+    float scale = store_row(head, stored, a.key_dim);
     if (a.key_scales) a.key_scales[row] = scale;
+    put_key(row);
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
           a.value_dim);
-    scale = store_row(head, (KV*)a.values + row * a.value_dim, a.value_dim);
+    scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;
+    put_value(row);
+  }
+
+  void put_key(int64_t row) const {
+    KV* keys = (KV*)a.keys;
+    if (!in_panels(a)) {
+      __builtin_memcpy(keys + row * a.key_dim, stored, a.key_dim * sizeof(KV));
+      return;
+    }
+    uint32_t* out = (uint32_t*)(keys + row / panel * panel * a.key_dim) + row % panel;
+    int64_t words = a.key_dim * sizeof(KV) / 4;
+    for (int64_t c = 0; c < words; c++) out[c * panel] = ((const uint32_t*)stored)[c];
+  }
+
+  void put_value(int64_t row) const {
+    KV* values = (KV*)a.values;
+    if (!in_panels(a) || sizeof(KV) == 4) {
+      __builtin_memcpy(values + row * a.value_dim, stored, a.value_dim * sizeof(KV));
+      return;
+    }
+    KV* out = values + row / 2 * 2 * a.value_dim + row % 2;
+    for (int64_t i = 0; i < a.value_dim; i++) out[2 * i] = stored[i];
   }
 };
 
@@ -99,17 +132,13 @@ struct Work {
 
 // Up to ``chunk`` neighbouring columns and where their rows are in the pool. Its lanes are positions:
 // the first stands at a multiple of ``chunk``, and those that are not of the work are never seen.
-template <class KV>
 struct Chunk {
-  int n = 0;           // columns; 0: there is no such chunk
-  int first, end;      // their lanes
-  bool sinks;          // of the sinks, otherwise of the window
-  int64_t position;    // of lane 0
-  int64_t segment;     // which of those that the work sees
-  // Of the work's first head. The other lanes have a neighbour's, so that whole vectors can be read.
-  int64_t rows[chunk];
-  const KV* keys[chunk];
-  const KV* values[chunk];
+  int n = 0;         // columns; 0: there is no such chunk
+  int first, end;    // their lanes
+  bool sinks;        // of the sinks, otherwise of the window
+  int64_t position;  // of lane 0
+  int64_t segment;   // which of those that the work sees
+  int64_t rows[chunk];  // of the work's first head; the lanes of others have a neighbour's
 
   // The chunk that begins at ``column``; n = 0 if there is none.
   void find(const Attend& a, const Work& work, int64_t column) {
@@ -117,8 +146,9 @@ struct Chunk {
     sinks = column < c.sinks;
     int64_t left = (sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column) - column;
     int64_t here = sinks ? column : column - c.sinks + c.start;
-    first = here % chunk;
-    n = left < chunk - first ? (left > 0 ? left : 0) : chunk - first;
+    first = here % quire::QUIRE_ISA::chunk;
+    int64_t most = quire::QUIRE_ISA::chunk - first;
+    n = left < most ? (left > 0 ? left : 0) : most;
     if (!n) return;
     end = first + n;
     position = here - first;
@@ -130,11 +160,7 @@ struct Chunk {
       for (; i < end && offset < size; offset++) rows[i++] = row++;
     }
     for (int i = 0; i < first; i++) rows[i] = rows[first];
-    for (int i = end; i < chunk; i++) rows[i] = rows[end - 1];
-    for (int i = 0; i < chunk; i++) {
-      keys[i] = (const KV*)a.keys + rows[i] * a.key_dim;
-      values[i] = (const KV*)a.values + rows[i] * a.value_dim;
-    }
+    for (int i = end; i < quire::QUIRE_ISA::chunk; i++) rows[i] = rows[end - 1];
   }
 
   // The first and the end of the lanes that a token at ``token`` sees.
@@ -147,23 +173,6 @@ struct Chunk {
 
  private:
   int within(int64_t i) const { return i < first ? first : i < end ? i : end; }
-};
-
-// A chunk as one of the work's heads has it: the heads of a block are neighbours.
-template <class KV>
-struct HeadChunk {
-  const Chunk<KV>& chunk;
-  int64_t shift;  // rows
-  int64_t key_shift, value_shift;  // elements
-
-  HeadChunk(const Attend& a, const Chunk<KV>& chunk, int head)
-      : chunk(chunk), shift(head * a.block_size), key_shift(shift * a.key_dim),
-        value_shift(shift * a.value_dim) {}
-
-  bool none() const { return !chunk.n; }
-  int64_t row(int j) const { return chunk.rows[j] + shift; }
-  const KV* key(int j) const { return chunk.keys[j] + key_shift; }
-  const KV* value(int j) const { return chunk.values[j] + value_shift; }
 };
 
 // A row of a part: its maximum, its sum, and the sums of values.

@@ -6,8 +6,7 @@
 // of few_rows.hpp, and every sum is added in the order that it has there.
 #pragma once
 
-#include "layout.hpp"
-#include "units.hpp"
+#include "reading.hpp"
 
 namespace quire::QUIRE_ISA {
 
@@ -27,12 +26,11 @@ struct ManyRows {
   static constexpr int per_unit = Units::per_unit;
 
   Context<KV> context;
-  int64_t key_units;  // of a query or key, whole vectors
+  Reader<KV, Units> reader;
+  int64_t key_units;  // of a query, whole vectors
   Unit* queries[2];   // [key_units][tile_rows], for the window and for the sinks
   float* query_scale[2];  // [tile_rows]
   Unit* row_units;    // [key_units]
-  Unit* keys;         // [chunk][key_units]
-  Unit* values;       // [chunk / per_unit][value_width]
   F* scores;          // [chunk][tile_vectors]
   Unit* weights;      // [chunk / per_unit][tile_rows]
   F* sums;            // [value_width][tile_vectors], of the segment at hand
@@ -43,12 +41,10 @@ struct ManyRows {
   I token[tile_vectors];  // position of each row
 
   ManyRows(const Attend& a, Dealer& dealer)
-      : context(a, dealer), key_units(context.key_width / per_unit) {
+      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
     for (auto& query : queries) query = dealer.take<Unit>(key_units * tile_rows);
     for (auto& scale : query_scale) scale = dealer.take<float>(tile_rows);
     row_units = dealer.take<Unit>(key_units);
-    keys = dealer.take<Unit>(chunk * key_units);
-    values = dealer.take<Unit>(chunk / per_unit * context.value_width);
     scores = dealer.take<F>(chunk * tile_vectors);
     weights = dealer.take<Unit>(chunk / per_unit * tile_rows);
     sums = dealer.take<F>(context.value_width * tile_vectors);
@@ -75,7 +71,7 @@ struct ManyRows {
     bool two = a.rotation.sink_cos && work.columns.sinks;
     prepare(work, first, n, Vectors * W, false);
     if (two) prepare(work, first, n, Vectors * W, true);
-    Chunk<KV> now;
+    Chunk now;
     int64_t segment = -1, done = 0;
     for (int64_t column = work.item.first_column;; column += now.n) {
       now.find(a, work, column);
@@ -85,9 +81,10 @@ struct ManyRows {
       if (!now.n) break;
       if (now.segment != segment) begin<Vectors>();
       segment = now.segment;
-      read(now);
+      reader.read_keys(now, 0);
       score<Vectors>(now, queries[two && now.sinks]);
       weigh<Vectors>(now, query_scale[two && now.sinks]);
+      reader.read_values(now, 0);
       gather<Vectors>(now);
     }
     if (work.item.groups) return;
@@ -170,33 +167,15 @@ struct ManyRows {
     for (int64_t d = 0; d < context.a.value_dim; d++) row_out[d] = column[d * tile_rows];
   }
 
-  // Bring a chunk's keys and values into the units of the products.
-  void read(const Chunk<KV>& now) {
-    const int64_t key_dim = context.a.key_dim, value_dim = context.a.value_dim;
-    constexpr int step = W * per_unit;
-    for (int j = now.first / most_keys * most_keys; j < round_up(now.end, most_keys); j++) {
-      Unit* out = keys + j * key_units;
-      for (int64_t i = 0; i < key_dim; i += step, out += W) {
-        write(out, some_key<Units>(now.keys[j] + i, key_dim - i));
-      }
-    }
-    for (int j = now.first / per_unit; j * per_unit < now.end; j++) {
-      const KV* one = now.values[j * per_unit];
-      const KV* other = now.values[j * per_unit + per_unit - 1];  // has weight 0 where there is none
-      Unit* out = values + j * context.value_width;
-      for (int64_t i = 0; i < value_dim; i += W, out += W) {
-        write(out, some_values<Units>(one + i, other + i, value_dim - i));
-      }
-    }
-  }
-
   template <int Vectors>
-  void score(const Chunk<KV>& now, const Unit* query) {
+  void score(const Chunk& now, const Unit* query) {
     constexpr int step = keys_of_step(Vectors);
-    int64_t units = (context.a.key_dim + per_unit - 1) / per_unit;
+    const Unit* rows[Vectors];
+    for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
       typename Units::Sum sum[step][Vectors] = {};
-      add_products<Units>(sum, keys + j * key_units, key_units, 1, query, tile_rows, units);
+      add_products<Units>(sum, reader.keys[j / panel] + j % panel, 1, panel, rows, tile_rows,
+                          reader.key_units());
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
 #pragma GCC unroll 4
@@ -208,13 +187,15 @@ struct ManyRows {
   }
 
   template <int Vectors>
-  void gather(const Chunk<KV>& now) {
+  void gather(const Chunk& now) {
     constexpr int step = keys_of_step(Vectors);
-    int64_t first = now.first / per_unit, units = (now.end + per_unit - 1) / per_unit - first;
     for (int64_t d = 0; d < context.a.value_dim; d += step) {
       typename Units::Sum sum[step][Vectors] = {};
-      add_products<Units>(sum, values + first * context.value_width + d, 1, context.value_width,
-                          weights + first * tile_rows, tile_rows, units);
+      reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+        const Unit* rows[Vectors];
+        for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * tile_rows + v * W;
+        add_products<Units>(sum, values + d, 1, reader.value_stride, rows, tile_rows, n);
+      });
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
 #pragma GCC unroll 4
@@ -230,7 +211,7 @@ struct ManyRows {
 
   // Scores become weights; maxima, sums and fades follow.
   template <int Vectors>
-  void weigh(const Chunk<KV>& now, const float* query_scale) {
+  void weigh(const Chunk& now, const float* query_scale) {
     adjust<Vectors>(now, query_scale);
     F highest[Vectors];
     for (int v = 0; v < Vectors; v++) highest[v] = most[v];
@@ -248,21 +229,27 @@ struct ManyRows {
     }
   }
 
-  // Scores of a vector of rows become weights; their sums, in the order of ``lanes_sum``.
-  F weigh_lanes(const Chunk<KV>& now, int v) {
+  // Scores of a vector of rows become weights, scaled as the values are; their sums before that, in
+  // the order of ``lanes_sum``.
+  F weigh_lanes(const Chunk& now, int v) {
     const float* scales = context.a.value_scales;
     F sum[W] = {};
+    auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
+      F& s = scores[j * tile_vectors + v];
+      F weight = Units::weight(s - most[v]);
+      sum += weight;
+      s = scales ? weight * scales[now.rows[j]] : weight;
+    };
     for (int j = now.first / W * W; j < now.end; j += W) {
+      if (j >= now.first && j + W <= now.end) {
 #pragma GCC unroll 16
+        for (int k = 0; k < W; k++) weigh(j + k, sum[k]);
+        continue;
+      }
       for (int k = 0; k < W; k++) {
-        F& s = scores[(j + k) * tile_vectors + v];
-        if (j + k < now.first || j + k >= now.end) {
-          s = F{};
-          continue;
-        }
-        s = Units::weight(s - most[v]);
-        sum[k] += s;
-        if (scales) s *= scales[now.rows[j + k]];
+        bool seen = j + k >= now.first && j + k < now.end;
+        if (!seen) scores[(j + k) * tile_vectors + v] = F{};
+        if (seen) weigh(j + k, sum[k]);
       }
     }
 #pragma GCC unroll 16
@@ -274,7 +261,7 @@ struct ManyRows {
   }
 
   // As Units::round_weights does row by row.
-  void round_weights(const Chunk<KV>& now, int v) {
+  void round_weights(const Chunk& now, int v) {
     auto weight = [&](int j) { return scores[j * tile_vectors + v]; };
     F inverse{};
     if constexpr (Units::scaled) {
@@ -302,7 +289,7 @@ struct ManyRows {
 
   // Scales, soft-capping, and -inf where a row does not see a column.
   template <int Vectors>
-  void adjust(const Chunk<KV>& now, const float* query_scale) {
+  void adjust(const Chunk& now, const float* query_scale) {
     const Attend& a = context.a;
     if (a.key_scales || a.softcap > 0) {
       for (int j = now.first; j < now.end; j++) {

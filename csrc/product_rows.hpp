@@ -181,25 +181,29 @@ QUIRE_INLINE void store_up_to(T* out, F v, int64_t n) {
   if (n > 0) store_some(out, v, n);
 }
 
-// Write a tile whose first output is ``column``.
-template <int R, int P>
-QUIRE_INLINE void finish(const Product& p, const F (&acc)[R][P], int64_t row, int64_t column) {
-  const Packed& w = p.weight;
-  for (int v = 0; v < P; v++) {
-    int64_t first = column + v * W, count = w.outputs - first;
-    F bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
-    F scale = w.scales ? load(w.scales + first) : splat(1.0f);
-    for (int r = 0; r < R; r++) {
-      F y = fma(acc[r][v], scale, bias);
-      int64_t at = (row + r) * w.outputs + first;
-      switch (p.out_dtype) {
-        case DType::float32: store_up_to((float*)p.out + at, y, count); break;
-        case DType::bfloat16: store_up_to((bf16*)p.out + at, y, count); break;
-        default: store_up_to((f16*)p.out + at, y, count);
-      }
+// W outputs from ``first`` on: what is done with their sums, and where they go.
+struct Outputs {
+  const Product& p;
+  int64_t first, count;
+  F scale, bias;
+
+  __attribute__((always_inline)) Outputs(const Product& p, int64_t first)
+      : p(p), first(first), count(p.weight.outputs - first) {
+    const Packed& w = p.weight;
+    scale = w.scales ? load(w.scales + first) : splat(1.0f);
+    bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
+  }
+
+  __attribute__((always_inline)) void give(int64_t row, F sum) const {
+    F y = fma(sum, scale, bias);
+    int64_t at = row * p.weight.outputs + first;
+    switch (p.out_dtype) {
+      case DType::float32: return store_up_to((float*)p.out + at, y, count);
+      case DType::bfloat16: return store_up_to((bf16*)p.out + at, y, count);
+      default: return store_up_to((f16*)p.out + at, y, count);
     }
   }
-}
+};
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

@@ -51,7 +51,10 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   } else {
     sum<how, format>(out, t, 0, w.lines);
   }
-  finish(p, out, row, panel * panel_width);
+  for (int v = 0; v < P; v++) {
+    Outputs outputs(p, panel * panel_width + v * W);
+    for (int r = 0; r < R; r++) outputs.give(row + r, out[r][v]);
+  }
 }
 
 // ``rows`` rows by tiles of nearly equal height, at most R.

@@ -248,14 +248,13 @@ class PanelPair {
   }
 
   __attribute__((always_inline)) void give(const Results& results, int64_t row, int64_t length, int64_t panel) {
-    for (int64_t r = 0; r < length; r++) {
-      F out[1][2 * V];
-      for (int v = 0; v < 2 * V; v++) {
-        out[0][v] = load(results[r] + v * W);
-        if constexpr (how == Arithmetic::bytes)
-          out[0][v] = scaled((I)out[0][v], rows_, row + r);
+    for (int v = 0; v < 2 * V; v++) {
+      Outputs outputs(p_, panel * panel_width + v * W);
+      for (int64_t r = 0; r < length; r++) {
+        F sum = load(results[r] + v * W);
+        if constexpr (how == Arithmetic::bytes) sum = scaled((I)sum, rows_, row + r);
+        outputs.give(row + r, sum);
       }
-      finish(p_, out, row + r, panel * panel_width);
     }
   }
 

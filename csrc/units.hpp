@@ -1,4 +1,4 @@
-// What attention multiplies at a time, and how numbers are brought into that form.
+// What attention multiplies at a time, and how a pool's numbers are brought into that form.
 //
 // The order in which products are added is part of each kind: a query meets a key unit by unit, and
 // weights meet values column by column, whether the lanes of vectors hold keys, dimensions or
@@ -19,15 +19,35 @@ struct FloatUnit {
   QUIRE_INLINE Sum add(Sum sum, Unit a, F b) { return fma(b, a, sum); }
   QUIRE_INLINE F as_float(Sum sum) { return sum; }
   QUIRE_INLINE F weight(F score) { return exp2(score); }
-  // W units of one key.
-  template <class KV>
-  QUIRE_INLINE F key(const KV* x) { return load(x); }
-  // W units, each of a dimension of ``per_unit`` values.
-  template <class KV>
-  QUIRE_INLINE F values(const KV* one, const KV*) { return load(one); }
   QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
     narrow(x, out, n);
     return 1.0f;
+  }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
+
+  // Words of four bytes, of as many keys as there are lanes, as units.
+  QUIRE_INLINE void split(U words, const float*, F (&out)[1]) { out[0] = (F)words; }
+  QUIRE_INLINE void split(U words, const bf16*, F (&out)[2]) {
+    out[0] = (F)(words << 16);
+    out[1] = (F)(words & 0xffff0000u);
+  }
+  QUIRE_INLINE void split(U words, const f16*, F (&out)[2]) {
+    f16 halves[2][W];
+    narrow_16(halves[0], words & 0xffffu);
+    narrow_16(halves[1], words >> 16);
+    for (int i = 0; i < 2; i++) out[i] = load(halves[i]);
+  }
+  QUIRE_INLINE void split(U words, const int8_t*, F (&out)[4]) {
+    for (int i = 0; i < 4; i++) out[i] = __builtin_convertvector((I)(words << (24 - 8 * i)) >> 24, F);
+  }
+  // W dimensions of two neighbouring columns, as they lie in the pool, as units of each.
+  template <class KV>
+  QUIRE_INLINE void columns(const KV* x, F (&out)[2]) { split(read<U>(x), x, out); }
+  QUIRE_INLINE void columns(const int8_t* x, F (&out)[2]) {
+    int8_t one[W], other[W];
+    for (int i = 0; i < W; i++) one[i] = x[2 * i], other[i] = x[2 * i + 1];
+    out[0] = load(one);
+    out[1] = load(other);
   }
 };
 
@@ -50,10 +70,6 @@ struct PairUnit {
 #endif
   QUIRE_INLINE F as_float(Sum sum) { return sum; }
   QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
-  QUIRE_INLINE F key(const bf16* x) { return read<F>(x); }
-  QUIRE_INLINE F values(const bf16* one, const bf16* other) {
-    return (F)(widen_16(one) | widen_16(other) << 16);
-  }
   QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
     narrow(x, (bf16*)out, n);
     return 1.0f;
@@ -64,6 +80,9 @@ struct PairUnit {
     for (int64_t i = 0; i < n; i += W) narrow_16((bf16*)out + i, rounded(load(x + i)) >> 16);
     return 1.0f;
   }
+
+  QUIRE_INLINE void split(U words, const bf16*, F (&out)[1]) { out[0] = (F)words; }
+  QUIRE_INLINE void columns(const bf16* x, F (&out)[1]) { out[0] = read<F>(x); }
 };
 #endif
 
@@ -91,15 +110,6 @@ struct WholeUnit {
 #endif
   QUIRE_INLINE F as_float(Sum sum) { return __builtin_convertvector(sum, F); }
   QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
-#if defined(__AVX512F__)
-  QUIRE_INLINE F key(const int8_t* x) { return (F)_mm512_cvtepi8_epi16(quire::QUIRE_ISA::read<__m256i>(x)); }
-#else
-  QUIRE_INLINE F key(const int8_t* x) { return (F)_mm256_cvtepi8_epi16(quire::QUIRE_ISA::read<__m128i>(x)); }
-#endif
-  QUIRE_INLINE F values(const int8_t* one, const int8_t* other) {
-    return (F)(((U)widen_8(one) & 0xffffu) | (U)widen_8(other) << 16);
-  }
-  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
   static float round(const float* x, Unit* out, int64_t n) {
     F high{}, strange{};  // not a number where x is none, otherwise 0
     for (int64_t i = 0; i < n; i += W) {
@@ -111,23 +121,48 @@ struct WholeUnit {
     for (int64_t i = 0; i < n; i += W) narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
     return most / most_whole + lanes_sum(strange);
   }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
 
   static constexpr float most_whole = 32767.0f;
   QUIRE_INLINE U whole(F x, F inverse) {
     return (U)__builtin_convertvector(x * inverse + 12582912.0f - 12582912.0f, I);
   }
+
+  QUIRE_INLINE void split(U words, const int8_t*, F (&out)[2]) {
+    for (int i = 0; i < 2; i++) {
+      I pair = (I)(words << (16 - 16 * i));  // in the upper half
+      out[i] = (F)((U)(pair >> 24) << 16 | ((U)(pair << 8 >> 24) & 0xffffu));
+    }
+  }
+#if defined(__AVX512F__)
+  QUIRE_INLINE void columns(const int8_t* x, F (&out)[1]) {
+    out[0] = (F)_mm512_cvtepi8_epi16(read<__m256i>(x));
+  }
+#else
+  QUIRE_INLINE void columns(const int8_t* x, F (&out)[1]) {
+    out[0] = (F)_mm256_cvtepi8_epi16(read<__m128i>(x));
+  }
+#endif
 };
 #endif
 
-// sum[i][v] += products of the units of a[i] and those in the lanes of b[v].
-template <class Units, int Rows, int Vectors>
+struct Nothing {
+  template <class... T>
+  __attribute__((always_inline)) void operator()(T...) const {}
+};
+
+// sum[i][v] += products of the units of a[i] and those in the lanes at b[v]; ``ahead(u)`` is called
+// meanwhile.
+template <class Units, int Rows, int Vectors, class Ahead = Nothing>
 QUIRE_INLINE void add_products(typename Units::Sum (&sum)[Rows][Vectors],
                                const typename Units::Unit* a, int64_t a_row, int64_t a_unit,
-                               const typename Units::Unit* b, int64_t b_unit, int64_t units) {
+                               const typename Units::Unit* const (&b)[Vectors], int64_t b_unit,
+                               int64_t units, const Ahead& ahead = {}) {
   for (int64_t u = 0; u < units; u++) {
+    ahead(u);
     F lanes[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; v++) lanes[v] = read<F>(b + u * b_unit + v * W);
+    for (int v = 0; v < Vectors; v++) lanes[v] = read<F>(b[v] + u * b_unit);
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; i++) {
 #pragma GCC unroll 8
@@ -136,26 +171,6 @@ QUIRE_INLINE void add_products(typename Units::Sum (&sum)[Rows][Vectors],
       }
     }
   }
-}
-
-// The same for keys and values of which fewer than a vector's are left: the others are zeros.
-template <class Units, class KV>
-QUIRE_INLINE F some_key(const KV* x, int64_t left) {
-  if (left >= W * Units::per_unit) return Units::key(x);
-  KV some[W * Units::per_unit];
-  __builtin_memset(some, 0, sizeof some);
-  __builtin_memcpy(some, x, left * sizeof(KV));
-  return Units::key(some);
-}
-template <class Units, class KV>
-QUIRE_INLINE F some_values(const KV* one, const KV* other, int64_t left) {
-  if (left >= W) return Units::values(one, other);
-  KV a[W], b[W];
-  __builtin_memset(a, 0, sizeof a);
-  __builtin_memset(b, 0, sizeof b);
-  __builtin_memcpy(a, one, left * sizeof(KV));
-  __builtin_memcpy(b, other, left * sizeof(KV));
-  return Units::values(a, b);
 }
 
 }  // namespace quire::QUIRE_ISA

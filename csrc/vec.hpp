@@ -208,40 +208,6 @@ QUIRE_INLINE float lanes_max(F v) {
 #endif
 }
 
-// Lane i of the result is lane at[i] of x, or of y from W on.
-QUIRE_INLINE F shuffle(F x, F y, I at) {
-#if defined(__clang__)
-  F out;
-  for (int i = 0; i < W; i++) out[i] = at[i] < W ? x[at[i]] : y[at[i] - W];
-  return out;
-#else
-  return __builtin_shuffle(x, y, at);
-#endif
-}
-
-// One exchange of the transposition below: of rows i and i + H, what lies off their common square.
-template <int H>
-QUIRE_INLINE void exchange(F& x, F& y) {
-  I low, high;
-  for (int i = 0; i < W; i++) {
-    bool own = !(i & H);
-    low[i] = own ? i : W + i - H;
-    high[i] = own ? i + H : W + i;
-  }
-  F first = shuffle(x, y, low);
-  y = shuffle(x, y, high);
-  x = first;
-}
-
-template <int H = W / 2>
-QUIRE_INLINE void transpose(F (&rows)[W]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < W; i++) {
-    if (!(i & H)) exchange<H>(rows[i], rows[i + H]);
-  }
-  if constexpr (H > 1) transpose<H / 2>(rows);
-}
-
 // --- functions -------------------------------------------------------------------------------
 
 constexpr float log2e = 1.44269504088896340736f;

@@ -16,6 +16,7 @@ from quire.kernels.ops import (
     LayerKV,
     Rotation,
 )
+from support.kv_tiles import to_rows, to_tiles
 
 # (context, new tokens): decodes and prefills mixed, whole prompts and later chunks, long and short.
 RAGGED = ((1, 1), (5, 5), (9, 1), (33, 7), (40, 1), (17, 17), (3, 2), (16, 1), (2, 1))
@@ -109,12 +110,16 @@ def attend(
     rotation: Rotation | None = None,
     kv: LayerKV | None = None,
 ) -> Tensor:
-    """On a copy of the pool, or on ``kv``."""
-    kv = LayerKV(case.kv.keys.clone(), case.kv.values.clone()) if kv is None else kv
+    """On a copy of the pool, or on ``kv``: rows, of which the kernels get tiles."""
+    tiles = to_tiles(kernels, case.kv if kv is None else kv)
     plan = kernels.plan(case.batch)
-    return kernels.attend(
-        case.query, case.new(case.keys), case.new(case.values), kv, spec, plan, rotation
+    found = kernels.attend(
+        case.query, case.new(case.keys), case.new(case.values), tiles, spec, plan, rotation
     )
+    if kv is not None:
+        for part, after in zip(kv.parts, to_rows(kernels, tiles).parts, strict=True):
+            part.copy_(after)
+    return found
 
 
 def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> Tensor:

@@ -24,7 +24,10 @@ class KVShape(NamedTuple):
 
 
 class LayerKV(NamedTuple):
-    """One layer's share of the pool: contiguous, so that a (block, head) pair is a tile N x D."""
+    """One layer's share of the pool: contiguous, so that a (block, head) pair is a tile N x D.
+
+    In which order a tile has its numbers is the kernels' own business: nobody else looks inside.
+    """
 
     keys: Tensor  # [B, Hkv, N, key_dim]
     values: Tensor  # [B, Hkv, N, value_dim]

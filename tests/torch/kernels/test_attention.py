@@ -17,6 +17,7 @@ from quire.kernels.cpu import DTYPES
 from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
 from support.attention_cases import RAGGED, Case, attend, make_case, plain
 from support.every_kernel import with_types
+from support.kv_tiles import to_tiles
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -134,12 +135,14 @@ def test_slices_make_no_difference(
         assert_equal_to_plain(kernels, make_case(), AttentionSpec(0.25, window))
 
 
-def test_new_keys_and_values_are_written_and_nothing_else(kernels: Kernels) -> None:
-    case = make_case()
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_new_keys_and_values_are_written_and_nothing_else(
+    kernels: Kernels, block_size: int
+) -> None:
+    case = make_case(block_size=block_size)
     before = case.kv.keys.clone()
     keys, values = case.new(case.keys), case.new(case.values)
-    plan = kernels.plan(case.batch)
-    kernels.attend(case.query, keys, values, case.kv, AttentionSpec(0.25), plan)
+    attend(kernels, case, AttentionSpec(0.25), kv=case.kv)
     size = case.batch.block_size
     blocks, offsets = case.batch.kv_groups[0].slots // size, case.batch.kv_groups[0].slots % size
     assert torch.equal(case.kv.keys[blocks, :, offsets], keys)
@@ -150,11 +153,11 @@ def test_new_keys_and_values_are_written_and_nothing_else(kernels: Kernels) -> N
 
 def test_a_plan_serves_layers_with_different_windows(kernels: Kernels) -> None:
     case = make_case()
-    plan = kernels.plan(case.batch)
+    plan, kv = kernels.plan(case.batch), to_tiles(kernels, case.kv)
     for window in (None, 5):
         spec = AttentionSpec(0.25, window)
         found = kernels.attend(
-            case.query, case.new(case.keys), case.new(case.values), case.kv, spec, plan
+            case.query, case.new(case.keys), case.new(case.values), kv, spec, plan
         )
         assert (found.double() - plain(case, spec)).abs().max() < 1e-5
 

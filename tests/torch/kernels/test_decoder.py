@@ -16,6 +16,7 @@ from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
 from quire.model.decoder import MLP, Attention, Layer, Norms, run_layers
 from quire.model.linear import Joined, Linear, PlainLinear
+from support.kv_tiles import to_rows, to_tiles
 from support.paged_batches import make_batch
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 6, 2, 16, 72, 104
@@ -106,11 +107,11 @@ def test_a_decoder_of_packed_weights(
     decoder = as_one(layers, final_norm, dtype)
     batch, num_blocks = make_batch(RAGGED)
     pools = [normal(2, num_blocks, KV_HEADS, batch.block_size, DIM).to(dtype) for _ in range(2)]
-    kv = [LayerKV(*(part.clone() for part in pool)) for pool in pools]
     wide_kv = [LayerKV(*(part.double() for part in pool)) for pool in pools]
     angles = torch.rand(batch.query_starts[-1], DIM // 2, dtype=torch.float64) * 6
     rotation = Rotation(angles.cos().float(), angles.sin().float())
     kernels, judge = CPUKernels(instructions), ReferenceKernels()
+    kv = [to_tiles(kernels, LayerKV(*pool)) for pool in pools]
     for _ in range(2):  # the second time into memory that was used before
         x = normal(batch.query_starts[-1], HIDDEN).to(dtype)
         wide_rotation = Rotation(angles.cos(), angles.sin())
@@ -122,7 +123,8 @@ def test_a_decoder_of_packed_weights(
         error = (found.double() - expected).abs().max() / expected.abs().max()
         assert error < TOLERANCE[dtype]
         for own, other in zip(kv, wide_kv, strict=True):
-            assert torch.allclose(own.keys.double(), other.keys, atol=TOLERANCE[dtype] * 5)
+            keys = to_rows(kernels, own).keys
+            assert torch.allclose(keys.double(), other.keys, atol=TOLERANCE[dtype] * 5)
 
 
 def test_one_weight_that_is_not_packed_makes_no_difference() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels, instruction_sets
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
+from support.kv_tiles import to_rows, to_tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TYPES = [
@@ -180,9 +181,10 @@ def test_each_sequence_attends_to_its_own(
     torch.set_num_threads(threads)
     try:
         plan, spec = kernels.plan(case.batch), AttentionSpec(scale)
+        kv = to_tiles(kernels, case.kv)
         for query in (case.query, case.query.flip(0)):  # a plan serves one layer after another
-            found = kernels.attend(query, case.key, case.value, case.kv, spec, plan)
-            expected = plain(case._replace(query=query), scale)
+            found = kernels.attend(query, case.key, case.value, kv, spec, plan)
+            expected = plain(case._replace(query=query, kv=to_rows(kernels, kv)), scale)
             assert (found.double() - expected).abs().max() < TOLERANCE[dtype]
     finally:
         torch.set_num_threads(before)
