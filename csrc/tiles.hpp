@@ -9,7 +9,7 @@ namespace quire::QUIRE_ISA {
 constexpr int V = panel_width / W;  // vectors side by side in a panel
 
 // What registers hold: rows times panels, and panels of products that only wait for memory.
-#if defined(__ARM_NEON)  // 32 vectors, four to a panel
+#if defined(__aarch64__)  // 32 vectors, four to a panel
 constexpr int most_rows = 6, most_panels = 1, few_rows = 2, few_rows_panels = 2;
 #else
 constexpr int most_rows = W == 16 ? 12 : W == 8 ? 5 : 2;
@@ -30,7 +30,7 @@ QUIRE_INLINE F decode(U lanes, int j) {
     narrow_16(halves, j ? lanes >> 16 : lanes);
     return load(halves);
   }
-#if defined(__ARM_NEON)
+#if defined(__aarch64__)
   // Signed numbers in the uppermost bits, converted with all others as their fraction.
   constexpr int bits = format == Format::int4 ? 4 : 8;
   if constexpr (format == Format::int8 || format == Format::int4) {

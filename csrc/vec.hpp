@@ -9,7 +9,7 @@
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
@@ -27,7 +27,7 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
-#if defined(__AVX512F__) || defined(__ARM_NEON)
+#if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int registers = 32;
 #else
 constexpr int registers = 16;
@@ -77,7 +77,7 @@ QUIRE_INLINE F fma(F a, F b, F c) {
 QUIRE_INLINE F fma(F a, F b, F c) {
   return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 QUIRE_INLINE F fma(F a, F b, F c) {
   return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
@@ -123,7 +123,7 @@ QUIRE_INLINE void store(f16* p, F v) { write(p, _mm512_cvtps_ph((__m512)v, 0)); 
 #elif defined(__F16C__)
 QUIRE_INLINE F load(const f16* p) { return (F)_mm256_cvtph_ps(read<__m128i>(p)); }
 QUIRE_INLINE void store(f16* p, F v) { write(p, _mm256_cvtps_ph((__m256)v, 0)); }
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
 QUIRE_INLINE F load(const f16* p) { return (F)vcvt_f32_f16(read<float16x4_t>(p)); }
 QUIRE_INLINE void store(f16* p, F v) { write(p, vcvt_f16_f32((float32x4_t)v)); }
 #else
@@ -187,7 +187,7 @@ QUIRE_INLINE void store_some(T* p, F v, int n) {
 QUIRE_INLINE float lanes_sum(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
   return vaddvq_f32((float32x4_t)v);
 #else
   for (int half = W / 2; half; half /= 2) {
@@ -199,7 +199,7 @@ QUIRE_INLINE float lanes_sum(F v) {
 QUIRE_INLINE float lanes_max(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
-#elif defined(__ARM_NEON)
+#elif defined(__aarch64__)
   return vmaxvq_f32((float32x4_t)v);
 #else
   float most = v[0];
