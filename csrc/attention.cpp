@@ -13,6 +13,12 @@ namespace {
 // Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
 int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
 
+// Of an item: a tile's, or at least one token's, and a few more that belong to the same sequence.
+int64_t most_rows(const Attend& a) {
+  int64_t group = a.num_heads / a.num_kv_heads;
+  return (group > lane_rows ? group : lane_rows) + tile_from(a.dtype, a.kv_dtype);
+}
+
 // Merge the parts of a group, segment after segment, as one that had them all would.
 void merge_group(const Attend& a, const Group& group, int h, float* values) {
   int heads = a.num_heads / a.num_kv_heads;
@@ -46,7 +52,7 @@ template <class KV, class Units>
 void run(const Attend& a, Team& team) {
   Dealer dealer{a.scratch + team.index * a.scratch_bytes};
   int64_t few = tile_from(a.dtype, a.kv_dtype) - 1;
-  FewRows<KV, Units> few_rows(a, few, dealer);
+  FewRows<KV, Units> few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer);
   ManyRows<KV, Units> many_rows(a, dealer);
   if (a.schedule.store_first) {
     team.take(a.num_tokens, [&](int64_t token) {
@@ -61,7 +67,7 @@ void run(const Attend& a, Team& team) {
         few_rows.context.store_token(work.token(0), item.first_head + i);
       }
     }
-    if (work.tokens() * few_rows.context.group <= few) {
+    if (on_tiles<KV, Units> || work.tokens() * few_rows.context.group <= few) {
       few_rows.run(work);
     } else {
       many_rows.run(work);
@@ -90,7 +96,7 @@ void attend(const Attend& a, Team& team) {
 // Of floats, the widest type that anything is kept in.
 int64_t scratch_bytes(const Attend& a) {
   Dealer dealer{nullptr};
-  FewRows<float, FloatUnit>(a, tile_from(a.dtype, a.kv_dtype) - 1, dealer);
+  FewRows<float, FloatUnit>(a, tile_from(a.dtype, a.kv_dtype) - 1, most_rows(a), dealer);
   ManyRows<float, FloatUnit>(a, dealer);
   return round_up(dealer.used, 4096);
 }
@@ -105,7 +111,7 @@ void product(const Product&, Team&);
 void embed(const Embed&);
 
 extern const Build build;
-const Build build = {QUIRE_ISA_NAME, tile_from, tile_rows, scratch_bytes,   attend,
+const Build build = {QUIRE_ISA_NAME, tile_from, lane_rows, scratch_bytes,   attend,
                      norm_rows,      activate,  argmax,    product_scratch, product,
                      embed};
 

@@ -1,5 +1,5 @@
-// Attention of a few query rows, as in decoding: each key and value is read from memory once and
-// meets all rows of its KV head there. Work on several heads takes a chunk of one after that of
+// Attention of a few query rows, as in decoding, and where there are tile registers of many: each key
+// and value is read from memory once and meets all rows of its KV head there. Work on several heads takes a chunk of one after that of
 // another, so that memory is read in longer runs than a head's share of a block.
 //
 // Keys lie in the lanes of vectors, and a row's softmax runs over lanes. It is kept as a running maximum and sum, and what was gathered so far is scaled when the maximum
@@ -8,9 +8,21 @@
 
 #include <type_traits>
 
-#include "reading.hpp"
+#include "attention_on_tiles.hpp"
 
 namespace quire::QUIRE_ISA {
+
+#if QUIRE_HAS_TILES
+template <class KV, class Units>
+constexpr bool on_tiles = std::is_same_v<KV, bf16> && std::is_same_v<Units, PairUnit>;
+template <class KV, class Units>
+using Tiles = std::conditional_t<on_tiles<KV, Units>, TileProducts<KV>, Nothing>;
+#else
+template <class KV, class Units>
+constexpr bool on_tiles = false;
+template <class KV, class Units>
+using Tiles = Nothing;
+#endif
 
 template <class KV, class Units>
 struct FewRows {
@@ -21,9 +33,10 @@ struct FewRows {
 
   Context<KV> context;
   Reader<KV, Units> reader;
+  Tiles<KV, Units> tiles;
   int64_t key_units;  // of a query, whole vectors
-  // Of all heads: ``most_rows`` rows each.
-  int64_t most_rows;
+  // Of all heads: so many rows each, of which some may be room for whole tiles.
+  int64_t room_rows;
   Unit* queries[2];       // turned for the window, and for the sinks: [heads, rows, key_units]
   float* query_scale[2];  // [heads, rows]
   struct State {
@@ -37,9 +50,13 @@ struct FewRows {
   float* fade;          // [rows]
   float* weight_scale;  // [rows]
 
-  FewRows(const Attend& a, int64_t rows, Dealer& dealer)
-      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit), most_rows(round_up(rows, 4)) {
-    int64_t all = most_rows * a.num_kv_heads;
+  // For up to ``few`` rows of each KV head, or up to ``many`` of one.
+  FewRows(const Attend& a, int64_t few, int64_t many, Dealer& dealer)
+      : context(a, dealer), reader(a, dealer), tiles(reader, dealer),
+        key_units(context.key_width / per_unit) {
+    few = round_up(few, 4), many = round_up(many, 16);
+    int64_t most_rows = few > many ? few : many;
+    int64_t all = few * a.num_kv_heads > many ? few * a.num_kv_heads : many;
     for (auto& query : queries) query = dealer.take<Unit>(all * key_units);
     for (auto& scale : query_scale) scale = dealer.take<float>(all);
     for (State* state : {&segment, &before}) {
@@ -57,6 +74,8 @@ struct FewRows {
   void run(const Work& work) {
     const Attend& a = context.a;
     int rows = work.tokens() * context.group, heads = work.item.heads;
+    room_rows = round_up(rows, rows < 16 ? 4 : 16);
+    if constexpr (on_tiles<KV, Units>) tiles.configure(rows);
     bool two = a.rotation.sink_cos && work.columns.sinks;
     Chunk chunks[2];
     int64_t column = work.item.first_column;
@@ -86,7 +105,7 @@ struct FewRows {
     if (work.item.groups) return;
     for (int head = 0; head < heads; head++) {
       for (int r = 0; r < rows; r++) {
-        int64_t place = head * most_rows + r;
+        int64_t place = head * room_rows + r;
         finish_row(a, work.item.first_head + head, work.item.first_token, r, before.total[place],
                    before.sums + place * context.value_width);
       }
@@ -95,7 +114,7 @@ struct FewRows {
 
   void prepare(const Work& work, int rows, int head, bool for_sinks) {
     for (int r = 0; r < rows; r++) {
-      int64_t place = head * most_rows + r;
+      int64_t place = head * room_rows + r;
       int query_head = (work.item.first_head + head) * context.group + r % context.group;
       context.read_query(work.token(r / context.group), query_head, for_sinks);
       query_scale[for_sinks][place] = Units::round(
@@ -105,7 +124,7 @@ struct FewRows {
 
   void begin(int rows, int heads) {
     for (int head = 0; head < heads; head++) {
-      for (int64_t place = head * most_rows; place < head * most_rows + rows; place++) {
+      for (int64_t place = head * room_rows; place < head * room_rows + rows; place++) {
         segment.most[place] = nothing_seen;
         segment.total[place] = 0;
         __builtin_memset(segment.sums + place * context.value_width, 0,
@@ -125,7 +144,7 @@ struct FewRows {
     }
     for (int head = 0; head < work.item.heads; head++) {
       for (int r = 0; r < rows; r++) {
-        int64_t place = head * most_rows + r, at = place * context.value_width;
+        int64_t place = head * room_rows + r, at = place * context.value_width;
         float most = segment.most[place], total = segment.total[place];
         if (work.item.groups) {
           write_part(a, work, work.item.first_head + head, done, r, rows, most, total,
@@ -145,16 +164,24 @@ struct FewRows {
   };
 
   void take(const Work& work, int rows, int head, const Chunk& now, const Next& next, bool far) {
-    const int64_t place = head * most_rows, shift = head * context.a.block_size;
+    const int64_t place = head * room_rows, shift = head * context.a.block_size;
     fetch_scales(next);
     auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
     reader.read_keys(now, shift);
-    for (int r = 0; r < rows; r += 4) {
-      const Unit* q = queries[far] + (place + r) * key_units;
-      with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q); });
+    const Unit* q = queries[far] + place * key_units;
+    if constexpr (on_tiles<KV, Units>) {
+      tiles.score(now, ahead, q, key_units, rows, scores);
+    } else {
+      for (int r = 0; r < rows; r += 4) {
+        with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q + r * key_units); });
+      }
     }
     weigh(work, rows, now, shift, place, query_scale[far] + place);
     reader.read_values(now, shift);
+    if constexpr (on_tiles<KV, Units>) {
+      float* sums = segment.sums + place * context.value_width;
+      return tiles.gather(now, ahead, weights, rows, fade, sums, context.value_width);
+    }
     for (int r = 0; r < rows; r += 4) {
       with_rows(rows - r, [&](auto n) { gather<n.value>(now, ahead, place, r); });
     }

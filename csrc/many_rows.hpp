@@ -10,8 +10,8 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int tile_vectors = registers == 32 ? 4 : 2;
-constexpr int tile_rows = tile_vectors * W;
+constexpr int lane_vectors = registers == 32 ? 4 : 2;
+constexpr int lane_rows = lane_vectors * W;
 
 // Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
 // are enough of them to keep products coming.
@@ -28,39 +28,39 @@ struct ManyRows {
   Context<KV> context;
   Reader<KV, Units> reader;
   int64_t key_units;  // of a query, whole vectors
-  Unit* queries[2];   // [key_units][tile_rows], for the window and for the sinks
-  float* query_scale[2];  // [tile_rows]
+  Unit* queries[2];   // [key_units][lane_rows], for the window and for the sinks
+  float* query_scale[2];  // [lane_rows]
   Unit* row_units;    // [key_units]
-  F* scores;          // [chunk][tile_vectors]
-  Unit* weights;      // [chunk / per_unit][tile_rows]
-  F* sums;            // [value_width][tile_vectors], of the segment at hand
+  F* scores;          // [chunk][lane_vectors]
+  Unit* weights;      // [chunk / per_unit][lane_rows]
+  F* sums;            // [value_width][lane_vectors], of the segment at hand
   F* sums_before;     // and of those before
   float* row_out;     // [value_width]
-  F most[tile_vectors], total[tile_vectors], fade[tile_vectors], weight_scale[tile_vectors];
-  F most_before[tile_vectors], total_before[tile_vectors];
-  I token[tile_vectors];  // position of each row
+  F most[lane_vectors], total[lane_vectors], fade[lane_vectors], weight_scale[lane_vectors];
+  F most_before[lane_vectors], total_before[lane_vectors];
+  I token[lane_vectors];  // position of each row
 
   ManyRows(const Attend& a, Dealer& dealer)
       : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
-    for (auto& query : queries) query = dealer.take<Unit>(key_units * tile_rows);
-    for (auto& scale : query_scale) scale = dealer.take<float>(tile_rows);
+    for (auto& query : queries) query = dealer.take<Unit>(key_units * lane_rows);
+    for (auto& scale : query_scale) scale = dealer.take<float>(lane_rows);
     row_units = dealer.take<Unit>(key_units);
-    scores = dealer.take<F>(chunk * tile_vectors);
-    weights = dealer.take<Unit>(chunk / per_unit * tile_rows);
-    sums = dealer.take<F>(context.value_width * tile_vectors);
-    sums_before = dealer.take<F>(context.value_width * tile_vectors);
+    scores = dealer.take<F>(chunk * lane_vectors);
+    weights = dealer.take<Unit>(chunk / per_unit * lane_rows);
+    sums = dealer.take<F>(context.value_width * lane_vectors);
+    sums_before = dealer.take<F>(context.value_width * lane_vectors);
     row_out = dealer.take<float>(context.value_width);
   }
 
   void run(const Work& work) {
     int64_t rows = work.tokens() * context.group;
-    for (int64_t first = 0; first < rows; first += tile_rows) {
-      int n = rows - first < tile_rows ? rows - first : tile_rows;
+    for (int64_t first = 0; first < rows; first += lane_rows) {
+      int n = rows - first < lane_rows ? rows - first : lane_rows;
       switch ((n + W - 1) / W) {
         case 1: run_tile<1>(work, first, n); break;
         case 2: run_tile<2>(work, first, n); break;
-        case 3: run_tile<tile_vectors < 3 ? 1 : 3>(work, first, n); break;
-        default: run_tile<tile_vectors < 4 ? 1 : 4>(work, first, n);
+        case 3: run_tile<lane_vectors < 3 ? 1 : 3>(work, first, n); break;
+        default: run_tile<lane_vectors < 4 ? 1 : 4>(work, first, n);
       }
     }
   }
@@ -110,7 +110,7 @@ struct ManyRows {
         scale = query_scale[for_sinks][r - 1];
         token[r / W][r % W] = token[(r - 1) / W][(r - 1) % W];
       }
-      for (int64_t u = 0; u < key_units; u++) out[u * tile_rows + r] = row_units[u];
+      for (int64_t u = 0; u < key_units; u++) out[u * lane_rows + r] = row_units[u];
     }
   }
 
@@ -120,7 +120,7 @@ struct ManyRows {
       most[v] = splat(nothing_seen);
       total[v] = F{};
     }
-    __builtin_memset(sums, 0, context.value_width * tile_rows * sizeof(float));
+    __builtin_memset(sums, 0, context.value_width * lane_rows * sizeof(float));
   }
 
   // A segment is done: a part, or merged with those before, as ``merge`` does row by row.
@@ -156,15 +156,15 @@ struct ManyRows {
     }
     for (int64_t d = 0; d < a.value_dim; d++) {
       for (int v = 0; v < Vectors; v++) {
-        F& all = sums_before[d * tile_vectors + v];
-        all = fma(all, fade[v], sums[d * tile_vectors + v] * share[v]);
+        F& all = sums_before[d * lane_vectors + v];
+        all = fma(all, fade[v], sums[d * lane_vectors + v] * share[v]);
       }
     }
   }
 
   void take_row(const F* from, int r) {
     const float* column = (const float*)from + r;
-    for (int64_t d = 0; d < context.a.value_dim; d++) row_out[d] = column[d * tile_rows];
+    for (int64_t d = 0; d < context.a.value_dim; d++) row_out[d] = column[d * lane_rows];
   }
 
   template <int Vectors>
@@ -174,13 +174,13 @@ struct ManyRows {
     for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
       typename Units::Sum sum[step][Vectors] = {};
-      add_products<Units>(sum, reader.keys[j / panel] + j % panel, 1, panel, rows, tile_rows,
+      add_products<Units>(sum, reader.keys[j / panel] + j % panel, 1, panel, rows, lane_rows,
                           reader.key_units());
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; v++) {
-          scores[(j + k) * tile_vectors + v] = Units::as_float(sum[k][v]);
+          scores[(j + k) * lane_vectors + v] = Units::as_float(sum[k][v]);
         }
       }
     }
@@ -193,8 +193,8 @@ struct ManyRows {
       typename Units::Sum sum[step][Vectors] = {};
       reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];
-        for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * tile_rows + v * W;
-        add_products<Units>(sum, values + d, 1, reader.value_stride, rows, tile_rows, n);
+        for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
+        add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
       });
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
@@ -202,7 +202,7 @@ struct ManyRows {
         for (int v = 0; v < Vectors; v++) {
           F found = Units::as_float(sum[k][v]);
           if constexpr (Units::scaled) found *= weight_scale[v];
-          F& out = sums[(d + k) * tile_vectors + v];
+          F& out = sums[(d + k) * lane_vectors + v];
           out = fma(out, fade[v], found);
         }
       }
@@ -218,7 +218,7 @@ struct ManyRows {
     for (int j = now.first; j < now.end; j++) {
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; v++) {
-        highest[v] = maximum(scores[j * tile_vectors + v], highest[v]);
+        highest[v] = maximum(scores[j * lane_vectors + v], highest[v]);
       }
     }
     for (int v = 0; v < Vectors; v++) {
@@ -235,7 +235,7 @@ struct ManyRows {
     const float* scales = context.a.value_scales;
     F sum[W] = {};
     auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
-      F& s = scores[j * tile_vectors + v];
+      F& s = scores[j * lane_vectors + v];
       F weight = Units::weight(s - most[v]);
       sum += weight;
       s = scales ? weight * scales[now.rows[j]] : weight;
@@ -248,7 +248,7 @@ struct ManyRows {
       }
       for (int k = 0; k < W; k++) {
         bool seen = j + k >= now.first && j + k < now.end;
-        if (!seen) scores[(j + k) * tile_vectors + v] = F{};
+        if (!seen) scores[(j + k) * lane_vectors + v] = F{};
         if (seen) weigh(j + k, sum[k]);
       }
     }
@@ -262,7 +262,7 @@ struct ManyRows {
 
   // As Units::round_weights does row by row.
   void round_weights(const Chunk& now, int v) {
-    auto weight = [&](int j) { return scores[j * tile_vectors + v]; };
+    auto weight = [&](int j) { return scores[j * lane_vectors + v]; };
     F inverse{};
     if constexpr (Units::scaled) {
       F high{}, strange{};
@@ -274,7 +274,7 @@ struct ManyRows {
       weight_scale[v] = high / Units::most_whole + strange;
     }
     for (int j = now.first / per_unit * per_unit; j < now.end; j += per_unit) {
-      Unit* out = weights + j / per_unit * tile_rows + v * W;
+      Unit* out = weights + j / per_unit * lane_rows + v * W;
       if constexpr (per_unit == 1) {
         write(out, weight(j));
       } else if constexpr (Units::scaled) {
@@ -295,7 +295,7 @@ struct ManyRows {
       for (int j = now.first; j < now.end; j++) {
         float key_scale = a.key_scales ? a.key_scales[now.rows[j]] : 1.0f;
         for (int v = 0; v < Vectors; v++) {
-          F& s = scores[j * tile_vectors + v];
+          F& s = scores[j * lane_vectors + v];
           if (a.key_scales) s *= key_scale * load(query_scale + v * W);
           if (a.softcap > 0) s = tanh(s) * (a.softcap * log2e);
         }
@@ -309,7 +309,7 @@ struct ManyRows {
     for (int j = now.first; j < now.end; j++) {
       int32_t position = now.position + j;
       for (int v = 0; v < Vectors; v++) {
-        F& s = scores[j * tile_vectors + v];
+        F& s = scores[j * lane_vectors + v];
         I seen = token[v] - behind >= position;
         if (windowed) seen &= token[v] - window < position;
         s = select(seen, s, splat(-__builtin_inff()));

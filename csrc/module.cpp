@@ -94,6 +94,7 @@ NB_MODULE(_native, m) {
   using namespace quire;
   // An engine that is alive when Python ends, as after an uncaught exception, is no leak.
   nb::set_leak_warnings(false);
+  candidates();  // early, since threads with small signal stacks would have AMX refused
   nb::class_<Norm>(m, "Norm").def_static("make", &make_norm);
   nb::class_<Rotation>(m, "Rotation")
       .def("__init__", [](Rotation* self, Address cos, Address sin, Address sink_cos,

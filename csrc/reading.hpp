@@ -88,6 +88,12 @@ struct Reader {
     return values[unit / of_panel] + unit % of_panel * value_stride;
   }
 
+  // The units of a pair of columns, or null if neither is seen.
+  const Unit* pair_or_null(const Chunk& columns, int pair) const {
+    if (pair * 2 + 1 < columns.first || pair * 2 >= columns.end) return nullptr;
+    return pair * 2 + 1 == columns.end ? last_value : value_units(pair);
+  }
+
   // body(unit, values, n) for runs of n units of the columns' values, in their order.
   template <class Body>
   __attribute__((always_inline)) void for_runs(const Chunk& columns, const Body& body) const {

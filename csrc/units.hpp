@@ -148,6 +148,8 @@ struct WholeUnit {
 
 struct Nothing {
   template <class... T>
+  Nothing(const T&...) {}
+  template <class... T>
   __attribute__((always_inline)) void operator()(T...) const {}
 };
 

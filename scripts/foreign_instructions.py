@@ -37,7 +37,9 @@ _NAMESPACE = re.compile(r"^_[A-Z]+5quire(\d+)(\w+)")
 _NUMBER = re.compile(r"0x[0-9a-f]+")
 # Jumps and calls, which are in every processor, by addresses that as would have to know; a mark for
 # them that older processors pass over; what is asked for only where cpuid says that it is there.
-_PASSED_OVER = re.compile(r"^((bnd |notrack )?(j\w+|call|loop\w*)|endbr64|xgetbv|(data16 |cs )*nop\w*)\b")
+_PASSED_OVER = re.compile(
+    r"^((bnd |notrack )?(j\w+|call|loop\w*)|endbr64|xgetbv|(data16 |cs )*nop\w*)\b"
+)
 
 
 class Foreign(NamedTuple):

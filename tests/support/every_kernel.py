@@ -7,12 +7,13 @@ from itertools import product
 import pytest
 import torch
 
-from quire.kernels.cpu import DTYPES, CPUKernels, instruction_sets
+from quire.kernels.cpu import DTYPES, CPUKernels
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
 from support.gpu_kernels import TRITON, triton_kernels
+from support.instruction_sets import TESTED
 
-KERNELS = ("reference", *instruction_sets(), *TRITON)
+KERNELS = ("reference", *TESTED, *TRITON)
 # And the types of each. The faster ones have no float64, in which the reference shows its formulas.
 TYPED = [("reference", torch.float64), *product(KERNELS, DTYPES)]
 

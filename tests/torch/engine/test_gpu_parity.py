@@ -33,6 +33,7 @@ class Interpreted:
 
     device = torch.device("cpu")
     host_blocks = "in main memory"
+    kernels, instruction_set = "interpreted", ""
     asynchronous = True
 
     def start_up_lock(self) -> AbstractContextManager[None]:

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.randomness import splitmix64, uniform
-from quire.execution.sampling.sampler import SampleRow, sample, token_logprobs
+from quire.execution.sampling.sampler import (
+    SampleRow,
+    beam_candidates,
+    sample,
+    token_logprobs,
+)
 from quire.execution.sampling.sampler import draw as choose
 from quire.protocol.sampling_params import SamplingParams
 from support.capture_rules import AsksTheDeviceError, capture_rules
@@ -246,6 +251,22 @@ def test_logprobs_are_the_models_own() -> None:
         assert [token for token, _ in top] == ids.tolist()
         assert [value for _, value in top] == pytest.approx(values.tolist(), abs=1e-5)
     assert any(got and got.logprobs and got.logprobs.rank > 1 for got in samples)
+
+
+@pytest.mark.parametrize("equals", [3, 9, 40, 300])
+def test_what_others_ask_for_does_not_choose_among_equals(equals: int) -> None:
+    logits = torch.randn(1, 400)
+    logits[0, 50 : 50 + equals] = 6.0
+    both, row = logits.expand(2, -1), make_row(use_beam_search=True, n=2)
+    for few, many in ((2, 4), (2, 30), (12, 13), (30, 100)):
+        (expected,) = token_logprobs(logits, [7], [few])
+        assert token_logprobs(both, [7, 7], [few, many])[0] == expected
+        (alone,) = beam_candidates(logits, [row], [few])
+        beside, others = beam_candidates(both, [row, row], [few, many])
+        assert beside == alone is not None
+        assert others is not None and list(others)[:few] == list(alone)
+        count = min(few, equals)
+        assert [token for token, _ in alone][:count] == list(range(50, 50 + count))
 
 
 def test_token_logprobs_of_equals_and_of_the_impossible() -> None:

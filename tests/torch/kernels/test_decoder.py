@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.cpu import CPUKernels, instruction_sets
+from quire.kernels.cpu import CPUKernels
 from quire.kernels.ops import AttentionSpec, Fused, KVShape, LayerKV, Norm, PreNormDecoder, Rotation
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
 from quire.model.decoder import MLP, Attention, Layer, Norms, run_layers
 from quire.model.linear import Joined, Linear, PlainLinear
+from support.instruction_sets import TESTED
 from support.kv_tiles import to_rows, to_tiles
 from support.paged_batches import make_batch
 
@@ -93,7 +94,7 @@ def fused_by(kernels: CPUKernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]
     return fused
 
 
-@pytest.mark.parametrize("instructions", instruction_sets())
+@pytest.mark.parametrize("instructions", TESTED)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("gated", "centred", "final"), [(True, False, True), (False, True, True), (True, False, False)]

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.cpu import CPUKernels, instruction_sets
+from quire.kernels.cpu import CPUKernels
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, LayerKV
+from support.instruction_sets import TESTED
 from support.kv_tiles import to_rows, to_tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -158,7 +159,7 @@ def plain(case: Shared, scale: float) -> Tensor:
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("instruction_set", TESTED)
 @pytest.mark.parametrize(("dtype", "kv_dtype"), TYPES, ids=str)
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize(

@@ -125,10 +125,15 @@ def beam_candidates(
 
     ``logits`` is float32 [R, V]; row i gets ``counts[i]`` tokens. As in transformers, penalties,
     biases and bans act on the log-probabilities, which are not normalised again. None stands for a
-    row of NaN.
+    row of NaN. Of equals the lower id is first, whatever the other rows ask for.
     """
     edited = process_logits(logits.log_softmax(-1), rows)
-    values, ids = edited.topk(min(max(counts), logits.shape[1]), dim=-1)
+    values, ids = edited.topk(min(max(counts) + _TIES, logits.shape[1]), dim=-1)
+    ids, order = ids.sort(dim=-1)
+    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    ids = ids.gather(1, order)
+    if _tied_at_the_end(values, counts, logits.shape[1]):
+        values, ids = edited.sort(dim=-1, descending=True, stable=True)
     tables = _rows(torch.cat([ids.double(), values.double()], dim=1))
     found = [Likeliest(table, count) for table, count in zip(tables, counts, strict=True)]
     return [None if math.isnan(likeliest[0][1]) else likeliest for likeliest in found]
@@ -153,20 +158,32 @@ class _Logprobs:
 
     def __init__(self, logits: Tensor, token_ids: Tensor, num_top: Sequence[int]) -> None:
         self._num_top = num_top
+        self._logits, self._token_ids = logits if logits.device.type == "cpu" else None, token_ids
         self._parts = []
         for start in range(0, len(token_ids), _LOGPROB_ROWS):
             part = slice(start, start + _LOGPROB_ROWS)
             width = min(max(num_top[part]) + _TIES, logits.shape[1])
             table = _logprob_table(logits[part], token_ids[part, None], width)
-            self._parts.append(Readback(table))
+            self._parts.append((part, Readback(table)))
 
     def read(self) -> list[TokenLogprobs]:
         counts = iter(self._num_top)
         return [
             TokenLogprobs(row[0], int(row[1]), Likeliest(row[2:], next(counts)))
-            for part in self._parts
-            for row in _rows(part.tensors()[0])
+            for part, table in self._parts
+            for row in _rows(self._exact(part, table.tensors()[0]))
         ]
+
+    def _exact(self, part: slice, table: Tensor) -> Tensor:
+        """A part's table, of equals the lower ids; where logits are at hand, of any number."""
+        logits, width = self._logits, (table.shape[1] - 2) // 2
+        if logits is None or not _tied_at_the_end(
+            table[:, 2 + width :], self._num_top[part], logits.shape[1]
+        ):
+            return table
+        whole = _logprob_table(logits[part], self._token_ids[part, None], logits.shape[1])
+        values = 2 + logits.shape[1]
+        return torch.cat([whole[:, : 2 + width], whole[:, values : values + width]], dim=1)
 
 
 def _rows(table: Tensor) -> Iterator[array[float]]:
@@ -312,6 +329,18 @@ def _likeliest(gaps: Tensor, width: int) -> tuple[Tensor, Tensor]:
     # Gap and id in one integer: a float32 that is not negative orders as its bits do.
     keys = ((short_gaps.view(torch.int32).long() << 32) | ids).sort(dim=-1).values
     return keys & 0xFFFFFFFF, (keys >> 32).int().view(torch.float32)
+
+
+def _tied_at_the_end(short: Tensor, counts: Sequence[int], vocab_size: int) -> bool:
+    """Whether a row's last that counts equals the last of its list [N, width], so that others may.
+
+    Which of them are in the list then depends on its width, hence on the other rows. Waits.
+    """
+    if short.shape[1] == vocab_size:
+        return False
+    last = torch.tensor(counts, device=short.device)[:, None] - 1
+    tied = short.gather(1, last.clamp(min=0)) == short[:, -1:]
+    return bool((tied & (last >= 0)).any())
 
 
 def _take(rows: Tensor, indices: list[int]) -> Tensor:
