@@ -77,7 +77,7 @@ void run(const Attend& a, Team& team) {
 }
 
 void attend(const Attend& a, Team& team) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16)
     return run<bf16, PairUnit>(a, team);
 #endif

@@ -8,6 +8,11 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 // Defined by an emulator of AMX that was loaded before this module.
@@ -15,8 +20,6 @@ extern "C" int amx_is_emulated __attribute__((weak, visibility("default")));
 
 namespace quire {
 namespace {
-
-#if defined(__x86_64__)
 
 struct Feature {
   const char* name;
@@ -29,6 +32,8 @@ std::string first_missing(std::initializer_list<Feature> features) {
   }
   return "";
 }
+
+#if defined(__x86_64__)
 
 // __builtin_cpu_supports wants a literal. It reads cpuid, and for AVX also whether the system saves
 // the registers.
@@ -94,7 +99,42 @@ std::vector<Candidate> for_tests() { return {{&amx_portable::build, lacks_avx512
 
 #else
 
+#if defined(__aarch64__)
+// Told by the system: a program may not ask the processor.
+#if defined(__linux__)
+#define QUIRE_FEATURE(name, word, bit, key) Feature{name, (getauxval(word) & (bit)) != 0}
+#elif defined(__APPLE__)
+#define QUIRE_FEATURE(name, word, bit, key) Feature{name, told("hw.optional.arm.FEAT_" key)}
+bool told(const char* name) {
+  int value = 0;
+  size_t size = sizeof value;
+  return !sysctlbyname(name, &value, &size, nullptr, 0) && value;
+}
+#else
+#define QUIRE_FEATURE(name, word, bit, key) Feature{name, false}
+#endif
+
+// Without armv8.2-a compilers know none of these; of what else it has they use the atomics.
+std::string lacks_dot() {
+  return first_missing({QUIRE_FEATURE("atomics", AT_HWCAP, HWCAP_ATOMICS, "LSE"),
+                        QUIRE_FEATURE("asimddp", AT_HWCAP, HWCAP_ASIMDDP, "DotProd")});
+}
+
+std::string lacks_i8mm() {
+  std::string missing = lacks_dot();
+  if (!missing.empty()) return missing;
+  return first_missing({QUIRE_FEATURE("i8mm", AT_HWCAP2, HWCAP2_I8MM, "I8MM"),
+                        QUIRE_FEATURE("bf16", AT_HWCAP2, HWCAP2_BF16, "BF16")});
+}
+
+#undef QUIRE_FEATURE
+
+std::vector<Candidate> find_candidates() {
+  return {{&neon_i8mm::build, lacks_i8mm()}, {&neon_dot::build, lacks_dot()}, {&neon::build, ""}};
+}
+#else
 std::vector<Candidate> find_candidates() { return {{&portable::build, ""}}; }
+#endif
 std::vector<Candidate> for_tests() { return {}; }
 
 #endif

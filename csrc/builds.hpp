@@ -8,9 +8,21 @@
 
 namespace quire {
 
+#if defined(__aarch64__)
+namespace neon {
+extern const Build build;
+}
+namespace neon_dot {
+extern const Build build;
+}
+namespace neon_i8mm {
+extern const Build build;
+}
+#else
 namespace portable {
 extern const Build build;
 }
+#endif
 #if defined(__x86_64__)
 namespace avx2 {
 extern const Build build;

@@ -31,7 +31,7 @@ struct FewRows {
   typedef typename Units::Unit Unit;
   typedef typename Reader<KV, Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
-  static constexpr int vectors = W == 16 ? 4 : 2;  // side by side, with four rows, in registers
+  static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
   Context<KV> context;
   Reader<KV, Units> reader;

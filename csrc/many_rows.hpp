@@ -10,13 +10,13 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int lane_vectors = W == 16 ? 4 : 2;
+constexpr int lane_vectors = registers == 32 ? 4 : 2;
 constexpr int lane_rows = lane_vectors * W;
 
 // Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
 // are enough of them to keep products coming.
 constexpr int keys_of_step(int vectors) {
-  return W < 16 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
+  return registers < 32 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
 }
 constexpr int most_keys = keys_of_step(1);
 

@@ -151,9 +151,9 @@ void prepare(const Product& p, Arithmetic how, const Rows& rows, int64_t first, 
   }
 }
 
-// A sum of rounded rows' bytes times weights that have 128 added to them.
+// A sum of rounded rows' bytes times weights that have ``added_to_bytes`` added to them.
 QUIRE_INLINE F scaled(I sum, const Rows& rows, int64_t row) {
-  return __builtin_convertvector(sum - 128 * rows.sums[row], F) * rows.scales[row];
+  return __builtin_convertvector(sum - added_to_bytes * rows.sums[row], F) * rows.scales[row];
 }
 
 // What the weights of a group are for W outputs: stored ones less 8, plus ``offset``, times

@@ -1,4 +1,5 @@
 // Matrix products for one instruction set: prepare the rows, divide the panels, finish the tiles.
+#include "neon_tiles.hpp"
 #include "product_rows.hpp"
 #include "products_on_tiles.hpp"
 #include "tiles.hpp"
@@ -13,7 +14,7 @@ struct Constant {
 
 template <Arithmetic how, Format format, int R, int P>
 QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if constexpr (how == Arithmetic::pairs) return sum_pairs<format>(acc, t, first, last);
 #endif
   sum_floats<format>(acc, t, first, last);
@@ -170,7 +171,7 @@ void product(const Product& p, Team& team) {
   Arithmetic how = arithmetic(p);
   Format format = p.weight.format;
   if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(p, team);
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if (how == Arithmetic::pairs) {
     if (format == Format::bfloat16) return run<Arithmetic::pairs, Format::bfloat16>(p, team);
     if (format == Format::int8) return run<Arithmetic::pairs, Format::int8>(p, team);

@@ -9,10 +9,14 @@ namespace quire::QUIRE_ISA {
 constexpr int V = panel_width / W;  // vectors side by side in a panel
 
 // What registers hold: rows times panels, and panels of products that only wait for memory.
+#if defined(__aarch64__)  // 32 vectors, four to a panel
+constexpr int most_rows = 6, most_panels = 1, few_rows = 2, few_rows_panels = 2;
+#else
 constexpr int most_rows = W == 16 ? 12 : W == 8 ? 5 : 2;
 constexpr int most_panels = W == 16 ? 2 : 1;
 constexpr int few_rows = W == 16 ? 4 : 1;
 constexpr int few_rows_panels = W == 16 ? 4 : 2;
+#endif
 
 // --- lines of weights as numbers -----------------------------------------------------------------
 
@@ -26,6 +30,15 @@ QUIRE_INLINE F decode(U lanes, int j) {
     narrow_16(halves, j ? lanes >> 16 : lanes);
     return load(halves);
   }
+#if defined(__aarch64__)
+  // Signed numbers in the uppermost bits, converted with all others as their fraction.
+  constexpr int bits = format == Format::int4 ? 4 : 8;
+  if constexpr (format == Format::int8 || format == Format::int4) {
+    U signs = lanes ^ (bits == 8 ? 0x80808080u : 0x88888888u);
+    U top = signs << (32 - bits - bits * (j / 2) - 16 * (j % 2)) & (~0u << (32 - bits));
+    return (F)vcvtq_n_f32_s32((int32x4_t)top, 32 - bits);
+  }
+#endif
   // A float from 2^23 on holds a whole number in its last bits.
   if constexpr (format == Format::int8) {
     return (F)(((lanes >> (8 * (j / 2) + 16 * (j % 2))) & 0xffu) | 0x4b000000u) - 8388736.0f;
@@ -97,6 +110,8 @@ struct Tile {
 template <Format format, int R, int P>
 QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
   constexpr int n = inputs_per_line(format);
+  F sum[R][P];  // not acc itself: compilers would keep it in memory as well
+  __builtin_memcpy(sum, acc, sizeof sum);
   for (int64_t l = first; l < last; l++) {
     const char* x = t.x + l * n * 4;
     t.fetch<P>(l);
@@ -109,10 +124,11 @@ QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64
       for (int r = 0; r < R; r++) {
         F v = splat(read<float>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) acc[r][p] = fma(w[p], v, acc[r][p]);
+        for (int p = 0; p < P; p++) sum[r][p] = fma(w[p], v, sum[r][p]);
       }
     }
   }
+  __builtin_memcpy(acc, sum, sizeof sum);
 }
 
 #if defined(__AVX512BF16__)
@@ -142,7 +158,8 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
 }
 #endif
 
-// Bytes times signed bytes, four at a time; of the former 128 is not subtracted.
+// Bytes times signed bytes, four at a time; of the former ``added_to_bytes`` is not subtracted.
+#if !defined(__ARM_FEATURE_MATMUL_INT8)
 template <int R, int P>
 QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
   for (int64_t l = 0; l < lines; l++) {
@@ -158,6 +175,11 @@ QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
 #pragma GCC unroll 16
       for (int p = 0; p < P; p++)
         acc[r][p] = (I)_mm512_dpbusd_epi32((__m512i)acc[r][p], (__m512i)w[p], v);
+#elif defined(__ARM_FEATURE_DOTPROD)
+      int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(read<int>(x + r * t.row_bytes)));
+#pragma GCC unroll 16
+      for (int p = 0; p < P; p++)
+        acc[r][p] = (I)vdotq_s32((int32x4_t)acc[r][p], (int8x16_t)(w[p] ^ 0x80808080u), v);
 #else
 #pragma GCC unroll 4
       for (int j = 0; j < 4; j++) {
@@ -169,5 +191,6 @@ QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
     }
   }
 }
+#endif
 
 }  // namespace quire::QUIRE_ISA

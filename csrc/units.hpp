@@ -54,7 +54,7 @@ struct FloatUnit {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 // A pair of bf16, added up in float.
 struct PairUnit {
   typedef uint32_t Unit;
@@ -62,9 +62,15 @@ struct PairUnit {
   static constexpr int per_unit = 2;
   static constexpr bool scaled = false;
 
+#if defined(__AVX512BF16__)
   QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
     return (F)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(a), (__m512bh)b);
   }
+#else
+  QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
+    return (F)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)splat(a), (bfloat16x8_t)b);
+  }
+#endif
   QUIRE_INLINE F as_float(Sum sum) { return sum; }
   QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
   QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {

@@ -9,6 +9,8 @@
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "interface.hpp"
@@ -25,10 +27,23 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int registers = 32;
+#else
+constexpr int registers = 16;
+#endif
+
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 constexpr bool has_bf16_products = true;
 #else
 constexpr bool has_bf16_products = false;
+#endif
+
+// What weights of int8 have too much when bytes are multiplied.
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int added_to_bytes = 0;  // the instruction takes signed ones
+#else
+constexpr int added_to_bytes = 128;
 #endif
 
 typedef float F __attribute__((vector_size(W * 4)));
@@ -61,6 +76,10 @@ QUIRE_INLINE F fma(F a, F b, F c) {
 #elif defined(__FMA__)
 QUIRE_INLINE F fma(F a, F b, F c) {
   return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#elif defined(__aarch64__)
+QUIRE_INLINE F fma(F a, F b, F c) {
+  return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }
 #else
 QUIRE_INLINE F fma(F a, F b, F c) { return a * b + c; }
@@ -104,6 +123,9 @@ QUIRE_INLINE void store(f16* p, F v) { write(p, _mm512_cvtps_ph((__m512)v, 0)); 
 #elif defined(__F16C__)
 QUIRE_INLINE F load(const f16* p) { return (F)_mm256_cvtph_ps(read<__m128i>(p)); }
 QUIRE_INLINE void store(f16* p, F v) { write(p, _mm256_cvtps_ph((__m256)v, 0)); }
+#elif defined(__aarch64__)
+QUIRE_INLINE F load(const f16* p) { return (F)vcvt_f32_f16(read<float16x4_t>(p)); }
+QUIRE_INLINE void store(f16* p, F v) { write(p, vcvt_f16_f32((float32x4_t)v)); }
 #else
 QUIRE_INLINE F load(const f16* p) {
   // Shifted into place, a half's exponent is 112 short; a product restores it, subnormals too.
@@ -135,6 +157,8 @@ QUIRE_INLINE U bf16_bits(F v) {  // round to nearest even; in the upper halves
 }
 #if defined(__AVX512BF16__)
 QUIRE_INLINE void store(bf16* p, F v) { write(p, (__m256i)_mm512_cvtneps_pbh((__m512)v)); }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+QUIRE_INLINE void store(bf16* p, F v) { write(p, vcvt_bf16_f32((float32x4_t)v)); }
 #else
 QUIRE_INLINE void store(bf16* p, F v) { narrow_16(p, bf16_bits(v) >> 16); }
 #endif
@@ -163,6 +187,8 @@ QUIRE_INLINE void store_some(T* p, F v, int n) {
 QUIRE_INLINE float lanes_sum(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__aarch64__)
+  return vaddvq_f32((float32x4_t)v);
 #else
   for (int half = W / 2; half; half /= 2) {
     for (int i = 0; i < half; i++) v[i] += v[i + half];
@@ -173,6 +199,8 @@ QUIRE_INLINE float lanes_sum(F v) {
 QUIRE_INLINE float lanes_max(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+  return vmaxvq_f32((float32x4_t)v);
 #else
   float most = v[0];
   for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
