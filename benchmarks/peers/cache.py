@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TORCH = "torch==2.13.0"  # any other spelling may bring another build, with gigabytes of CUDA
+_NOT_FOR_TEXT = ("torchvision", "torchaudio", "torchcodec")  # fail where they are built for CUDA
 
 
 class PeerError(Exception):
@@ -61,20 +62,17 @@ class Cache:
     def pip(self, python: Path, *words: str) -> None:
         self.run([python, "-m", "pip", *words])
 
-    def environment(
-        self, name: str, requirements: Sequence[str], unwanted: Sequence[str] = ()
-    ) -> Path:
-        """The Python of a virtual environment with what is required, less what is not wanted."""
+    def environment(self, name: str, requirements: Sequence[str]) -> Path:
+        """The Python of a virtual environment with what is required."""
 
         def install(path: Path) -> None:
             print(f"installing {', '.join(requirements)}", file=sys.stderr, flush=True)
             self.run([sys.executable, "-m", "venv", path])
             python = path / "bin" / "python"
             self.pip(python, "install", *requirements)
-            if unwanted:
-                self.pip(python, "uninstall", "--yes", *unwanted)
+            self.pip(python, "uninstall", "--yes", *_NOT_FOR_TEXT)
 
-        inputs = "\n".join([sys.version, *requirements, *unwanted])
+        inputs = "\n".join([sys.version, *requirements])
         return self.once(f"environments/{name}", inputs, install) / "bin" / "python"
 
 

@@ -109,13 +109,15 @@ def _memory(row: Row, workloads: Sequence[Workload]) -> str:
 def remarks(rows: Sequence[Row]) -> Iterator[str]:
     """What must be known beside the table: what failed, and who was not alone."""
     for row in rows:
-        if row.failure is not None:
-            yield f"{row.title}, {row.form}: {row.failure.reason}"
-            continue
+        reasons: dict[str, list[str]] = {}
         for workload in row.rounds:
             failure = row.failed(workload)
             if failure is not None:
-                yield f"{row.title}, {row.form}, {workload}: {failure.reason}"
+                reasons.setdefault(failure.reason, []).append(workload)
+        if row.failure is not None:
+            reasons = {row.failure.reason: ["cannot be set up"]}
+        for reason, where in reasons.items():
+            yield f"{row.title}, {row.form}: {', '.join(where)}: {reason}"
     crowded = [
         (sample.others, f"{row.title}, {row.form}, {workload}")
         for row in rows

