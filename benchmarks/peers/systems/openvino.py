@@ -13,7 +13,11 @@ from benchmarks.peers.systems.system import Peer
 _VERSION = "2026.4.1"
 _LIBRARIES = (f"openvino=={_VERSION}", f"openvino-tokenizers=={_VERSION}.0")
 _EXPORTER = "optimum-intel==2.2.0"
-_EXPORTED_AS: Mapping[str, str] = {"bf16": "fp16", "int8": "int8", "int4": "int4"}
+_EXPORTED_AS: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "int8": ("int8",),
+    "int4": ("int4", "--group-size-fallback", "adjust"),  # smaller where 128 does not divide
+}
 
 
 class OpenVino(Peer):
@@ -32,14 +36,11 @@ class OpenVino(Peer):
         def export(path: Path) -> None:
             requirements = (TORCH, _EXPORTER, *_LIBRARIES, "nncf")
             python = cache.environment("openvino-export", requirements)
-            source = random_model(cache, shape)
-            flags = ("--task", "text-generation-with-past", "--weight-format")
-            cache.run(
-                [
-                    *(python.with_name("optimum-cli"), "export", "openvino", "--model", source),
-                    *(*flags, _EXPORTED_AS[weights], path),
-                ]
-            )
+            exporter = [str(python.with_name("optimum-cli")), "export", "openvino"]
+            task = ["--task", "text-generation-with-past"]
+            form = ["--weight-format", *_EXPORTED_AS[weights]]
+            model = random_model(cache, shape)
+            cache.run([*exporter, "--model", str(model), *task, *form, str(path)])
 
         return cache.once(name, f"{_EXPORTER} {_VERSION}", export)
 
