@@ -23,6 +23,7 @@ from benchmarks.peers.measure import REPOSITORY
 from benchmarks.peers.models import SHAPES
 from benchmarks.peers.session import Session
 from benchmarks.peers.systems import PEERS
+from benchmarks.peers.systems.quire import Quire
 from benchmarks.peers.systems.system import BITS, Setup
 from benchmarks.peers.table import as_json, remarks, table
 from benchmarks.peers.workloads import NAMES, workloads
@@ -75,7 +76,8 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = _arguments()
     setup = Setup(Cache(arguments.cache), arguments.threads, arguments.cpu_isa)
-    session = Session(setup, arguments.peers, arguments.weights)
+    systems = {"quire": Quire(setup), **{name: PEERS[name](setup) for name in arguments.peers}}
+    session = Session(setup.cache, systems, arguments.weights)
     tables = {shape: session.set_up(shape) for shape in arguments.shapes}
     if arguments.set_up:
         return int(any(row.failure for rows in tables.values() for row in rows))
@@ -92,7 +94,7 @@ def main() -> int:
         return 0
     print(describe(machine))
     for shape, rows in tables.items():
-        print(f"\n{shape}, {arguments.rounds} rounds\n\n{table(rows, columns)}\n")
+        print(f"\n{shape}, medians of {arguments.rounds}\n\n{table(rows, columns)}\n")
         print(*remarks(rows), sep="\n")
     return 0
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from benchmarks.peers.cache import PeerError
+from benchmarks.peers.cache import Cache, PeerError
 from benchmarks.peers.measure import Failure, Sample, measure
 from benchmarks.peers.models import SHAPES
-from benchmarks.peers.systems import PEERS
-from benchmarks.peers.systems.quire import Quire
-from benchmarks.peers.systems.system import BITS, Run, Setup, System
+from benchmarks.peers.systems.system import BITS, Run, System
 from benchmarks.peers.table import Row
 from benchmarks.peers.workloads import Workload
 
@@ -18,12 +16,10 @@ from benchmarks.peers.workloads import Workload
 class Session:
     """Quire and its peers, beside each other, for any number of shapes."""
 
-    def __init__(self, setup: Setup, peers: Sequence[str], weights: Sequence[str]) -> None:
-        self._cache = setup.cache
-        self._systems: Mapping[str, System] = {
-            "quire": Quire(setup),
-            **{name: PEERS[name](setup) for name in peers},
-        }
+    def __init__(self, cache: Cache, systems: Mapping[str, System], weights: Sequence[str]) -> None:
+        """``systems`` are "quire" and its peers, by name."""
+        self._cache = cache
+        self._systems = systems
         self._weights = sorted(set(weights), key=[*BITS].index)
 
     def set_up(self, shape: str) -> list[Row]:

@@ -118,18 +118,18 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
             reasons = {row.failure.reason: ["cannot be set up"]}
         for reason, where in reasons.items():
             yield f"{row.title}, {row.form}: {', '.join(where)}: {reason}"
-    crowded = [
+    runs = [
         (sample.others, f"{row.title}, {row.form}, {workload}")
         for row in rows
         for workload in row.rounds
         for sample in row.samples(workload)
-        if sample.others > ALONE
     ]
+    crowded = [run for run in runs if run[0] > ALONE]
     if crowded:
         cores, worst = max(crowded)
         yield (
-            f"warning: {len(crowded)} runs were not alone on the machine; others had up to "
-            f"{cores:.2f} cores meanwhile ({worst})"
+            f"warning: not alone on the machine in {len(crowded)} of {len(runs)} runs; others had "
+            f"up to {cores:.2f} cores ({worst})"
         )
 
 

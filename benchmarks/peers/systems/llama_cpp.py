@@ -37,7 +37,7 @@ _INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 class LlamaCpp(Peer):
-    title = f"llama.cpp server ({_VERSION}), 16 slots (alone: 1)"
+    title = f"llama.cpp server (of llama-cpp-python {_VERSION}), 16 slots (alone: 1)"
     runner = "llama_server"
     forms: Mapping[str, str] = {"bf16": "bf16 / f16", "int8": "Q8_0 / f16", "int4": "Q4_0 / f16"}
 
@@ -90,7 +90,7 @@ class LlamaCpp(Peer):
     def _build(self) -> Path:
         cache, isa = self.setup.cache, self.setup.cpu_isa
         name = f"builds/llama.cpp-{isa if isa in _INSTRUCTIONS else 'native'}"
-        flags = [*_BUILD, *_instructions(isa)]
+        flags = [*_BUILD, *instruction_flags(isa)]
 
         def compile(path: Path) -> None:
             cache.run(["cmake", "-S", self._sources(), "-B", path, *flags])
@@ -100,7 +100,7 @@ class LlamaCpp(Peer):
         return cache.once(name, "\n".join([_VERSION, *flags]), compile)
 
 
-def _instructions(isa: str | None) -> list[str]:
+def instruction_flags(isa: str | None) -> list[str]:
     """CMake's flags for the instruction set; each is told, as some are on by default."""
     chosen = _INSTRUCTIONS.get(isa or "auto")
     if chosen is None:
