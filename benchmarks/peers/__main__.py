@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def main() -> int:
         return int(any(row.failure for rows in tables.values() for row in rows))
     machine = facts(arguments.threads)
     columns = workloads(arguments.workloads, arguments.num_prompts)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is running ends with us
     try:
         for shape, rows in tables.items():
             session.measure(shape, rows, columns, arguments.rounds)

@@ -93,6 +93,7 @@ def _output(command: Sequence[str], environment: Mapping[str, str], log: Path) -
             errors.seek(begins)
             said = last_line(output + errors.read())
             raise PeerError(f"ended with {process.returncode}: {said}")
+        print(output, file=errors)
     return output
 
 
