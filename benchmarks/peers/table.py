@@ -92,7 +92,8 @@ def _cell(rows: Sequence[Row], row: Row, workload: Workload) -> str:
     middle, apart = speed(row, workload.name), spread(row, workload.name)
     if middle is None:
         return "failed" if row.failed(workload.name) else "–"
-    text = f"{1 / middle:.2f} s" if workload.of_one_token else f"{middle:,.0f}"
+    rate = f"{middle:,.{0 if middle >= 100 else 1}f}"
+    text = f"{1 / middle:.2f} s" if workload.of_one_token else rate
     if apart is not None:
         text += f" ± {apart:.0%}"
     ours = None if row.is_quire else rival(rows, row, workload.name)
