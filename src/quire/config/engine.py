@@ -37,8 +37,8 @@ class EngineConfig:
     cpu_isa: str = setting(
         "auto",
         "instructions that the kernels in main memory use: auto, the best that this machine has; "
-        "or amx, avx512_bf16, avx512, avx2 or portable (on ARM: neon_i8mm, neon_dot or neon), which "
-        "is refused where it cannot run",
+        "or amx, avx512_bf16, avx512, avx2 or portable (on ARM: neon_i8mm, neon_dot or neon), "
+        "which is refused where it cannot run",
     )
     dtype: str = setting(
         "auto", "of weights and activations: auto (the checkpoint's), float32, bfloat16 or float16"
