@@ -78,7 +78,8 @@ void run(const Attend& a, Team& team) {
 
 void attend(const Attend& a, Team& team) {
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-  if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16) return run<bf16, PairUnit>(a, team);
+  if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16)
+    return run<bf16, PairUnit>(a, team);
 #endif
 #if defined(__AVX2__)
   if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512) {

@@ -29,7 +29,8 @@ class TileProducts {
     if (height == height_) return;
     height_ = height;
     TileShapes shapes;
-    for (int sums_and_rows = 0; sums_and_rows < 6; sums_and_rows++) shapes.set(sums_and_rows, height);
+    for (int sums_and_rows = 0; sums_and_rows < 6; sums_and_rows++)
+      shapes.set(sums_and_rows, height);
     shapes.set(6, tile_rows), shapes.set(7, tile_rows);
     tiles_.configure(shapes);
   }
@@ -51,8 +52,8 @@ class TileProducts {
           tiles_.template add_bf16<1, 4, 7>();
           if (two) add_lower(q + tile_rows * units, units * 4);
           if (r) continue;
-          fetch(ahead.keys[p], c * 64);
-          fetch(ahead.keys[p + 1], c * 64);
+          Source::fetch(ahead.keys[p] + c * 64, tile_bytes);
+          Source::fetch(ahead.keys[p + 1] + c * 64, tile_bytes);
         }
         store(two, scores + r * chunk + p * panel, chunk);
       }
@@ -86,7 +87,8 @@ class TileProducts {
         for (int i = 0; i < here; i++) {
           float* to = sums + (r + i) * width + d;
           for (int v = 0; v < (wide ? 2 * panel : panel); v += W) {
-            quire::QUIRE_ISA::store(to + v, fma(load(to + v), fade[r + i], load(results_ + i * 2 * panel + v)));
+            quire::QUIRE_ISA::store(
+                to + v, fma(load(to + v), fade[r + i], load(results_ + i * 2 * panel + v)));
           }
         }
       }
@@ -126,14 +128,15 @@ class TileProducts {
     return key_room_;
   }
 
-  // The values of 32 columns, or null if none of them is seen. What nobody sees may not be a number,
-  // which a weight of 0 would not make one.
+  // The values of 32 columns, or null if none of them is seen. What nobody sees may not be a
+  // number, which a weight of 0 would not make one.
   const Unit* values(const Chunk& now, int half) {
     int first = half * tile_rows, end = first + tile_rows;  // pairs of columns
     if (now.end <= 2 * first || now.first >= 2 * end) return nullptr;
     const Unit* upper = source_.values[2 * half];
     bool whole = now.first <= 2 * first && now.end >= 2 * end;
-    if (whole && source_.values[2 * half + 1] == upper + tile_rows / 2 * source_.value_stride) return upper;
+    if (whole && source_.values[2 * half + 1] == upper + tile_rows / 2 * source_.value_stride)
+      return upper;
     Unit* room = value_room_[half];
     for (int pair = first; pair < end; pair++) {
       Unit* to = room + (pair - first) * source_.value_stride;
@@ -144,17 +147,9 @@ class TileProducts {
     return room;
   }
 
-  static void fetch(const char* from, int64_t at) {
-    if (!from) return;
-    for (int64_t i = 0; i < tile_bytes; i += 64) __builtin_prefetch(from + at + i, 0, 3);
-  }
   // Of each of the panels as much as 32 dimensions are.
   int64_t fetch_values(const typename Source::Ahead& ahead, int64_t done) const {
-    for (const char* from : ahead.values) {
-      for (int64_t i = 0; from && i < 2 * tile_bytes; i += 64) {
-        if (done + i < panel * source_.a.value_dim * 2) __builtin_prefetch(from + done + i, 0, 3);
-      }
-    }
+    for (const char* from : ahead.values) Source::fetch(from + done, 2 * tile_bytes);
     return done + 2 * tile_bytes;
   }
 

@@ -1,9 +1,11 @@
-// Attention of a few query rows, as in decoding, and where there are tile registers of many: each key
-// and value is read from memory once and meets all rows of its KV head there. Work on several heads takes a chunk of one after that of
-// another, so that memory is read in longer runs than a head's share of a block.
+// Attention of a few query rows, as in decoding, and where there are tile registers of many: each
+// key and value is read from memory once and meets all rows of its KV head there. Work on several
+// heads takes a chunk of one after that of another, so that memory is read in longer runs than a
+// head's share of a block.
 //
-// Keys lie in the lanes of vectors, and a row's softmax runs over lanes. It is kept as a running maximum and sum, and what was gathered so far is scaled when the maximum
-// grows (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+// Keys lie in the lanes of vectors, and a row's softmax runs over lanes. It is kept as a running
+// maximum and sum, and what was gathered so far is scaled when the maximum grows (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018).
 #pragma once
 
 #include <type_traits>
@@ -81,7 +83,7 @@ struct FewRows {
     int64_t column = work.item.first_column;
     chunks[0].find(a, work, column);
     for (const char* keys : reader.ahead(chunks[0], 0).keys) {
-      if (keys) reader.fetch(keys, panel * a.key_dim * sizeof(KV));
+      reader.fetch(keys, panel * a.key_dim * sizeof(KV));
     }
     for (int head = 0; head < heads; head++) {
       prepare(work, rows, head, false);
@@ -215,7 +217,8 @@ struct FewRows {
       if (j + step <= now.first || j >= now.end) continue;
       typename Units::Sum sum[Rows][vectors] = {};
       const Unit* lanes[vectors];
-      for (int v = 0; v < vectors; v++) lanes[v] = reader.keys[(j + v * W) / panel] + (j + v * W) % panel;
+      for (int v = 0; v < vectors; v++)
+        lanes[v] = reader.keys[(j + v * W) / panel] + (j + v * W) % panel;
       auto fetch = [&](int64_t u) __attribute__((always_inline)) {
         if (r || j % panel || u >= reader.words) return;
 #pragma GCC unroll 4
@@ -249,7 +252,8 @@ struct FewRows {
       float* s = scores + r * chunk;
       if (a.key_scales) {
         F scale = splat(query_scale[r]);
-        for (int j = 0; j < chunk; j += W) store(s + j, load(s + j) * (load(key_scale + j) * scale));
+        for (int j = 0; j < chunk; j += W)
+          store(s + j, load(s + j) * (load(key_scale + j) * scale));
       }
       if (a.softcap > 0) {
         for (int j = 0; j < chunk; j += W) store(s + j, tanh(load(s + j)) * (a.softcap * log2e));
@@ -298,7 +302,8 @@ struct FewRows {
       auto fetch = [&](int64_t u) __attribute__((always_inline)) {
         if (r || i) return;
         u += unit;
-        reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes, bytes);
+        reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes,
+                     bytes);
       };
       add_products<Units>(sum, weights + r * (chunk / per_unit) + unit, chunk / per_unit, 1, lanes,
                           reader.value_stride, n, fetch);

@@ -102,7 +102,8 @@ static inline __attribute__((always_inline)) int64_t segment_of(const Columns& c
   return sink_segments(c) + position / segment_columns - c.start / segment_columns;
 }
 // Its first column that is seen.
-static inline __attribute__((always_inline)) int64_t segment_start(const Columns& c, int64_t number) {
+static inline __attribute__((always_inline)) int64_t segment_start(const Columns& c,
+                                                                   int64_t number) {
   int64_t of_window = number - sink_segments(c);
   if (of_window < 0) return number * segment_columns;
   if (of_window == 0) return c.sinks;

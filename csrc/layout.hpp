@@ -107,8 +107,8 @@ struct Context {
   }
 };
 
-// An item's tokens, KV heads and columns. Tokens of several sequences see all of its columns, as they
-// do from the positions that neighbours of the first would have.
+// An item's tokens, KV heads and columns. Tokens of several sequences see all of its columns, as
+// they do from the positions that neighbours of the first would have.
 struct Work {
   const Item& item;
   int64_t position;  // of the first token
@@ -130,8 +130,9 @@ struct Work {
   int64_t token(int64_t i) const { return order[item.first_token + i]; }  // its row of the batch
 };
 
-// Up to ``chunk`` neighbouring columns and where their rows are in the pool. Its lanes are positions:
-// the first stands at a multiple of ``chunk``, and those that are not of the work are never seen.
+// Up to ``chunk`` neighbouring columns and where their rows are in the pool. Its lanes are
+// positions: the first stands at a multiple of ``chunk``, and those that are not of the work are
+// never seen.
 struct Chunk {
   int n = 0;         // columns; 0: there is no such chunk
   int first, end;    // their lanes
@@ -144,7 +145,8 @@ struct Chunk {
   void find(const Attend& a, const Work& work, int64_t column) {
     const Columns& c = work.columns;
     sinks = column < c.sinks;
-    int64_t left = (sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column) - column;
+    int64_t left =
+        (sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column) - column;
     int64_t here = sinks ? column : column - c.sinks + c.start;
     first = here % quire::QUIRE_ISA::chunk;
     int64_t most = quire::QUIRE_ISA::chunk - first;
@@ -180,7 +182,8 @@ QUIRE_INLINE float* part_row(const Attend& a, int h, int64_t row) {
   return a.parts + (h * a.schedule.part_rows + row) * part_floats(a.value_dim);
 }
 
-// The result of a row (token x query head of KV head h), counted from a place in the order of tokens.
+// The result of a row (token x query head of KV head h), counted from a place in the order of
+// tokens.
 QUIRE_INLINE void write_row(const Attend& a, int h, int64_t first_token, int64_t row,
                             const float* values) {
   int group = a.num_heads / a.num_kv_heads;

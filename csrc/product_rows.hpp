@@ -40,7 +40,8 @@ bool read_in_place(const Product& p, Arithmetic how) {
   if (how == Arithmetic::floats)
     return p.dtype == DType::float32 && w.inputs % inputs_per_line(w.format) == 0;
   if (how == Arithmetic::bytes) return false;
-  int64_t per_line = inputs_per_line(w.format), unit = on_tiles(how) ? tile_row_bytes / 2 : per_line;
+  int64_t per_line = inputs_per_line(w.format),
+          unit = on_tiles(how) ? tile_row_bytes / 2 : per_line;
   bool whole_groups = w.format != Format::int4 || w.group_lines * per_line % unit == 0;
   return w.inputs % unit == 0 && whole_groups;
 }
@@ -155,7 +156,8 @@ QUIRE_INLINE F scaled(I sum, const Rows& rows, int64_t row) {
   return __builtin_convertvector(sum - added_to_bytes * rows.sums[row], F) * rows.scales[row];
 }
 
-// What the weights of a group are for W outputs: stored ones less 8, plus ``offset``, times ``scale``.
+// What the weights of a group are for W outputs: stored ones less 8, plus ``offset``, times
+// ``scale``.
 struct Group {
   F scale, offset;
   bool shifted;

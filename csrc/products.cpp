@@ -72,7 +72,8 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
     int64_t ahead_bytes = fetch && count == 1 && next + P / V <= p.weight.panels ? panel_bytes : 0;
     auto of_height = [&](auto constant) {
       constexpr int height = decltype(constant)::value;
-      if constexpr (height <= R) tile<how, format, height, P>(p, rows, row, panel, ahead, ahead_bytes);
+      if constexpr (height <= R)
+        tile<how, format, height, P>(p, rows, row, panel, ahead, ahead_bytes);
     };
     switch (height) {
       case 1: of_height(Constant<1>{}); break;

@@ -6,8 +6,8 @@
 namespace quire {
 
 // Outputs come in panels of 16, of which there is an even number. A panel's weights are consecutive
-// lines of 16 lanes of four bytes; lane n of line l belongs to output n and holds, from the low end,
-// the weights of the inputs
+// lines of 16 lanes of four bytes; lane n of line l belongs to output n and holds, from the low
+// end, the weights of the inputs
 //   float32   l
 //   bfloat16  2 l, 2 l + 1; float16 as well
 //   int8      4 l, 4 l + 2, 4 l + 1, 4 l + 3, each plus 128

@@ -64,8 +64,8 @@ QUIRE_INLINE void make_tile(const char* lines, int64_t count, char* tile) {
   if (filled < tile_bytes) __builtin_memset(tile + filled, 0, tile_bytes - filled);
 }
 
-// Rows in runs of up to 32, all as long, so that one configuration serves; the last two may overlap.
-// The first half of a run is in one tile, the second in another.
+// Rows in runs of up to 32, all as long, so that one configuration serves; the last two may
+// overlap. The first half of a run is in one tile, the second in another.
 struct Runs {
   int64_t first, last, length, count, lower, upper;
 
@@ -165,8 +165,9 @@ class PanelPair {
 
   // ``first``: the panels have not been decoded yet. ``kept``: they will be used again.
   template <bool two>
-  __attribute__((always_inline)) void add_section(const char* upper, const char* lower, int64_t section, bool first,
-                                bool kept, Ahead& ahead) {
+  __attribute__((always_inline)) void add_section(const char* upper, const char* lower,
+                                                  int64_t section, bool first, bool kept,
+                                                  Ahead& ahead) {
     constexpr int64_t in_tile = lines_in_tile(how, format), step = blocks_at_once;
     const int64_t panel_bytes = p_.weight.lines * line_bytes, blocks = sections_.blocks;
     const char* lines = lines_ + section * sections_.lines * line_bytes;
@@ -183,7 +184,8 @@ class PanelPair {
       add<two>(upper, lower, lines, lines + panel_bytes, tile_bytes, whole, ahead);
       if (whole == blocks) return;
       if (first) make_pair(lines, whole * in_tile, decoded_);
-      add<two>(upper + whole * 64, lower + whole * 64, decoded_, decoded_ + tile_bytes, 0, 1, ahead);
+      add<two>(upper + whole * 64, lower + whole * 64, decoded_, decoded_ + tile_bytes, 0, 1,
+               ahead);
     }
   }
 
@@ -200,8 +202,9 @@ class PanelPair {
   // Registers 0 to 3 are sums, of the upper rows and both panels, then of the lower; 4 and 5 rows;
   // 6 and 7 panels.
   template <bool two>
-  __attribute__((always_inline)) void add(const char* upper, const char* lower, const char* left, const char* right,
-                        int64_t apart, int64_t n, Ahead& ahead) {
+  __attribute__((always_inline)) void add(const char* upper, const char* lower, const char* left,
+                                          const char* right, int64_t apart, int64_t n,
+                                          Ahead& ahead) {
     for (int64_t b = 0; b < n; b++) {
       tiles_.load<4>(upper + b * 64, rows_.row_bytes);
       tiles_.load<6>(left + b * apart, 64);
@@ -235,8 +238,8 @@ class PanelPair {
     }
   }
 
-  __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row, int64_t length,
-                              int64_t panel, int64_t g) {
+  __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row,
+                                                int64_t length, int64_t panel, int64_t g) {
     for (int v = 0; v < 2 * V; v++) {
       Group group(p_.weight, ((panel + v / V) * sections_.count + g) * panel_width + v % V * W);
       for (int64_t r = 0; r < length; r++) {
@@ -247,7 +250,8 @@ class PanelPair {
     }
   }
 
-  __attribute__((always_inline)) void give(const Results& results, int64_t row, int64_t length, int64_t panel) {
+  __attribute__((always_inline)) void give(const Results& results, int64_t row, int64_t length,
+                                           int64_t panel) {
     for (int v = 0; v < 2 * V; v++) {
       Outputs outputs(p_, panel * panel_width + v * W);
       for (int64_t r = 0; r < length; r++) {

@@ -79,7 +79,8 @@ struct Reader {
     // Of the last pair one may be of a column that nobody has written yet.
     if (per_unit == 2 && columns.end % 2) {
       const Unit* from = value_units(columns.end / 2);
-      for (int64_t i = 0; i < value_stride; i += W) write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
+      for (int64_t i = 0; i < value_stride; i += W)
+        write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
     }
   }
 
@@ -108,15 +109,17 @@ struct Reader {
     if (per_unit == 2 && columns.end % 2) body(end, last_value, 1);
   }
 
-  // Memory to come, line by line while something is computed: what it has of 16 columns, or nothing.
+  // Memory to come, line by line while something is computed: what it has of 16 columns. What is
+  // there already stands for nothing, so that nobody needs to ask.
   struct Ahead {
     const char* keys[panels];
     const char* values[panels];
   };
 
   Ahead ahead(const Chunk& columns, int64_t shift) const {
-    Ahead ahead{};
+    Ahead ahead;
     for (int p = 0; p < panels; p++) {
+      ahead.keys[p] = ahead.values[p] = raw;
       if (!in_panels || !columns.n || !seen(columns, p)) continue;
       ahead.keys[p] = key_panel(columns, shift, p);
       ahead.values[p] = value_panel(columns, shift, p);
@@ -139,7 +142,8 @@ struct Reader {
   // A panel of keys from a pool of rows.
   void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
     for (int k = 0; k < panel; k++) {
-      const char* row = (const char*)((const KV*)a.keys + (columns.rows[p * panel + k] + shift) * a.key_dim);
+      const char* row =
+          (const char*)((const KV*)a.keys + (columns.rows[p * panel + k] + shift) * a.key_dim);
       int64_t left = a.key_dim * sizeof(KV);
       for (int64_t c = 0; c < words; c++, left -= 4) {
         uint32_t word = 0;
@@ -165,7 +169,8 @@ struct Reader {
         F units[units_per_word ? units_per_word : 1];
         Units::split(read<U>(from + (c * panel + lane) * 4), (const KV*)nullptr, units);
 #pragma GCC unroll 4
-        for (int u = 0; u < units_per_word; u++) write(out + (c * units_per_word + u) * panel + lane, units[u]);
+        for (int u = 0; u < units_per_word; u++)
+          write(out + (c * units_per_word + u) * panel + lane, units[u]);
       }
     }
   }

@@ -217,7 +217,8 @@ Division& Plan::division(const Division& wanted, int tile_rows) {
 
 void Plan::divide(Division& division, int tile_rows) const {
   Divider(*this, division, tile_rows).run();
-  division.store_first = division.store_first || reads_what_others_store(kv_groups_.at(division.kv_group));
+  division.store_first =
+      division.store_first || reads_what_others_store(kv_groups_.at(division.kv_group));
 }
 
 // Whether a sequence's table has a block in which another sequence stores in this step: equal
@@ -239,7 +240,8 @@ bool Plan::reads_what_others_store(const Tables& tables) const {
     const int64_t* row = tables.block_tables + s * tables.width;
     for (int64_t i = 0; i < blocks; i++) {
       if (!maybe[row[i] % bits]) continue;
-      auto found = std::lower_bound(stored.begin(), stored.end(), std::make_pair(row[i], size_t(0)));
+      auto found =
+          std::lower_bound(stored.begin(), stored.end(), std::make_pair(row[i], size_t(0)));
       for (; found != stored.end() && found->first == row[i]; ++found) {
         if (found->second != s) return true;
       }

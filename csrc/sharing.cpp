@@ -36,7 +36,8 @@ class Search {
  private:
   Sharing& sharing_;
   int64_t first_place_;
-  std::vector<int64_t> common_;  // leading columns, of whole segments, that the next one has as well
+  std::vector<int64_t>
+      common_;  // leading columns, of whole segments, that the next one has as well
 };
 
 }  // namespace

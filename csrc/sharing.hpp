@@ -20,8 +20,9 @@ struct Sharing {
   std::vector<SharedColumns> columns;   // each sequence's are disjoint, and end where its own begin
 };
 
-// ``known``: by sequence, how many columns may be shared; 0 keeps it out. Whole segments are shared,
-// for they are what is merged. Sequences must have no window in front of which blocks are dropped.
+// ``known``: by sequence, how many columns may be shared; 0 keeps it out. Whole segments are
+// shared, for they are what is merged. Sequences must have no window in front of which blocks are
+// dropped.
 Sharing find_sharing(const Tables& tables, int64_t block_size, const std::vector<int64_t>& known);
 
 }  // namespace quire

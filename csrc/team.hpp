@@ -22,7 +22,8 @@ struct Team {
   // up. When all are done each has asked for one that was not there.
   template <class Body>
   __attribute__((always_inline)) void take(int64_t pieces, const Body& body) {
-    for (int64_t i; (i = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED) - before) < pieces;) body(i);
+    for (int64_t i; (i = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED) - before) < pieces;)
+      body(i);
     before += pieces + size;
     wait();
   }

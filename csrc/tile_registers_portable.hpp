@@ -1,4 +1,5 @@
-// Tile registers in plain C++, by the pseudo code of Intel's manual; included by tile_registers.hpp.
+// Tile registers in plain C++, by the pseudo code of Intel's manual; included by
+// tile_registers.hpp.
 #pragma once
 
 #if !defined(__SSE__)

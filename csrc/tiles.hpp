@@ -57,7 +57,8 @@ QUIRE_INLINE __m512bh look_up(U lanes, int bit) {
                                             _mm512_broadcast_i64x4(table));
 }
 
-// Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes one.
+// Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes
+// one.
 QUIRE_INLINE F byte_as_float(U lanes, int from) {
   U places = (U)_mm512_set4_epi32(0x0c, 0x08, 0x04, 0x00) + uint32_t(from);
   U whole = (U)_mm512_mask_shuffle_epi8((__m512i)splat(0x4b000000u), 0x1111111111111111,

@@ -23,7 +23,9 @@ struct FloatUnit {
     narrow(x, out, n);
     return 1.0f;
   }
-  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
+    return round(x, out, n);
+  }
 
   // Words of four bytes, of as many keys as there are lanes, as units.
   QUIRE_INLINE void split(U words, const float*, F (&out)[1]) { out[0] = (F)words; }
@@ -38,7 +40,8 @@ struct FloatUnit {
     for (int i = 0; i < 2; i++) out[i] = load(halves[i]);
   }
   QUIRE_INLINE void split(U words, const int8_t*, F (&out)[4]) {
-    for (int i = 0; i < 4; i++) out[i] = __builtin_convertvector((I)(words << (24 - 8 * i)) >> 24, F);
+    for (int i = 0; i < 4; i++)
+      out[i] = __builtin_convertvector((I)(words << (24 - 8 * i)) >> 24, F);
   }
   // W dimensions of two neighbouring columns, as they lie in the pool, as units of each.
   template <class KV>
@@ -118,10 +121,13 @@ struct WholeUnit {
       strange += v - v;
     }
     float most = lanes_max(high), inverse = most > 0 ? most_whole / most : 0.0f;
-    for (int64_t i = 0; i < n; i += W) narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
+    for (int64_t i = 0; i < n; i += W)
+      narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
     return most / most_whole + lanes_sum(strange);
   }
-  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) { return round(x, out, n); }
+  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
+    return round(x, out, n);
+  }
 
   static constexpr float most_whole = 32767.0f;
   QUIRE_INLINE U whole(F x, F inverse) {
