@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test check lint sanitize attack world clean
+.PHONY: serve test check lint sanitize attack world bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -35,6 +35,10 @@ attack: $(VENV)/installed
 # Lives of the server on a virtual clock, among faults; ARGS=SEED tells one of them again.
 world: $(VENV)/installed-dev
 	cd tests && $(abspath $(BIN))/python -m world $(ARGS)
+
+# Beside vLLM, OpenVINO and llama.cpp, which are installed below build/peers on first use.
+bench-peers: $(VENV)/installed
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 clean:
 	rm -rf $(VENV) build

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from quire.bench.machine import machine_facts
 from quire.bench.report import describe
+
+_LIMITS = Path(__file__).with_name("limits.py")
 
 
 def add_common_flags(parser: argparse.ArgumentParser, rounds: int = 3) -> None:
     parser.add_argument("model", nargs="?", help="directory or name (default: the demonstration)")
     parser.add_argument("--rounds", type=int, default=rounds, help="medians of (%(default)s)")
     parser.add_argument("--json", action="store_true", help="report as JSON")
+
+
+def read_bandwidth(threads: int | None = None) -> float:
+    """Bytes a second, measured in a new process."""
+    command = [sys.executable, str(_LIMITS), "--bandwidth-only", "--json"]
+    chosen = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **chosen}
+    )
+    found: float = json.loads(done.stdout)["read_bytes_per_second"]
+    return found
 
 
 def middle(reports: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,28 +11,15 @@ is. Flags that are not listed here are the engine's.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-from common import add_common_flags, show
+from common import add_common_flags, read_bandwidth, show
 
 from quire.bench.processes import run_bench
 
-LIMITS = Path(__file__).with_name("limits.py")
 DECODE = ["--input-len", "128", "--output-len", "256", "--num-iters", "1"]
 LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]
-
-
-def read_bandwidth() -> float:
-    """Bytes a second, measured in a new process."""
-    command = [sys.executable, str(LIMITS), "--bandwidth-only", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: float = json.loads(done.stdout)["read_bytes_per_second"]
-    return found
 
 
 def main() -> None:

@@ -187,8 +187,6 @@ QUIRE_INLINE void store_some(T* p, F v, int n) {
 QUIRE_INLINE float lanes_sum(F v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
-#elif defined(__aarch64__)
-  return vaddvq_f32((float32x4_t)v);
 #else
   for (int half = W / 2; half; half /= 2) {
     for (int i = 0; i < half; i++) v[i] += v[i + half];

@@ -1,0 +1,1 @@
+"""Quire beside other servers: the same models, workloads and machine, turn by turn."""

@@ -1,0 +1,26 @@
+"""Convert a model with llama.cpp's own script, whatever its tokenizer.
+
+    python -m benchmarks.peers.runners.gguf LLAMA_CPP MODEL OUT.gguf
+
+The script refuses tokenizers that it does not know. Ours is a byte-level one, and every prompt is
+of token ids: how text would be split into words does not matter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+
+def main() -> None:
+    sources, model, out = sys.argv[1:]
+    sys.path[:0] = [sources, f"{sources}/gguf-py"]
+    script = importlib.import_module("convert_hf_to_gguf")
+    base = importlib.import_module("conversion.base")
+    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    sys.argv = ["convert_hf_to_gguf.py", model, "--outtype", "bf16", "--outfile", out]
+    script.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Quire itself, by ``quire bench``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from benchmarks.peers.models import random_model
+from benchmarks.peers.systems.system import CACHE_GIB, Run, System
+from quire.version import __version__
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "bf16": (),
+    "int8": ("--quantization", "int8", "--kv-cache-dtype", "int8"),
+    "w8a8": ("--quantization", "w8a8", "--kv-cache-dtype", "int8"),
+    "int4": ("--quantization", "int4", "--kv-cache-dtype", "int8"),
+}
+
+
+class Quire(System):
+    title = f"Quire {__version__}"
+    forms: Mapping[str, str] = {
+        "bf16": "bf16 / bf16",
+        "int8": "int8 / int8",
+        "w8a8": "w8a8 / int8",
+        "int4": "int4 / int8",
+    }
+
+    def set_up(self, shape: str, weights: str) -> None:
+        random_model(self.setup.cache, shape)
+
+    def command(self, run: Run) -> list[str]:
+        model = random_model(self.setup.cache, run.shape)
+        isa = self.setup.cpu_isa
+        return [
+            *(sys.executable, "-m", "quire", "bench", "throughput", str(model), "--json"),
+            *("--workload", str(run.file), "--num-prompts", str(len(run.workload.requests))),
+            *("--dtype", "bfloat16", "--kv-cache-memory-bytes", f"{CACHE_GIB}GiB"),
+            *("--threads", str(self.setup.threads), *_FLAGS[run.weights]),
+            *(() if isa is None else ("--cpu-isa", isa)),
+        ]
