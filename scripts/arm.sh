@@ -26,7 +26,8 @@ Dir::Cache "$apt/cache";
 Debug::NoLocking "true";
 END
     APT_CONFIG=$apt/apt.conf apt-get update -qq
-    APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only python3 libpython3-dev libgomp1
+    APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only \
+        python3 libpython3-dev libgomp1 libstdc++6
     for package in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$package" "$build/root"; done
     cat > "$python" <<END
 #!/bin/sh
