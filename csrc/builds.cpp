@@ -78,9 +78,13 @@ std::string lacks_amx() {
   if (!system_saves_tiles()) return "the system does not save the tiles of AMX";
   // For this process and its threads. It is refused while one of them has a signal stack on which
   // the tiles would not fit, by old systems, and in some containers.
+#if defined(SYS_arch_prctl)
   constexpr long request_permission = 0x1023, tile_data = 18;
   if (syscall(SYS_arch_prctl, request_permission, tile_data) == 0) return "";
   return std::string("the system refused permission for AMX: ") + std::strerror(errno);
+#else
+  return "this system gives no permission for AMX";
+#endif
 }
 
 #undef QUIRE_FEATURE
