@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
         "--cache",
         type=Path,
         default=_CACHE,
-        help="for environments and models, 10 GB (default: $QUIRE_PEERS_CACHE or build/peers)",
+        help="for environments and models, 15 GB (default: $QUIRE_PEERS_CACHE or build/peers)",
     )
     parser.add_argument("--set-up", action="store_true", help="install and convert, and no more")
     parser.add_argument("--json", action="store_true", help="report as JSON")
