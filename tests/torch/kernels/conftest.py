@@ -1,6 +1,7 @@
 """Tests over kernels, once for each that can run here.
 
-Triton's interpreter is slow: of each test it gets a part of the cases.
+Triton's interpreter is slow: of each test it gets a part of the cases. So are tiles in plain C++:
+they get those of bfloat16, for in other types AMX uses no tiles and does what the build before does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _SHARE = 24  # QUIRE_ALL_CASES=1 runs all of them; so does a GPU
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_out(config, items, {item for item in items if _on_tiles_without_need(item)})
     if not INTERPRETED or os.environ.get("QUIRE_ALL_CASES"):
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -35,6 +37,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         share = 0 if about_threads else len(found) // _SHARE + 1
         kept = random.Random(name).sample(found, share)
         left_out.update(item for item in found if item not in kept)
+    _leave_out(config, items, left_out)
+
+
+def _on_tiles_without_need(item: pytest.Item) -> bool:
+    case = getattr(item, "callspec", None)
+    if case is None or "amx_portable" not in case.params.values():
+        return False
+    types = [value for value in case.params.values() if isinstance(value, torch.dtype)]
+    return any(dtype is not torch.bfloat16 for dtype in types)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest.Item]) -> None:
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
 
