@@ -1,7 +1,7 @@
 """Tests over kernels, once for each that can run here.
 
 Triton's interpreter is slow: of each test it gets a part of the cases. So are tiles in plain C++:
-they get those of bfloat16, for in other types AMX uses no tiles and does what the build before does.
+they get those of bfloat16, for in other types AMX uses no tiles and does what AVX-512 does.
 """
 
 from __future__ import annotations
