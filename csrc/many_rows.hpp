@@ -32,7 +32,7 @@ struct ManyRows {
   float* query_scale[2];  // [lane_rows]
   Unit* row_units;    // [key_units]
   F* scores;          // [chunk][lane_vectors]
-  Unit* weights;      // [chunk / per_unit][lane_rows]
+  Unit* weights;      // [chunk / per_unit][lane_rows], the scores' place where they are floats
   F* sums;            // [value_width][lane_vectors], of the segment at hand
   F* sums_before;     // and of those before
   float* row_out;     // [value_width]
@@ -47,6 +47,7 @@ struct ManyRows {
     row_units = dealer.take<Unit>(key_units);
     scores = dealer.take<F>(chunk * lane_vectors);
     weights = dealer.take<Unit>(chunk / per_unit * lane_rows);
+    if constexpr (per_unit == 1) weights = (Unit*)scores;
     sums = dealer.take<F>(context.value_width * lane_vectors);
     sums_before = dealer.take<F>(context.value_width * lane_vectors);
     row_out = dealer.take<float>(context.value_width);
@@ -225,7 +226,7 @@ struct ManyRows {
       fade[v] = exp2(most[v] - highest[v]);
       most[v] = highest[v];
       total[v] = fma(total[v], fade[v], weigh_lanes(now, v));
-      round_weights(now, v);
+      if constexpr (Units::scaled) round_weights(now, v);
     }
   }
 
@@ -235,21 +236,25 @@ struct ManyRows {
     const float* scales = context.a.value_scales;
     F sum[W] = {};
     auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
-      F& s = scores[j * lane_vectors + v];
-      F weight = Units::weight(s - most[v]);
+      F weight = Units::weight(scores[j * lane_vectors + v] - most[v]);
       sum += weight;
-      s = scales ? weight * scales[now.rows[j]] : weight;
+      return scales ? weight * scales[now.rows[j]] : weight;
     };
     for (int j = now.first / W * W; j < now.end; j += W) {
-      if (j >= now.first && j + W <= now.end) {
+      bool whole = j >= now.first && j + W <= now.end;
 #pragma GCC unroll 16
-        for (int k = 0; k < W; k++) weigh(j + k, sum[k]);
-        continue;
+      for (int k = 0; whole && k < W; k += per_unit) {
+        F weight[per_unit];
+        for (int i = 0; i < per_unit; i++) weight[i] = weigh(j + k + i, sum[k + i]);
+        put_weights(weights, scores, j + k, v, weight);
       }
-      for (int k = 0; k < W; k++) {
-        bool seen = j + k >= now.first && j + k < now.end;
-        if (!seen) scores[(j + k) * lane_vectors + v] = F{};
-        if (seen) weigh(j + k, sum[k]);
+      for (int k = 0; !whole && k < W; k += per_unit) {
+        F weight[per_unit] = {};
+        for (int i = 0; i < per_unit; i++) {
+          bool seen = j + k + i >= now.first && j + k + i < now.end;
+          if (seen) weight[i] = weigh(j + k + i, sum[k + i]);
+        }
+        put_weights(weights, scores, j + k, v, weight);
       }
     }
 #pragma GCC unroll 16
@@ -260,30 +265,29 @@ struct ManyRows {
     return sum[0];
   }
 
+  // Those of a unit's columns: in its place, or in the scores' until they can be rounded.
+  QUIRE_INLINE void put_weights(Unit* units, F* scores, int j, int v, const F (&weight)[per_unit]) {
+    if constexpr (per_unit == 1 || Units::scaled) {
+      for (int i = 0; i < per_unit; i++) scores[(j + i) * lane_vectors + v] = weight[i];
+    } else {
+      U low = Units::rounded(weight[0]), high = Units::rounded(weight[1]);
+      write(units + j / per_unit * lane_rows + v * W, low >> 16 | (high & 0xffff0000u));
+    }
+  }
+
   // As Units::round_weights does row by row.
   void round_weights(const Chunk& now, int v) {
     auto weight = [&](int j) { return scores[j * lane_vectors + v]; };
-    F inverse{};
-    if constexpr (Units::scaled) {
-      F high{}, strange{};
-      for (int j = now.first; j < now.end; j++) {
-        high = maximum(maximum(weight(j), -weight(j)), high);
-        strange += weight(j) - weight(j);
-      }
-      inverse = select(high > 0.0f, Units::most_whole / high, F{});
-      weight_scale[v] = high / Units::most_whole + strange;
+    F high{}, strange{};
+    for (int j = now.first; j < now.end; j++) {
+      high = maximum(maximum(weight(j), -weight(j)), high);
+      strange += weight(j) - weight(j);
     }
-    for (int j = now.first / per_unit * per_unit; j < now.end; j += per_unit) {
-      Unit* out = weights + j / per_unit * lane_rows + v * W;
-      if constexpr (per_unit == 1) {
-        write(out, weight(j));
-      } else if constexpr (Units::scaled) {
-        U low = Units::whole(weight(j), inverse), high = Units::whole(weight(j + 1), inverse);
-        write(out, (low & 0xffffu) | high << 16);
-      } else {
-        U low = Units::rounded(weight(j)), high = Units::rounded(weight(j + 1));
-        write(out, low >> 16 | (high & 0xffff0000u));
-      }
+    F inverse = select(high > 0.0f, Units::most_whole / high, F{});
+    weight_scale[v] = high / Units::most_whole + strange;
+    for (int j = now.first / 2 * 2; j < now.end; j += 2) {
+      U low = Units::whole(weight(j), inverse), high = Units::whole(weight(j + 1), inverse);
+      write(weights + j / 2 * lane_rows + v * W, (low & 0xffffu) | high << 16);
     }
   }
 

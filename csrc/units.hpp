@@ -134,11 +134,20 @@ struct WholeUnit {
     return (U)__builtin_convertvector(x * inverse + 12582912.0f - 12582912.0f, I);
   }
 
+  // Each byte in the upper half of its 16 bits, and then shifted down with its sign.
   QUIRE_INLINE void split(U words, const int8_t*, F (&out)[2]) {
-    for (int i = 0; i < 2; i++) {
-      I pair = (I)(words << (16 - 16 * i));  // in the upper half
-      out[i] = (F)((U)(pair >> 24) << 16 | ((U)(pair << 8 >> 24) & 0xffffu));
-    }
+    const __m128i first = _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13);
+    const __m128i second = _mm_add_epi8(first, _mm_set1_epi16(0x0200));
+#if defined(__AVX512F__)
+    const __m512i bytes[] = {_mm512_broadcast_i32x4(first), _mm512_broadcast_i32x4(second)};
+    for (int i = 0; i < 2; i++)
+      out[i] = (F)_mm512_srai_epi16(_mm512_shuffle_epi8((__m512i)words, bytes[i]), 8);
+#else
+    const __m256i bytes[] = {_mm256_broadcastsi128_si256(first),
+                             _mm256_broadcastsi128_si256(second)};
+    for (int i = 0; i < 2; i++)
+      out[i] = (F)_mm256_srai_epi16(_mm256_shuffle_epi8((__m256i)words, bytes[i]), 8);
+#endif
   }
 #if defined(__AVX512F__)
   QUIRE_INLINE void columns(const int8_t* x, F (&out)[1]) {
