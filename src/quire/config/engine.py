@@ -66,7 +66,7 @@ class EngineConfig:
     attention_sinks: int = setting(
         0, "first tokens of a sequence that its tokens see beside the window (StreamingLLM)"
     )
-    block_size: int = setting(16, "tokens in a KV block")
+    block_size: int = setting(16, "tokens in a KV block; on CPUs multiples of 16 are fastest")
     kv_cache_memory_bytes: int | None = setting(
         None,
         "size of the KV pool in bytes; 512MiB, 4G and the like are understood (default: half of "
