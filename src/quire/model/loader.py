@@ -135,10 +135,8 @@ def load_model(
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
         # Its checks run here, in the architecture's own code.
-        other = TransformersModel.load(
-            config, weights, wanted, max_model_len, admit, instruction_set
-        )
-        return other.to(device)
+        load = TransformersModel.load
+        return load(config, weights, wanted, max_model_len, admit, instruction_set).to(device)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
