@@ -14,7 +14,7 @@ python=$build/python
 
 unpack_python() {
     local apt=$build/apt
-    mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$build/root"
+    mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$build/sysroot"
     touch "$apt/state/status"
     cat > "$apt/apt.conf" <<END
 APT::Architecture "arm64";
@@ -28,11 +28,11 @@ END
     APT_CONFIG=$apt/apt.conf apt-get update -qq
     APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only \
         python3 libpython3-dev libgomp1 libstdc++6
-    for package in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$package" "$build/root"; done
+    for package in "$apt"/cache/archives/*.deb; do dpkg-deb -x "$package" "$build/sysroot"; done
     cat > "$python" <<END
 #!/bin/sh
 PYTHONPATH="$build/site\${PYTHONPATH:+:\$PYTHONPATH}" exec \
-    qemu-aarch64 -L "$build/root" "$build/root/usr/bin/python3" "\$@"
+    qemu-aarch64 -L "$build/sysroot" "$build/sysroot/usr/bin/python3" "\$@"
 END
     chmod +x "$python"
 }
@@ -54,8 +54,8 @@ compile() {
     # The emulated Python tells its headers and what modules are called.
     cmake -S . -B "$build/kernels" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DPython_EXECUTABLE="$python" \
-        -DPython_INCLUDE_DIR="$(echo "$build"/root/usr/include/python3.*)" \
-        -DCMAKE_CXX_FLAGS="-idirafter $build/root/usr/include" > "$build/cmake.log"
+        -DPython_INCLUDE_DIR="$(echo "$build"/sysroot/usr/include/python3.*)" \
+        -DCMAKE_CXX_FLAGS="-idirafter $build/sysroot/usr/include" > "$build/cmake.log"
     cmake --build "$build/kernels"
     # A package beside the sources, which may hold this machine's own module.
     rm -rf "$build/package"
@@ -77,7 +77,7 @@ run_tests() {
 [ -d "$build/site/torch" ] || install_packages
 compile
 kernels=tests/torch/kernels
-[ $# -gt 0 ] || set -- $kernels/test_{products,attention,elementwise,shared_blocks,decoder}.py
+[ $# -gt 0 ] || set -- $kernels/test_{products,attention,bits_of_attention,elementwise,shared_blocks,decoder}.py
 # An instruction that a processor lacks ends the run, wherever it is.
 run_tests cortex-a53 neon "$@"
 run_tests neoverse-n1 neon_dot "$@"
