@@ -48,15 +48,26 @@ void contribute(const Attend& a, const Item& item, float* values) {
   }
 }
 
+// A thread's tools, in its scratch memory.
+template <class KV, class Units>
+struct Tools {
+  int64_t few;  // rows
+  FewRows<KV, Units> few_rows;
+  ManyRows<KV, Units> many_rows;
+
+  Tools(const Attend& a, Dealer& dealer)
+      : few(tile_from(a.dtype, a.kv_dtype) - 1),
+        few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer),
+        many_rows(a, dealer) {}
+};
+
 template <class KV, class Units>
 void run(const Attend& a, Team& team) {
   Dealer dealer{a.scratch + team.index * a.scratch_bytes};
-  int64_t few = tile_from(a.dtype, a.kv_dtype) - 1;
-  FewRows<KV, Units> few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer);
-  ManyRows<KV, Units> many_rows(a, dealer);
+  Tools<KV, Units> tools(a, dealer);
   if (a.schedule.store_first) {
     team.take(a.num_tokens, [&](int64_t token) {
-      for (int h = 0; h < a.num_kv_heads; h++) few_rows.context.store_token(token, h);
+      for (int h = 0; h < a.num_kv_heads; h++) tools.few_rows.context.store_token(token, h);
     });
   }
   team.take(a.schedule.num_items, [&](int64_t task) {
@@ -64,42 +75,55 @@ void run(const Attend& a, Team& team) {
     Work work(a, item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
-        few_rows.context.store_token(work.token(0), item.first_head + i);
+        tools.few_rows.context.store_token(work.token(0), item.first_head + i);
       }
     }
-    if (on_tiles<KV, Units> || work.tokens() * few_rows.context.group <= few) {
-      few_rows.run(work);
+    if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {
+      tools.few_rows.run(work);
     } else {
-      many_rows.run(work);
+      tools.many_rows.run(work);
     }
-    contribute(a, item, few_rows.context.head);
+    contribute(a, item, tools.few_rows.context.head);
   });
 }
 
-void attend(const Attend& a, Team& team) {
+// body(types) with those in which a layer is computed: the pool's numbers, and their units.
+template <class KV, class Unit>
+struct Types {
+  typedef KV Number;
+  typedef Unit Units;
+};
+
+template <class Body>
+auto with_types(const Attend& a, const Body& body) {
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if (a.dtype == DType::bfloat16 && a.kv_dtype == DType::bfloat16)
-    return run<bf16, PairUnit>(a, team);
+    return body(Types<bf16, PairUnit>{});
 #endif
 #if defined(__AVX2__)
-  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512) {
-    return run<int8_t, WholeUnit>(a, team);
-  }
+  if (a.dtype != DType::float32 && a.kv_dtype == DType::int8 && a.key_dim <= 512)
+    return body(Types<int8_t, WholeUnit>{});
 #endif
   switch (a.kv_dtype) {
-    case DType::float32: return run<float, FloatUnit>(a, team);
-    case DType::bfloat16: return run<bf16, FloatUnit>(a, team);
-    case DType::float16: return run<f16, FloatUnit>(a, team);
-    case DType::int8: return run<int8_t, FloatUnit>(a, team);
+    case DType::float32: return body(Types<float, FloatUnit>{});
+    case DType::bfloat16: return body(Types<bf16, FloatUnit>{});
+    case DType::float16: return body(Types<f16, FloatUnit>{});
+    default: return body(Types<int8_t, FloatUnit>{});
   }
 }
 
-// Of floats, the widest type that anything is kept in.
+void attend(const Attend& a, Team& team) {
+  with_types(a, [&](auto types) {
+    run<typename decltype(types)::Number, typename decltype(types)::Units>(a, team);
+  });
+}
+
 int64_t scratch_bytes(const Attend& a) {
-  Dealer dealer{nullptr};
-  FewRows<float, FloatUnit>(a, tile_from(a.dtype, a.kv_dtype) - 1, most_rows(a), dealer);
-  ManyRows<float, FloatUnit>(a, dealer);
-  return round_up(dealer.used, 4096);
+  return with_types(a, [&](auto types) {
+    Dealer dealer{nullptr};
+    Tools<typename decltype(types)::Number, typename decltype(types)::Units> tools(a, dealer);
+    return round_up(dealer.used, 4096);
+  });
 }
 
 }  // namespace

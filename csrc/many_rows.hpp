@@ -18,7 +18,6 @@ constexpr int lane_rows = lane_vectors * W;
 constexpr int keys_of_step(int vectors) {
   return registers < 32 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
 }
-constexpr int most_keys = keys_of_step(1);
 
 template <class KV, class Units>
 struct ManyRows {

@@ -166,7 +166,7 @@ struct Reader {
     for (int64_t c = 0; c < words; c++) {
 #pragma GCC unroll 4
       for (int lane = 0; lane < panel; lane += W) {
-        F units[units_per_word ? units_per_word : 1];
+        F units[units_per_word];
         Units::split(read<U>(from + (c * panel + lane) * 4), (const KV*)nullptr, units);
 #pragma GCC unroll 4
         for (int u = 0; u < units_per_word; u++)

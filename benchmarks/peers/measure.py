@@ -13,10 +13,10 @@ import psutil
 from benchmarks.peers.cache import PeerError, last_line
 from benchmarks.peers.workloads import Workload
 from quire.bench.machine import OthersShare
+from quire.bench.processes import stop
 
 REPOSITORY = Path(__file__).parents[2]
 _PATIENCE = 1800.0  # seconds that a run may take, loading included
-_LONGEST_STOP = 20.0
 
 
 class Sample(NamedTuple):
@@ -88,21 +88,10 @@ def _output(command: Sequence[str], environment: Mapping[str, str], log: Path) -
         except subprocess.TimeoutExpired as error:
             raise PeerError(f"not done after {_PATIENCE:.0f} s") from error
         finally:
-            _stop(process)
+            stop(process)  # a runner takes its server along
         if process.returncode:
             errors.seek(begins)
             said = last_line(output + errors.read())
             raise PeerError(f"ended with {process.returncode}: {said}")
         print(output, file=errors)
     return output
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End it, if it has not ended; a runner takes its server along."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_LONGEST_STOP)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

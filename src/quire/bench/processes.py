@@ -66,12 +66,17 @@ def serving(arguments: Sequence[str]) -> Iterator[ServerProcess]:
             url = _wait_until_healthy(process, log, started + _LONGEST_START)
             yield ServerProcess(url, process, time.perf_counter() - started, log)
         finally:
-            process.terminate()
-            try:
-                process.wait(_LONGEST_STOP)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """End it, if it has not ended, and wait for that."""
+    process.terminate()
+    try:
+        process.wait(_LONGEST_STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], log: IO[str], deadline: float) -> str:
