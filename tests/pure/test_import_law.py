@@ -82,11 +82,13 @@ MAY_IMPORT = {
     },
     "llm": {"build", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
+    "terminal": {"protocol", "llm"},
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
     "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
+    "terminal",
 ]  # fmt: skip
 
 
