@@ -18,6 +18,8 @@ from quire.commands.flags import (
     options,
 )
 from quire.commands.generate import add_generate, generate
+from quire.commands.models import add_models, models
+from quire.commands.pull import add_pull, pull
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
@@ -114,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
 
     add_generate(_command(commands, "generate", generate, "complete prompts"))
     add_chat(_command(commands, "chat", chat, "talk with a model in the terminal"))
+
+    text = "download a model from Hugging Face"
+    add_pull(_command(commands, "pull", pull, text))
+    text = "the models that are here, whether they can be served, and for how many"
+    add_models(_command(commands, "models", models, text))
 
     bench = commands.add_parser("bench", help="measure how fast a model is served")
     _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))

@@ -18,6 +18,7 @@ SOURCE = Path(quire.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "hub": set(),
     "cgroups": set(),
     "config": set(),
     "shape": {"files"},
@@ -50,7 +51,7 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "shape", "kernels"},
+    "model": {"files", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "memory", "protocol", "kernels", "model"},
     "engine": {"files", "metrics", "workload", "memory", "protocol", "scheduling"},
     "server": {"config", "metrics", "protocol", "engine", "version"},
@@ -86,8 +87,8 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
-    "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
+    "errors", "files", "hub", "cgroups", "config", "shape", "capacity", "metrics", "workload",
+    "memory", "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
     "terminal",
 ]  # fmt: skip
 
