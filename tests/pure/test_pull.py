@@ -35,8 +35,6 @@ def hub(**repositories: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
     fetched: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def log_message(self, *arguments: Any) -> None: ...
 
         def do_HEAD(self) -> None:
