@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.commands.chat import add_chat, chat
+from quire.commands.doctor import add_doctor, doctor
 from quire.commands.flags import (
     add_engine_flags,
     add_flag,
@@ -121,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     add_pull(_command(commands, "pull", pull, text))
     text = "the models that are here, whether they can be served, and for how many"
     add_models(_command(commands, "models", models, text))
+
+    text = "what this machine is, which kernels run, and what would make it faster"
+    add_doctor(_command(commands, "doctor", doctor, text))
 
     bench = commands.add_parser("bench", help="measure how fast a model is served")
     _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))

@@ -31,7 +31,7 @@ def generate(arguments: argparse.Namespace) -> int:
     """Complete the prompts; the exit status."""
     given = sampling_options(arguments)
     SamplingParams(**given)  # before a model is loaded
-    prompts = _prompts(arguments.prompt or [_STDIN])
+    prompts = _prompts(arguments.prompt)
 
     from quire.llm import LLM
 
@@ -58,7 +58,7 @@ def _prompts(given: list[str]) -> list[str]:
     """``-`` is what standard input holds, without the line's end that shells add."""
     if given.count(_STDIN) > 1:
         raise ConfigError("prompt: standard input (-) can be read once only")
-    return [_read_stdin() if one == _STDIN else one for one in given]
+    return [_read_stdin() if one == _STDIN else one for one in given or [_STDIN]]
 
 
 def _read_stdin() -> str:
