@@ -17,6 +17,7 @@ _FIELD = "structured_outputs"
 _MOST_KEPT = 64 << 20  # bytes of compiled grammars, by what they are taken to have
 _BYTES_A_CHARACTER = 64
 _BYTES_AT_LEAST = 2**16
+_LONGEST_REASON = 400  # characters, of the library's own
 _LIMITS = LLParserLimits(
     max_items_in_row=2_000,
     initial_lexer_fuel=1_000_000,
@@ -96,9 +97,10 @@ class GrammarCompiler:
         if not matcher.is_error():
             matcher.compute_bitmask()  # what it finds out is kept for all copies
         if matcher.is_error():
-            raise RequestError(f"{_FIELD}: {_brief(matcher.get_error())}", _FIELD)
-        if matcher.is_stopped() and not matcher.is_accepting():
-            raise RequestError(f"{_FIELD}: there is no text that it allows", _FIELD)
+            why = matcher.get_error().removesuffix("<non-verbose/>").strip()
+            if why.startswith("NoExtension"):
+                why = "there is no text that it allows"
+            raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
         return matcher
 
     def _tokenizer(self) -> LLTokenizer:
@@ -116,7 +118,3 @@ class GrammarCompiler:
 
 def _num_bytes(asked: StructuredOutputs) -> int:
     return _BYTES_AT_LEAST + _BYTES_A_CHARACTER * asked.size
-
-
-def _brief(message: str) -> str:
-    return message.strip()[:400]

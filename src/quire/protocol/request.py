@@ -33,7 +33,7 @@ class Request:
 
     @property
     def min_tokens(self) -> int:
-        """No end counts before: 0 with rules, where an end is chosen only if nothing else may be."""
+        """No end counts before: 0 with rules, which let a text end only where it must."""
         return 0 if self.rules is not None else self.params.min_tokens
 
     @property

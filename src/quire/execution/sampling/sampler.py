@@ -125,7 +125,8 @@ def beam_candidates(
 
     ``logits`` is float32 [R, V]; row i gets ``counts[i]`` tokens. As in transformers, penalties,
     biases and bans act on the log-probabilities, which are not normalised again. Tokens that cannot
-    be are left out; None stands for a row where none can, or of NaN. Of equals the lower id is first, whatever the other rows ask for.
+    be are left out; None stands for a row where none can, or of NaN. Of equals the lower id is
+    first, whatever the other rows ask for.
     """
     edited = process_logits(logits.log_softmax(-1), rows)
     values, ids = edited.topk(min(max(counts) + _TIES, logits.shape[1]), dim=-1)
