@@ -108,7 +108,7 @@ class InputProcessor:
             check_token_ids(field, named, most=self.vocab_size, highest=self.vocab_size - 1)
         stops = StopAutomaton(params.stop) if params.stop else None
         rules = self.grammars.rules(params) if params.guided else None
-        if rules is not None and params.ignore_eos:
+        if params.structured_outputs is not None and params.ignore_eos:
             params = replace(params, ignore_eos=False)  # where the grammar ends, nothing can follow
         words = tuple(set(self._bad_word_ids(params.bad_words)))
         return PreparedParams(params, words, stops, rules)

@@ -33,8 +33,8 @@ class Request:
 
     @property
     def min_tokens(self) -> int:
-        """No end counts before: 0 with rules, which let a text end only where it must."""
-        return 0 if self.rules is not None else self.params.min_tokens
+        """No end counts before: 0 for structured texts, which end before it only where they must."""
+        return 0 if self.params.structured_outputs is not None else self.params.min_tokens
 
     @property
     def longest(self) -> int:
