@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.dialect import hermes, llama, mistral, pythonic, qwen_xml
+from quire.dialect.grammar import Frame
 from quire.dialect.parser import CallForm, Marks
 
 
@@ -21,6 +22,7 @@ class Dialect:
 
     names: tuple[str, ...]
     form: CallForm
+    frame: Frame
     sign: str
     marks: tuple[str, ...]
     unless: tuple[str, ...] = ()
@@ -32,12 +34,14 @@ _ALL = (
     Dialect(
         ("qwen3_xml", "qwen3_coder"),
         CallForm((qwen_xml.OPENS, qwen_xml.FUNCTION), qwen_xml.read),
+        qwen_xml.FRAME,
         sign=qwen_xml.FUNCTION,
         marks=(qwen_xml.OPENS, qwen_xml.CLOSES),
     ),
     Dialect(
         ("hermes", "qwen2_5", "qwen3", "smollm3"),
         CallForm((hermes.OPENS,), hermes.read),
+        hermes.FRAME,
         sign=hermes.OPENS,
         marks=(hermes.OPENS, hermes.CLOSES),
         unless=("<arg_key>",),  # GLM
@@ -45,6 +49,7 @@ _ALL = (
     Dialect(
         ("mistral",),
         CallForm((mistral.OPENS,), mistral.read),
+        mistral.FRAME,
         sign=mistral.OPENS,
         marks=(mistral.OPENS, mistral.ID, mistral.ARGUMENTS),
         id_length=9,
@@ -52,12 +57,14 @@ _ALL = (
     Dialect(
         ("pythonic", "llama4_pythonic"),
         CallForm((pythonic.OPENS,), pythonic.read, bare=True),
+        pythonic.FRAME,
         sign="func_name1(",
         marks=(pythonic.OPENS, pythonic.CLOSES),
     ),
     Dialect(
         ("llama3_json", "llama4_json"),
         CallForm((llama.MARK,), llama.read, bare=True),
+        llama.FRAME,
         sign='"parameters": ',
         marks=(llama.MARK,),
     ),

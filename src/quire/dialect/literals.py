@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import warnings
+from contextlib import suppress
 from typing import Any
 
 
@@ -38,12 +39,26 @@ def value(node: ast.expr) -> Any:
     raise NoLiteral(type(node).__name__)
 
 
-def as_json(given: object) -> str:
-    """NoLiteral if JSON does not have it: infinity, what is nested too deeply."""
+def as_json(text: str, node: ast.expr | None = None) -> str:
+    """A literal as JSON, which it may be already; NoLiteral if JSON does not have it.
+
+    node: what the text spells, where that is known.
+    """
+    with suppress(ValueError, RecursionError):
+        json.loads(text, parse_constant=_refuse)
+        return text
     try:
-        return json.dumps(given, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value(node or parse(text)), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise NoLiteral from error
+        raise NoLiteral(text[:100]) from error
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _refuse(constant: str) -> None:
+    raise NoLiteral(constant)
 
 
 def _key(node: ast.expr | None) -> str:

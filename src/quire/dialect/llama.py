@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame
 from quire.dialect.json_calls import read_calls
 from quire.dialect.reader import Reader, Reading
 
 MARK = "<|python_tag|>"
+FRAME = Frame(before=('{"name": "NAME", "parameters": ',), after=("}",), between=("; ",), bare=True)
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame
 from quire.dialect.json_calls import read_arguments, read_calls
 from quire.dialect.reader import Reader, Reading
 
 OPENS, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+FRAME = Frame(before=(OPENS, "NAME", ARGUMENTS))
+LIST_FRAME = Frame(
+    opening=(OPENS, "["),
+    before=('{"name": "NAME", "arguments": ',),
+    after=("}",),
+    between=(", ",),
+    closing=("]",),
+)
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:

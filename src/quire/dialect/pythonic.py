@@ -7,9 +7,41 @@ import re
 
 from quire.dialect import literals
 from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame, Rules, Schema, literal, members
 from quire.dialect.reader import Reader, Reading
+from quire.errors import RequestError, shown
 
 OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
+
+
+def _arguments(rules: Rules, schema: Schema) -> str:
+    """By name, those first that must be there. Values are JSON, which ``read`` takes too."""
+    needed: list[str] = []
+    others: list[str] = []
+    for key, one, required in members(schema):
+        if not key.isidentifier():
+            raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
+        spelled = rules.rule(f"{literal(key + '=')} {rules.json(one)}")
+        (needed if required else others).append(spelled)
+    comma = literal(", ")
+    rests = [""]  # after each of the others, from the last one on
+    for other in reversed(others):
+        rests.append(rules.rule(f"({comma} {other})? {rests[-1]}"))
+    if needed:
+        return f" {comma} ".join(needed) + " " + rests[-1]
+    firsts = [f"{other} {rest}" for other, rest in zip(others, rests[-2::-1], strict=True)]
+    return f"({' | '.join(firsts)})?" if firsts else ""
+
+
+FRAME = Frame(
+    opening=("[",),
+    before=("NAME(",),
+    after=(")",),
+    between=(", ",),
+    closing=("]",),
+    bare=True,
+    arguments=_arguments,
+)
 
 _BETWEEN = re.compile(r"""[^\[\](){}"']*""")
 _IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*") for quote in "'\""}
@@ -93,21 +125,22 @@ def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
     try:
         listed = literals.parse(text)
         assert isinstance(listed, ast.List)
-        found = [_call(item) for item in listed.elts]
+        found = [_call(item, text) for item in listed.elts]
     except (literals.NoLiteral, RecursionError):
         return []
     return found if all(calls.accepts(name) for name, _ in found) else []
 
 
-def _call(node: ast.expr) -> tuple[str, str]:
+def _call(node: ast.expr, text: str) -> tuple[str, str]:
     if not isinstance(node, ast.Call) or node.args:
         raise literals.NoLiteral("no call by name")
-    arguments = {}
+    arguments = []
     for keyword in node.keywords:
         if keyword.arg is None:
             raise literals.NoLiteral("**")
-        arguments[keyword.arg] = literals.value(keyword.value)
-    return _name(node.func), literals.as_json(arguments)
+        spelled = literals.as_json(ast.get_source_segment(text, keyword.value) or "", keyword.value)
+        arguments.append(f"{literals.quoted(keyword.arg)}: {spelled}")
+    return _name(node.func), "{" + ", ".join(arguments) + "}"
 
 
 def _name(node: ast.expr) -> str:

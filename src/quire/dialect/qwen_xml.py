@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from quire.dialect import literals
 from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame, Rules, Schema, literal, members
 from quire.dialect.reader import Reader, Reading
+from quire.errors import RequestError, shown
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_ENDS = "<function=", "</function>"
@@ -23,6 +26,54 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+
+
+_ENDS = r"/(?s:.*)(<\/parameter>|<parameter=|<\/function>)(?s:.*)/"
+_TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
+_SAID = {"title", "description", "default", "examples", "format", "$defs", "definitions"}
+
+
+def _arguments(rules: Rules, schema: Schema) -> str:
+    parameters = []
+    for key, one, required in members(schema):
+        if set(key) & set("<>\n") or len(key) > _LONGEST_KEY:
+            raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
+        end = literal(f"\n{PARAMETER_ENDS}\n")
+        if _types(one) <= {"string"}:
+            value = rules.terminal(f"{_text(rules, one)} {end}")
+        else:
+            value = f"{rules.json(one)} {end}"
+        spelled = f"{literal(f'{PARAMETER}{key}>' + chr(10))} {value}"
+        parameters.append(spelled if required else f"({spelled})?")
+    return " ".join(parameters)
+
+
+def _text(rules: Rules, schema: Schema) -> str:
+    """A text that is written as it is, and so may not hold what ends it."""
+    if others := sorted(schema.keys() - _TEXTS - _SAID):
+        raise RequestError(
+            f"where this model must call, the schema of a text may not hold {others[0]}", "tools"
+        )
+    values = _values(schema)
+    if values:
+        return f"({' | '.join(map(literal, values))})"
+    most = schema.get("maxLength", "")
+    parts = [f"/(?s:.{{{schema.get('minLength', 0)},{most}}})/", f"~{_ENDS}"]
+    if "pattern" in schema:
+        pattern = str(schema["pattern"])
+        head = "" if pattern.startswith("^") else "(?s:.*)"
+        tail = "" if pattern.endswith("$") else "(?s:.*)"
+        inner = re.sub(r"(?<!\\)/", r"\\/", pattern.removeprefix("^").removesuffix("$"))
+        parts.append(f"/{head}({inner}){tail}/")
+    return rules.terminal(" & ".join(parts))
+
+
+FRAME = Frame(
+    before=(OPENS, f"\n{FUNCTION}NAME>\n"),
+    after=(f"{FUNCTION_ENDS}\n", CLOSES),
+    between=("\n",),
+    arguments=_arguments,
+)
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
@@ -68,7 +119,7 @@ def _read_parameters(reader: Reader, calls: Calls, schema: Mapping[str, Any]) ->
             reader.retreat()
             return not reader.ended
         reader.use()
-        calls.give(f"{opening}{_quoted(key)}: ")
+        calls.give(f"{opening}{literals.quoted(key)}: ")
         opening = ", "
         types = _types(known.get(key) if isinstance(known, Mapping) else None)
         if not (yield from _read_value(reader, calls, types)):
@@ -80,7 +131,7 @@ def _read_value(reader: Reader, calls: Calls, types: frozenset[str]) -> Reading[
     pieces: list[str] = []
 
     def say(text: str) -> None:
-        calls.give(_quoted(text)[1:-1])
+        calls.give(literals.quoted(text)[1:-1])
 
     plain = types <= {"string"}
     yield from reader.take("\n")
@@ -110,9 +161,17 @@ def _types(schema: object) -> frozenset[str]:
         choices = schema.get(key)
         for choice in choices if isinstance(choices, list) else ():
             found |= _types(choice)
-    if not found and ("$ref" in schema or "allOf" in schema):
+    values = _values(schema) or []
+    odd = schema.keys() & {"$ref", "allOf"} or any(not isinstance(value, str) for value in values)
+    if not found and odd:
         found = {*_TYPES, "string"}
     return frozenset(one for one in found if isinstance(one, str))
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    """Those that a schema names; None if it allows others."""
+    named = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return named if isinstance(named, list) else None
 
 
 def _spelled(text: str, types: frozenset[str]) -> str:
@@ -120,21 +179,10 @@ def _spelled(text: str, types: frozenset[str]) -> str:
     spelled = text.strip()
     if spelled in ("True", "False", "None"):
         spelled = {"True": "true", "False": "false", "None": "null"}[spelled]
-    wanted = tuple(kind for name in types for kind in _TYPES.get(name, ()))
     try:
-        value = json.loads(spelled)
-    except (ValueError, RecursionError):
-        try:
-            value = literals.value(literals.parse(spelled))
-        except (literals.NoLiteral, RecursionError):
-            return _quoted(text)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        return _quoted(text)
-    try:
-        return literals.as_json(value)
+        spelled = literals.as_json(spelled)
     except literals.NoLiteral:
-        return _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        return literals.quoted(text)
+    value = json.loads(spelled)
+    wanted = {kind for name in types for kind in _TYPES.get(name, ())}
+    return spelled if type(value) in {*wanted, str} else literals.quoted(text)
