@@ -26,6 +26,7 @@ from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe_bodies, takes
 from quire.server.service import Service
 from quire.server.sessions import add_sessions
+from quire.server.speech import Speech
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def create_app(
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, engine.input_processor)
-    service = Service(async_engine, tuple(model_names), metrics, config, bodies)
+    speech = Speech.of(engine.input_processor.tokenizer, config)
+    service = Service(async_engine, tuple(model_names), metrics, config, bodies, speech)
     drain = Drain()
 
     @asynccontextmanager
