@@ -23,6 +23,15 @@ Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """What clients who ask are told of the model, where it is known."""
+
+    weight_bytes: int = 0
+    dtype: str = ""
+    quantization: str | None = None  # None: weights are as the checkpoint has them
+
+
+@dataclass(frozen=True)
 class Service:
     """An engine as the endpoints use it."""
 
@@ -31,6 +40,7 @@ class Service:
     metrics: ServerMetrics
     config: ServerConfig
     bodies: Bodies
+    facts: ModelFacts
 
     @property
     def input_processor(self) -> InputProcessor:

@@ -58,13 +58,17 @@ class Bodies:
     def close(self) -> None:
         self._parser.shutdown(cancel_futures=True)
 
-    async def parse(self, http: Request, kind: type[Body]) -> Body:
+    async def parse(self, http: Request, kind: type[Body], *, from_tools: bool = False) -> Body:
         """The request's body, read whole and checked.
+
+        from_tools: that it is JSON need not be said, by anybody but a browser: its pages may send
+        other types to any server.
 
         RequestError if it is not as it must be, HTTPException if it is too large, too slow or
         too much.
         """
-        if not _is_json(http.headers.get("content-type")):
+        may_be_silent = from_tools and "origin" not in http.headers
+        if not (may_be_silent or _is_json(http.headers.get("content-type"))):
             raise HTTPException(400, "the body must be a JSON object, sent as application/json")
         if int(http.headers.get("content-length", 0)) > self._max_bytes:
             raise self._too_large()
