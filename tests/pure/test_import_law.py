@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "errors": set(),
     "files": set(),
     "cgroups": set(),
-    "config": set(),
+    "config": {"dialect"},
+    "dialect": set(),
     "shape": {"files"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
     "threads": {"cgroups"},
@@ -53,7 +54,7 @@ MAY_IMPORT = {
     "model": {"files", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "memory", "protocol", "kernels", "model"},
     "engine": {"files", "metrics", "workload", "memory", "protocol", "scheduling"},
-    "server": {"config", "metrics", "protocol", "engine", "version"},
+    "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
         "files",
@@ -86,7 +87,8 @@ MAY_IMPORT = {
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
-    "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
+    "dialect", "protocol", "scheduling", "simulation", "engine", "server", "reports",
+    "reproduction",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quire.config.keys import gather_keys
 from quire.config.open_files import most_connections
 from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.dialect import DIALECTS, REASONING
 from quire.errors import ConfigError
 
 _DEFAULT_CONNECTIONS = 4096
@@ -43,6 +44,20 @@ class ServerConfig:
         "tell clients how much of their prompts was found in the prefix cache, and so what others "
         "have sent who share it",
     )
+    tool_call_parser: str | None = setting(
+        None, f"how the model writes calls of tools: {', '.join(DIALECTS)} (default: found in its "
+        "chat template)",
+    )  # fmt: skip
+    reasoning_parser: str | None = setting(
+        None, f"the marks of the model's reasoning: {', '.join(REASONING)} (default: found in its "
+        "chat template)",
+    )  # fmt: skip
+    enable_auto_tool_choice: bool = setting(
+        True, "the model may call tools without being told to, where it is known how"
+    )
+    exclude_tools_when_tool_choice_none: bool = setting(
+        False, "do not tell the model of tools that it may not call"
+    )
     max_body_bytes: int | None = setting(
         None, "size of the largest request; what is larger is refused before it is read (default: "
         "by max_model_len, from 1MiB to 32MiB)",
@@ -77,6 +92,10 @@ class ServerConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))
                 check_count(name, getattr(self, name))
+        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
+            if getattr(self, name) not in (None, *known):
+                given, names = getattr(self, name), ", ".join(known)
+                raise ConfigError(f"{name} must be one of {names}; got {given!r}")
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)
         for name in ("api_key_metrics", "cache_salt_by_key"):

@@ -32,6 +32,16 @@ class Tokenizer(Protocol):
         """Most characters of a text that one token can stand for; None: any number."""
         ...
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that ``skip_special_tokens`` leaves out."""
+        ...
+
+    @property
+    def chat_template(self) -> str:
+        """Its source, "" if there is none."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def count(self, text: str) -> int:
@@ -86,6 +96,7 @@ class ChatTemplate:
         except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
             raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
+        self.source = source
 
     @classmethod
     def load(
@@ -143,6 +154,9 @@ class JsonTokenizer:
         self._backend = backend
         self._template = template
         self.longest_token = longest_token(backend)
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.chat_template = "" if template is None else template.source
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         # Unlike encode, encode_batch_fast lets other threads run.
@@ -185,6 +199,8 @@ class PythonTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
+        self.special_ids = frozenset(backend.all_special_ids)
+        self.chat_template = "" if template is None else template.source
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))

@@ -28,6 +28,7 @@ from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe_bodies, takes
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
+from quire.server.speech import Speech
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -49,8 +50,9 @@ def create_app(
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, engine.input_processor)
-    facts = facts or ModelFacts()
-    service = Service(async_engine, tuple(model_names), metrics, config, bodies, facts)
+    speech = Speech.of(engine.input_processor.tokenizer, config)
+    names, facts = tuple(model_names), facts or ModelFacts()
+    service = Service(async_engine, names, metrics, config, bodies, speech, facts)
     drain = Drain()
 
     @asynccontextmanager

@@ -110,7 +110,8 @@ def first_complaint(invalid: ValidationError) -> RequestError:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):  # raised by one of our validators
         return cause
-    path = _path(error["loc"])
+    inside = error.get("ctx", {}).get("field")  # of an object that was checked as a whole
+    path = _path((*error["loc"], inside) if inside else error["loc"])
     if error["type"] == "extra_forbidden":
         return RequestError(f"field {path} is not supported by Quire", path)
     return RequestError(f"{path}: {error['msg']}", path)

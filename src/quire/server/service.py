@@ -17,6 +17,7 @@ from quire.server.errors import EngineUnavailableError, UnknownModelError, in_ca
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller
 from quire.server.metrics import ServerMetrics
+from quire.server.speech import Speech
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 """What has come since the last time: (number of the prompt, what one of its outputs gained)."""
@@ -40,6 +41,7 @@ class Service:
     metrics: ServerMetrics
     config: ServerConfig
     bodies: Bodies
+    speech: Speech
     facts: ModelFacts
 
     @property
