@@ -107,7 +107,6 @@ def test_props_and_slots(server: LiveServer) -> None:
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": [[5]] * 2049}, "prompt"),
         ({"n_predict": 0}, "n_predict"),
-        ({"n_predict": MAX_MODEL_LEN}, "n_predict"),
         ({"n_predict": "many"}, "n_predict"),
         ({"n_probs": 101}, "n_probs"),
         ({"temperature": -1}, "temperature"),

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, live_server
+from support.speaking import SAID, WEATHER
 
 TEXT = "Grüße 🦊, a tale."
 
 
 def generate(server: LiveServer, **body: Any) -> list[Any]:
-    """The lines of an answer: several of a stream, which is what Ollama sends unless told not to."""
+    """The lines of an answer, which is a stream unless that is declined."""
     response = server.http.post("/api/generate", json={"model": MODEL, "prompt": "hello", **body})
     assert response.status_code == 200, response.text
     return [json.loads(line) for line in response.text.splitlines()]
@@ -94,6 +95,74 @@ def test_models_by_their_names_and_by_ollama_s_tag(shared: LiveServer) -> None:
         assert generate(shared, model=name, options={"num_predict": 1})[-1]["done"]
     assert shared.http.get("/api/version").json()["version"]
     assert shared.http.head("/").status_code == 200
+
+
+def chat(server: LiveServer, **body: Any) -> list[Any]:
+    messages = [{"role": "user", "content": "hello"}]
+    body = {"model": MODEL, "messages": messages, **body}
+    response = server.http.post("/api/chat", json=body)
+    assert response.status_code == 200, response.text
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def test_a_streamed_chat_comes_to_what_the_whole_one_says(speaking: LiveServer) -> None:
+    speaking.script(SAID)
+    (whole,) = chat(speaking, tools=[WEATHER], stream=False)
+    message = whole["message"]
+    assert (message["role"], message["content"]) == ("assistant", "I look.")
+    assert message["thinking"] == "The user wants weather."
+    calls = [call["function"] for call in message["tool_calls"]]
+    assert [(call["name"], call["arguments"]) for call in calls] == [
+        ("weather", {"city": "Paris"}),
+        ("weather", {}),
+    ]
+    *lines, last = chat(speaking, tools=[WEATHER])
+    assert last["done"] and last["message"]["content"] == "" and last.keys() == whole.keys()
+    pieces = [line["message"] for line in lines]
+    for name in ("content", "thinking"):
+        assert "".join(piece.get(name, "") for piece in pieces) == message[name]
+    told = [call["function"] for piece in pieces for call in piece.get("tool_calls", [])]
+    assert told == calls
+    said = "".join(line.get("thinking", "") for line in generate(speaking))
+    assert said == message["thinking"], "a prompt is a chat, too"
+
+
+def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: list[str]) -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
+    messages = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "thinking": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "weather", "content": "hot"},
+    ]
+    chat(speaking, messages=messages, think=False, options={"num_predict": 1})
+    assert prompts == [
+        '<|user|>weather?<|end|><|assistant|><think>hm</think><tool_call>weather{"city": "Paris"}'
+        "<|end|><|tool|>hot<|end|><|assistant|><think></think>"
+    ]
+    shown = speaking.http.post("/api/show", json={"model": MODEL}).json()
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "bot", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images"),
+        ({"messages": [{"role": "user", "tool_calls": [{"function": {}}]}]}, "name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"function": {"name": "two words"}}]}, "tools[0]"),
+        ({"think": "much"}, "think"),
+        ({"options": {"temperature": -1}}, "options.temperature"),
+        ({"prompt": "x"}, "prompt"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_bad_chats(speaking: LiveServer, body: Any, named: str, stream: bool) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], **body}
+    response = speaking.http.post("/api/chat", json={"stream": stream, **body})
+    assert response.status_code == 400, response.text
+    assert response.json().keys() == {"error"} and named in response.json()["error"]
 
 
 def test_curl_need_not_say_that_it_sends_json_but_a_browser_must(shared: LiveServer) -> None:

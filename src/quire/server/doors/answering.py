@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import datetime, timezone
+from typing import Any
 
 from quire.engine import Delta, Prompt, RequestOutput
 from quire.errors import RequestError
 from quire.server.guards.clients import Caller
-from quire.server.service import Progress
+from quire.server.service import Progress, Service
 from quire.server.streaming import Events, Json
 
 
@@ -52,8 +53,15 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def asked(caller: Caller, prompt: str | list[int], user: str | None = None) -> Prompt:
+def asked(
+    service: Service, caller: Caller, prompt: str | list[int], user: str | None = None
+) -> Prompt:
     """A prompt, together with whose it is."""
-    options = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
-    given = {name: value for name, value in options.items() if value}
-    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **given}
+    name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
+    return {name: prompt, **options(service, caller, user)}
+
+
+def options(service: Service, caller: Caller, user: str | None = None) -> dict[str, Any]:
+    """What a prompt says beside its text: whose it is."""
+    given = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
+    return {name: value for name, value in given.items() if value}

@@ -47,7 +47,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         with in_their_words(_NAMES):
             params = _params(service, request)
         caller = service.caller(http)
-        prompts = [asked(caller, prompt) for prompt in request.prompts]
+        prompts = [asked(service, caller, prompt) for prompt in request.prompts]
         run = service.run(f"completion-{uuid.uuid4().hex}", prompts, params, {})
         wording = LlamaCppWording(service, request, params)
         if request.stream:

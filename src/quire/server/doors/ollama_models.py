@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 from fastapi import FastAPI, Request
@@ -80,6 +81,14 @@ def _details(service: Service) -> Json:
     }
 
 
+def _capabilities(service: Service) -> Iterator[str]:
+    yield "completion"
+    if service.speech.dialect is not None:
+        yield "tools"
+    if service.speech.marks is not None:
+        yield "thinking"
+
+
 def _description(service: Service, started: str) -> Json:
     input_processor = service.input_processor
     defaults = input_processor.sampling_defaults
@@ -93,6 +102,6 @@ def _description(service: Service, started: str) -> Json:
             "quire.context_length": input_processor.max_model_len,
             "quire.vocab_size": input_processor.vocab_size,
         },
-        "capabilities": ["completion"],
+        "capabilities": list(_capabilities(service)),
         "modified_at": started,
     }

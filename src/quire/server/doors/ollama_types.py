@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
+from quire.engine import Message
 from quire.errors import RequestError
 from quire.server.doors.llama_options import LlamaOptions
-from quire.server.fields import Ids, Strict, Texts, between, expecting
+from quire.server.fields import Ids, Name, Strict, Texts, at_most, between, expecting
+from quire.server.message_types import Function, JsonObject
+from quire.server.tools import MOST_TOOLS, Tool
 
-Format = Annotated[Literal["", "json"] | dict[str, Any], expecting('"json" or a JSON schema')]
+_MOST_MESSAGES, _MOST_CALLS = 4096, 256
+
+Format = Annotated[Literal["", "json"] | JsonObject, expecting('"json" or a JSON schema')]
 KeepAlive = Annotated[int | float | str, expecting("a duration")]
 Think = Annotated[
     bool | Literal["low", "medium", "high"], expecting('true, false, "low", "medium" or "high"')
@@ -53,6 +58,13 @@ class OllamaRequest(Strict):
             raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
         return self
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The chat template's."""
+        if isinstance(self.think, str):
+            return {"enable_thinking": True, "reasoning_effort": self.think}
+        return {} if self.think is None else {"enable_thinking": self.think}
+
 
 class GenerateRequest(OllamaRequest):
     """The body of POST /api/generate."""
@@ -70,9 +82,76 @@ class GenerateRequest(OllamaRequest):
         for name in ("suffix", "template", "context", "images"):
             if getattr(self, name):
                 raise RequestError(f"{name} is not supported by Quire; leave it out", name)
-        if self.raw and self.system:
-            raise RequestError("system is no part of a raw prompt; leave one of them out", "system")
+        for name in ("system", "think"):
+            if self.raw and getattr(self, name):
+                raise RequestError(f"{name} is no part of a raw prompt; leave one out", name)
         return self
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the chat template makes the prompt of, unless it is raw."""
+        system: list[Message] = []
+        if self.system:
+            system = [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": self.prompt}]
+
+
+class CalledFunction(Strict):
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+    index: int | None = None
+
+
+class OllamaCall(Strict):
+    id: Name | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return {"type": "function", "function": function, **({"id": self.id} if self.id else {})}
+
+
+class OllamaMessage(Strict):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: Annotated[Texts, at_most(0, "images")] | None = None
+    tool_calls: (
+        Annotated[list[OllamaCall], Field(fail_fast=True), at_most(_MOST_CALLS, "calls")] | None
+    ) = None
+    tool_name: Name | None = None
+    tool_call_id: Name | None = None
+
+    def for_template(self) -> Message:
+        others: dict[str, Any] = {
+            "reasoning_content": self.thinking,
+            "tool_calls": [call.for_template() for call in self.tool_calls or ()],
+            "name": self.tool_name,
+            "tool_call_id": self.tool_call_id,
+        }
+        given = {name: value for name, value in others.items() if value}
+        return {"role": self.role, "content": self.content, **given}
+
+
+class OllamaTool(Strict):
+    type: Literal["function"] = "function"
+    function: Function
+
+    def as_tool(self) -> Tool:
+        return Tool(**dict(self.function))
+
+
+_Tools = Annotated[list[OllamaTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+
+
+class OllamaChatRequest(OllamaRequest):
+    """The body of POST /api/chat."""
+
+    messages: Annotated[
+        list[OllamaMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
+    ] = Field(default_factory=list)
+    tools: _Tools = Field(default_factory=list)
 
 
 class ShowRequest(Strict):

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from quire.errors import RequestError
 from quire.server.fields import Ids, Strict, at_most
-from quire.server.openai_types import ChatMessage
+from quire.server.message_types import ChatMessage
 
 _PROMPTS = ("prompt", "messages", "content")
 
