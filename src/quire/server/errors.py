@@ -36,6 +36,10 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
+class UnknownResponseError(RequestError):
+    """A request names a response, or an item of one, that is not kept, or is somebody else's."""
+
+
 class EngineUnavailableError(EngineError):
     """The engine has died or been stopped: no request can be served any more."""
 
@@ -51,6 +55,8 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
     match error:
         case UnknownModelError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
+        case UnknownResponseError():
+            return 404, error_body(str(error), param=error.field, code="response_not_found")
         case UnknownSessionError():
             return 404, error_body(str(error), param=error.field, code="session_not_found")
         case SessionBusyError():
