@@ -153,6 +153,15 @@ class AsyncEngine:
         prepare = partial(self.engine.input_processor.chat_prompt, messages, variables)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenize = self.engine.input_processor.tokenize
+        encode = partial(tokenize, text, add_special_tokens=add_special_tokens)
+        return await self._preparation.run(len(text), encode)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        decode = partial(self.engine.input_processor.detokenize, token_ids)
+        return await self._preparation.run(len(token_ids), decode)
+
     def give_memory_back(self) -> None:
         """Something large is done with: return what it took to the system, soon."""
         self._preparation.give_back_soon()

@@ -152,6 +152,16 @@ class InputProcessor:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
         return self._token_ids("input", given, add_special_tokens=first)
 
+    def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, which may be longer than what can be served."""
+        return self._encoder.encode("prompt", text, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special ones included."""
+        self._encoder.check_count("tokens", len(token_ids))
+        ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
     def chat_prompt(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
     ) -> list[int]:
