@@ -73,6 +73,13 @@ class ServerConfig:
         None, "most connections at once; to make room, those that wait for their client are closed "
         "(default: 4096, or what the limit of open files leaves)",
     )  # fmt: skip
+    max_stored_responses: int = setting(
+        4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
+        "asked for again; 0: none",
+    )  # fmt: skip
+    max_stored_response_bytes: int = setting(
+        2**26, "size of all of them together; those that were not used for longest go first"
+    )
     shutdown_timeout: float = setting(
         30.0, "seconds that running requests may take to end once the server is to end; 0: none"
     )
@@ -88,7 +95,8 @@ class ServerConfig:
         if self.max_connections is None:
             default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
             object.__setattr__(self, "max_connections", default)
-        for name in ("max_body_bytes", "max_unread_bytes"):
+        check_count("max_stored_responses", self.max_stored_responses, 0)
+        for name in ("max_body_bytes", "max_unread_bytes", "max_stored_response_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))
                 check_count(name, getattr(self, name))

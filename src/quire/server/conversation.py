@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from quire.dialect import CallBegun, ContentPiece, Event, OutputParser, ReasoningPiece, Reply
-from quire.engine import CompletionOutput, Delta, Message, Prompt, RequestOutput
+from quire.engine import CompletionOutput, Delta, Message, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words
@@ -98,7 +98,9 @@ class Conversation:
     params: the turn's, with what calls and reasoning need.
     """
 
-    def __init__(self, service: Service, turn: Turn, prompt: Prompt, reasons: bool) -> None:
+    def __init__(
+        self, service: Service, turn: Turn, prompt: Mapping[str, Any], reasons: bool
+    ) -> None:
         self._service = service
         self._turn = turn
         self._prompt = prompt
@@ -112,6 +114,10 @@ class Conversation:
             self.params = replace(
                 turn.params, kept_special_tokens=tuple(service.speech.special.values())
             )
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self._prompt["prompt_token_ids"])
 
     def run(self, request_id: str) -> Progress:
         return self._service.run(request_id, [self._prompt], self.params, self._turn.field_names)
@@ -159,7 +165,7 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
             token_ids = await service.engine.chat_prompt(messages, variables)
-    prompt: Prompt = {"prompt_token_ids": token_ids, **turn.options} if turn.options else token_ids
+    prompt = {"prompt_token_ids": token_ids, **turn.options}
     return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
 
 

@@ -24,6 +24,15 @@ Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """What clients who ask are told of the model, where it is known."""
+
+    weight_bytes: int = 0
+    dtype: str = ""
+    quantization: str | None = None  # None: weights are as the checkpoint has them
+
+
+@dataclass(frozen=True)
 class Service:
     """An engine as the endpoints use it."""
 
@@ -33,6 +42,7 @@ class Service:
     config: ServerConfig
     bodies: Bodies
     speech: Speech
+    facts: ModelFacts
 
     @property
     def input_processor(self) -> InputProcessor:
