@@ -168,11 +168,12 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 def test_arguments_that_break_or_are_cut_are_told_as_far_as_they_go() -> None:
     cut = parse("hermes", f"<tool_call>{CALL[:-9]}")
-    assert [call.arguments for call in cut.calls] == [CALL[CALL.index('{"loc') : -9]] and not cut.content
+    assert [call.arguments for call in cut.calls] == ['{"location": "Paris, ']
+    assert not cut.content
     broken = parse("hermes", '<tool_call>{"name": "get_time", "arguments": {"a": ]}</tool_call>')
     assert (broken.calls[0].arguments, broken.content) == ('{"a": ', "]}</tool_call>")
     xml = parse("qwen3_xml", XML[:75])
-    assert xml.calls[0].arguments == '{"location": "Paris, Fra'
+    assert xml.calls[0].arguments == '{"location": "Paris, '
 
 
 def test_arguments_stream() -> None:
