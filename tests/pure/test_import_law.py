@@ -18,6 +18,7 @@ SOURCE = Path(quire.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "hub": set(),
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
@@ -30,6 +31,7 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "protocol": {"memory"},
+    "grammar": {"protocol"},
     "scheduling": {"memory", "protocol"},
     "simulation": {
         "config",
@@ -41,7 +43,7 @@ MAY_IMPORT = {
         "protocol",
         "scheduling",
     },
-    "reports": {"metrics", "memory", "protocol", "scheduling", "simulation"},
+    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation"},
     "reproduction": {
         "config",
         "workload",
@@ -51,9 +53,9 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "shape", "kernels"},
-    "execution": {"cgroups", "capacity", "memory", "protocol", "kernels", "model"},
-    "engine": {"files", "metrics", "workload", "memory", "protocol", "scheduling"},
+    "model": {"files", "hub", "shape", "kernels"},
+    "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
+    "engine": {"files", "grammar", "metrics", "workload", "memory", "protocol", "scheduling"},
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
@@ -83,12 +85,14 @@ MAY_IMPORT = {
     },
     "llm": {"build", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
+    "terminal": {"protocol", "llm"},
+    "doctor": {"cgroups", "config", "hub", "threads", "kernels", "execution", "bench", "version"},
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
-    "dialect", "protocol", "scheduling", "simulation", "engine", "server", "reports",
-    "reproduction",
+    "errors", "files", "hub", "cgroups", "config", "shape", "capacity", "metrics", "workload",
+    "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine", "server",
+    "reports", "reproduction", "terminal",
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,8 +51,8 @@ class Calls:
         self._reader.use()
         self._reader.events.append(CallEnded(self._count - 1))
 
-    def whole(self, name: str, arguments: Mapping[str, Any]) -> None:
+    def tell(self, name: str, arguments: str, id: str | None = None) -> None:
         """A call all at once."""
-        self.begin(name)
-        self.give(json.dumps(arguments, ensure_ascii=False))
+        self.begin(name, id)
+        self.give(arguments)
         self.end()

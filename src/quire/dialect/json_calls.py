@@ -47,7 +47,7 @@ def read_call(reader: Reader, calls: Calls) -> Reading[bool]:
         return False
     given = _as_object(held)
     if given is not None:
-        _tell(calls, name, given)
+        calls.tell(name, given)
     return given is not None
 
 
@@ -85,7 +85,7 @@ def read_arguments(reader: Reader, calls: Calls, name: str, id: str | None = Non
     if (yield from reader.peek()) != "{":
         given = _as_object((yield from read_value(reader)) or "")
         if given is not None:
-            _tell(calls, name, given, id)
+            calls.tell(name, given, id)
         return given is not None
     start = reader.at
     reader.at += 1
@@ -202,12 +202,6 @@ def _read_container(reader: Reader, give: Callable[[str], None] | None = None) -
         if closed or broken or reader.ended:
             return closed and not broken
         yield
-
-
-def _tell(calls: Calls, name: str, arguments: str, id: str | None = None) -> None:
-    calls.begin(name, id)
-    calls.give(arguments)
-    calls.end()
 
 
 def _as_object(spelled: str | None) -> str | None:

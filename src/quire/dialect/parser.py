@@ -14,10 +14,14 @@ ReadCall = Callable[[Reader, Calls], Reading[bool]]
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands around a model's reasoning."""
+    """What stands around a model's reasoning.
+
+    implied: a text begins with reasoning, whether it says so or not.
+    """
 
     start: str
     end: str
+    implied: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
+    def to_json(self) -> str | None:
+        """The text of a tokenizer.json for it; None where there is none."""
+        ...
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
@@ -170,6 +174,9 @@ class JsonTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self) -> str | None:
+        return self._backend.to_str()
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
@@ -210,6 +217,9 @@ class PythonTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+    def to_json(self) -> str | None:
+        return None
 
     def apply_chat_template(
         self,

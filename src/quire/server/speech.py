@@ -68,6 +68,8 @@ class Speech:
         """Whether the prompt has opened the reasoning that the output goes on with."""
         if self.marks is None:
             return False
+        if self.marks.implied:
+            return True
         tail = self.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
         return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
 
