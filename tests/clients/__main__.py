@@ -18,10 +18,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.clients.catalogue import CLIENTS, Client
+
 from benchmarks.peers.cache import Cache, PeerError
 from quire.bench.processes import serving
 from quire.build import DEMO_MODEL
-from tests.clients.catalogue import CLIENTS, Client
 
 _HERE = Path(__file__).parent
 _PATIENCE = 180.0  # seconds that a client's script may take

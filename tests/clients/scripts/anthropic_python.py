@@ -35,7 +35,7 @@ calls = [block for block in called.content if block.type == "tool_use"]
 Weather.model_validate(calls[0].input)
 with client.messages.stream(**asked, tool_choice={"type": "tool", "name": "weather"}) as stream:
     final = stream.get_final_message()
-Weather.model_validate([block for block in final.content if block.type == "tool_use"][0].input)
+Weather.model_validate(next(block for block in final.content if block.type == "tool_use").input)
 results = [{"type": "tool_result", "tool_use_id": call.id, "content": "hot"} for call in calls]
 history = [
     *few["messages"],
@@ -52,6 +52,6 @@ for error, changed in [
     try:
         client.messages.create(**{**few, **changed})
     except error as caught:
-        assert caught.body["type"] == "error"  # noqa: PT017
+        assert caught.body["type"] == "error"
     else:
         raise AssertionError(f"no {error.__name__}")

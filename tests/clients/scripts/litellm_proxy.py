@@ -19,7 +19,8 @@ with socket.socket() as free:
 with tempfile.TemporaryDirectory() as folder:
     config = Path(folder, "config.yaml")  # JSON is YAML
     params = {"model": f"hosted_vllm/{MODEL}", "api_base": URL + "/v1", "api_key": "none"}
-    config.write_text(json.dumps({"model_list": [{"model_name": "mine", "litellm_params": params}]}))
+    models = [{"model_name": "mine", "litellm_params": params}]
+    config.write_text(json.dumps({"model_list": models}))
     command = Path(sys.executable).parent / "litellm"
     proxy = subprocess.Popen(
         [command, "--config", config, "--host", "127.0.0.1", "--port", str(port)]

@@ -47,6 +47,6 @@ Weather.model_validate_json(client.generate(MODEL, "weather?", format=schema).re
 try:
     client.chat("llama9", messages)
 except ollama.ResponseError as error:
-    assert error.status_code == 404 and "llama9" in error.error  # noqa: PT017
+    assert error.status_code == 404 and "llama9" in error.error
 else:
     raise AssertionError("there is no such model")

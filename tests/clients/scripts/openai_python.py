@@ -65,6 +65,6 @@ for error, ask in [
     try:
         client.chat.completions.create(**ask)
     except error as caught:
-        assert caught.param  # noqa: PT017
+        assert caught.param
     else:
         raise AssertionError(f"no {error.__name__}")

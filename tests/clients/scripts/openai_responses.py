@@ -54,6 +54,6 @@ client.responses.delete(first.id)
 try:
     client.responses.create(**few, input="Go on", previous_response_id=first.id)
 except openai.NotFoundError as error:
-    assert error.param == "previous_response_id"  # noqa: PT017
+    assert error.param == "previous_response_id"
 else:
     raise AssertionError("it was deleted")

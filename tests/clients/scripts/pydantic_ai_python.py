@@ -20,7 +20,8 @@ class Weather(BaseModel):
 
 openai = OpenAIProvider(base_url=URL + "/v1", api_key="none")
 claude = AnthropicModel(MODEL, provider=AnthropicProvider(base_url=URL, api_key="none"))
-for model in (OpenAIChatModel(MODEL, provider=openai), OpenAIResponsesModel(MODEL, provider=openai)):
+for kind in (OpenAIChatModel, OpenAIResponsesModel):
+    model = kind(MODEL, provider=openai)
     agent = Agent(model, instructions="Be brief.", model_settings={"max_tokens": 12})
     assert agent.run_sync("hello").output
     for output in (ToolOutput(Weather), NativeOutput(Weather)):
