@@ -124,6 +124,21 @@ def test_tools_are_told_and_one_may_be_asked_for(speaking: LiveServer, prompts: 
     assert [block["type"] for block in none["content"]] == ["thinking", "text"]
 
 
+def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
+    seen: list[Any] = []
+    speaking.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)
+    schema = {"type": "object", "properties": {}}
+    ask(
+        speaking, temperature=0.5, top_p=0.9, top_k=5, max_tokens=20, stop_sequences=["zz"],
+        thinking={"type": "enabled", "budget_tokens": 7}, metadata={"user_id": "x" * 999},
+        output_config={"format": {"type": "json_schema", "schema": schema}, "effort": "low"},
+    )  # fmt: skip
+    (params,) = seen
+    assert (params.temperature, params.top_p, params.top_k) == (0.5, 0.9, 5)
+    assert (params.max_tokens, params.stop, params.thinking_token_budget) == (20, ("zz",), 7)
+    assert json.loads(params.structured_outputs.json) == schema
+
+
 def test_tokens_are_counted_as_they_are_charged(speaking: LiveServer) -> None:
     body = {"model": MODEL, "messages": MESSAGES, "system": "Be brief.", "tools": [TOOL]}
     counted = speaking.http.post("/v1/messages/count_tokens", json=body).json()
@@ -163,6 +178,9 @@ def test_tokens_are_counted_as_they_are_charged(speaking: LiveServer) -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "cook"}}, "cook"),
         ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
+         "output_config.format"),
         ({"container": "x"}, "container"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"n": 2}, "n"),

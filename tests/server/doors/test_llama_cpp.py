@@ -60,8 +60,10 @@ def test_options_at_their_defaults_pass_and_others_reach_the_engine(server: Live
     }  # fmt: skip
     complete(server, **defaults, n_predict=2)
     complete(server, ignore_eos=True, logit_bias=[[7, 2], [8, False]], n_predict=2, min_p=0.1)
-    complete(server, logit_bias={"7": 2}, n_predict=2)
-    plain, edited, mapped = seen
+    complete(server, logit_bias={"7": 2}, n_predict=2, grammar='root ::= "a"')
+    complete(server, json_schema={"type": "object"}, n_predict=2)
+    plain, edited, mapped, structured = seen
+    assert mapped.structured_outputs.grammar and structured.structured_outputs.json
     assert plain.seed is None and plain.logit_bias is None and plain.logprobs is None
     assert edited.ignore_eos and edited.logit_bias == {7: 2.0, 8: -100.0} and edited.min_p == 0.1
     assert mapped.logit_bias == {7: 2.0}
@@ -119,6 +121,10 @@ def test_props_and_slots(server: LiveServer) -> None:
         ({"logit_bias": [["hello", 1]]}, "logit_bias"),
         ({"logit_bias": [[5, "much"]]}, "logit_bias.5"),
         ({"logit_bias": 5}, "logit_bias"),
+        ({"json_schema": {"not": {}}}, "json_schema"),
+        ({"json_schema": "x"}, "json_schema"),
+        ({"grammar": "root :="}, "grammar"),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
         ({"n": 2}, "n"),
     ],
 )

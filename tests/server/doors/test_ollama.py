@@ -60,8 +60,13 @@ def test_options_reach_the_engine_and_those_about_the_machine_pass(server: LiveS
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.5, 5, 0.9, 0.1)
     assert (params.seed, params.stop, params.max_tokens) == (7, ("zz",), 3)
     assert (params.repetition_penalty, params.presence_penalty) == (1.5, 0.25)
-    generate(server, options={"seed": -1, "num_predict": -1})
+    assert params.structured_outputs is None
+    server.script("{}")
+    generate(server, options={"seed": -1, "num_predict": -1}, format="json")
     assert seen[1].seed is None and seen[1].max_tokens is None
+    assert seen[1].structured_outputs.json_object
+    generate(server, format={"type": "object"})
+    assert json.loads(seen[2].structured_outputs.json) == {"type": "object"}
 
 
 def test_logprobs(server: LiveServer) -> None:
@@ -185,6 +190,8 @@ def test_curl_need_not_say_that_it_sends_json_but_a_browser_must(shared: LiveSer
         ({"images": ["aGk="]}, "images"),
         ({"raw": True, "system": "x"}, "system"),
         ({"keep_alive": []}, "keep_alive"),
+        ({"format": "xml"}, "format"),
+        ({"format": {"not": {}}}, "format"),
         ({"width": 512}, "width"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 101}, "top_logprobs"),

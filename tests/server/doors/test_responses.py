@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -133,6 +134,24 @@ def test_responses_of_another_key_are_not_found() -> None:
         assert anna.responses.retrieve(kept.id).id == kept.id
 
 
+def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
+    seen: list[Any] = []
+    speaking.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)
+    form: Any = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    made = speaking.openai.responses.create(
+        **FEW, input="x", temperature=0.5, top_p=0.9, text={"format": form}, top_logprobs=1,
+        include=["message.output_text.logprobs"],
+    )  # fmt: skip
+    speaking.openai.responses.create(**FEW, input="x", text={"format": {"type": "json_object"}})
+    params, free = seen
+    assert (params.temperature, params.top_p, params.max_tokens) == (0.5, 0.9, 3)
+    assert json.loads(params.structured_outputs.json) == form["schema"]
+    assert free.structured_outputs.json_object
+    scores: Any = made.output[0].content[0].logprobs  # type: ignore[union-attr, index]
+    assert len(scores) == 3 and len(scores[0].top_logprobs) == 1
+    assert made.text and made.text.format and made.text.format.type == "json_schema"
+
+
 def response(name: str, previous: str | None = None, text: str = "") -> Any:
     output = [{"id": f"msg_{name}", "text": text}]
     return {"id": name, "previous_response_id": previous, "output": output}
@@ -195,6 +214,8 @@ def test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "cook"}}, "tool_choice"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
+         "text.format"),
         ({"truncation": "auto"}, "truncation"),
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
@@ -203,7 +224,7 @@ def test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"n": 2}, "n"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("stream", [True, False])
 def test_bad_bodies(speaking: LiveServer, body: Any, field: str, stream: bool) -> None:
     body = {"model": MODEL, "input": "x", "stream": stream, **body}

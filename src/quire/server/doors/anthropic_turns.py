@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.engine import Message
-from quire.errors import RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.conversation import Turn
 from quire.server.doors.anthropic_types import (
     AnthropicMessage,
@@ -40,7 +39,6 @@ def turn(request: CountTokensRequest, params: SamplingParams, options: Mapping[s
         reasoning_effort=request.output_config.effort,
         variables=_variables(request),
         options=options,
-        field_names=FIELD_NAMES,
     )
 
 
@@ -50,8 +48,10 @@ def sampling_params(request: MessagesRequest, defaults: Mapping[str, Any]) -> Sa
         for name in ("temperature", "top_p", "top_k")
         if getattr(request, name) is not None
     }
+    if request.thinking is not None and request.thinking.type == "enabled":
+        given["thinking_token_budget"] = request.thinking.budget_tokens
     if request.output_config.format is not None:
-        raise RequestError("output_config.format is not supported by Quire yet", "output_config")
+        given["structured_outputs"] = StructuredOutputs(json=request.output_config.format.schema_)
     stop = request.stop_sequences
     return SamplingParams.over(defaults, {**given, "max_tokens": request.max_tokens, "stop": stop})
 

@@ -44,15 +44,16 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         request = await service.bodies.parse(http, LlamaCppRequest)
         if request.model is not None:
             service.check_model(request.model)
-        with in_their_words(_NAMES):
+        names = {**_NAMES, "structured_outputs": request.structure_field}
+        with in_their_words(names):
             params = _params(service, request)
         caller = service.caller(http)
         prompts = [asked(service, caller, prompt) for prompt in request.prompts]
         run = service.run(f"completion-{uuid.uuid4().hex}", prompts, params, {})
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            return EventStream(pieces(run, wording.events, _NAMES), DATA, in_llama_cpp_s_shape)
-        finished = await outputs(run, _NAMES)
+            return EventStream(pieces(run, wording.events, names), DATA, in_llama_cpp_s_shape)
+        finished = await outputs(run, names)
         return await json_response(
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
         )
@@ -99,6 +100,7 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
         ignore_eos=request.ignore_eos,
         logit_bias=request.biases,
         logprobs=request.n_probs or None,
+        structured_outputs=request.structure,
     )
     check_answer(len(request.prompts), params, service.input_processor)
     return params

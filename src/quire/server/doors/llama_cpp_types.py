@@ -8,8 +8,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from quire.errors import RequestError, shown
+from quire.protocol import StructuredOutputs
 from quire.server.doors.llama_options import LlamaOptions
 from quire.server.fields import Ids, Texts, biases, expecting
+from quire.server.message_types import JsonObject
 
 _MOST_PROMPTS = 2048
 
@@ -19,7 +21,6 @@ class LlamaCppRequest(LlamaOptions):
         **LlamaOptions.neutral,
         "dry_multiplier": (0,),
         "dynatemp_range": (0,),
-        "grammar": ("",),
         "lora": ([],),
         "min_keep": (0,),
         "n_cmpl": (1,),
@@ -48,6 +49,8 @@ class LlamaCppRequest(LlamaOptions):
     logit_bias: (
         Annotated[dict[str, Any] | list[Any], expecting("pairs of token id and bias")] | None
     ) = None
+    json_schema: JsonObject | None = None
+    grammar: str | None = None
     n_probs: int = 0
     return_tokens: bool = False
 
@@ -58,6 +61,18 @@ class LlamaCppRequest(LlamaOptions):
         if len(self.prompts) > _MOST_PROMPTS:
             raise RequestError(f"a request may hold at most {_MOST_PROMPTS:,} prompts", "prompt")
         return self
+
+    @property
+    def structure_field(self) -> str:
+        return "json_schema" if self.json_schema is not None else "grammar"
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        if self.json_schema is not None and self.grammar:
+            raise RequestError("grammar and json_schema exclude each other", "grammar")
+        if self.json_schema is not None:
+            return StructuredOutputs(json=self.json_schema)
+        return StructuredOutputs(grammar=self.grammar) if self.grammar else None
 
     @property
     def several(self) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from quire.errors import RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.conversation import Turn, begin
 from quire.server.doors.answering import asked, in_their_words, now, options
 from quire.server.doors.ollama_models import add_models, check_model
@@ -109,12 +108,16 @@ async def _answer(
 def _params(service: Service, request: OllamaRequest) -> SamplingParams:
     given, input_processor = request.options, service.input_processor
     given.check_context(input_processor.max_model_len)
-    if request.format:
-        raise RequestError("format is not supported by Quire yet", "format")
+    structure = None
+    if request.format == "json":
+        structure = StructuredOutputs(json_object=True)
+    elif request.format:
+        structure = StructuredOutputs(json=request.format)
     params = given.sampling_params(
         input_processor.sampling_defaults,
         given.num_predict,
         logprobs=request.top_logprobs if request.logprobs else None,
+        structured_outputs=structure,
     )
     check_answer(1, params, input_processor)
     return params

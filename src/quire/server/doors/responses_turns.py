@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from quire.engine import Message
-from quire.errors import RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.conversation import Turn
-from quire.server.doors.responses_types import ResponsesRequest
+from quire.server.doors.responses_types import ResponsesRequest, SchemaFormat
 from quire.server.streaming import Json
 
 FIELD_NAMES = {
@@ -37,18 +36,20 @@ def turn(
         parallel_calls=request.parallel_tool_calls,
         reasoning_effort=request.reasoning.effort,
         options=options,
-        field_names=FIELD_NAMES,
     )
 
 
 def _sampling_params(request: ResponsesRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    if request.text.format.type != "text":
-        raise RequestError("text.format is not supported by Quire yet", "text.format")
     given: dict[str, Any] = {
         name: getattr(request, name)
         for name in ("temperature", "top_p")
         if getattr(request, name) is not None
     }
+    form = request.text.format
+    if isinstance(form, SchemaFormat):
+        given["structured_outputs"] = StructuredOutputs(json=form.schema_)
+    elif form.type == "json_object":
+        given["structured_outputs"] = StructuredOutputs(json_object=True)
     if request.wants_logprobs:
         given["logprobs"] = request.top_logprobs or 0
     return SamplingParams.over(defaults, {**given, "max_tokens": request.max_output_tokens})
