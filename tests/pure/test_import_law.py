@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "files": set(),
     "hub": set(),
     "cgroups": set(),
-    "config": set(),
+    "config": {"dialect"},
+    "dialect": set(),
     "shape": {"files"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
     "threads": {"cgroups"},
@@ -30,6 +31,7 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "protocol": {"memory"},
+    "grammar": {"protocol"},
     "scheduling": {"memory", "protocol"},
     "simulation": {
         "config",
@@ -41,7 +43,7 @@ MAY_IMPORT = {
         "protocol",
         "scheduling",
     },
-    "reports": {"metrics", "memory", "protocol", "scheduling", "simulation"},
+    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation"},
     "reproduction": {
         "config",
         "workload",
@@ -52,9 +54,9 @@ MAY_IMPORT = {
         "reports",
     },
     "model": {"files", "hub", "shape", "kernels"},
-    "execution": {"cgroups", "capacity", "memory", "protocol", "kernels", "model"},
-    "engine": {"files", "metrics", "workload", "memory", "protocol", "scheduling"},
-    "server": {"config", "metrics", "protocol", "engine", "version"},
+    "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
+    "engine": {"files", "grammar", "metrics", "workload", "memory", "protocol", "scheduling"},
+    "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
         "files",
@@ -89,8 +91,8 @@ MAY_IMPORT = {
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "files", "hub", "cgroups", "config", "shape", "capacity", "metrics", "workload",
-    "memory", "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
-    "terminal",
+    "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine", "server",
+    "reports", "reproduction", "terminal",
 ]  # fmt: skip
 
 

@@ -111,7 +111,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 101}, "top_logprobs"),
     ({"logprobs": 2}, "logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"store": True}, "store"),
     ({"metadata": {"a": "b"}}, "metadata"),

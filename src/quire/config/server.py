@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quire.config.keys import gather_keys
 from quire.config.open_files import most_connections
 from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.dialect import DIALECTS, REASONING
 from quire.errors import ConfigError
 
 _DEFAULT_CONNECTIONS = 4096
@@ -43,6 +44,20 @@ class ServerConfig:
         "tell clients how much of their prompts was found in the prefix cache, and so what others "
         "have sent who share it",
     )
+    tool_call_parser: str | None = setting(
+        None, f"how the model writes calls of tools: {', '.join(DIALECTS)} (default: found in its "
+        "chat template)",
+    )  # fmt: skip
+    reasoning_parser: str | None = setting(
+        None, f"the marks of the model's reasoning: {', '.join(REASONING)} (default: found in its "
+        "chat template)",
+    )  # fmt: skip
+    enable_auto_tool_choice: bool = setting(
+        True, "the model may call tools without being told to, where it is known how"
+    )
+    exclude_tools_when_tool_choice_none: bool = setting(
+        False, "do not tell the model of tools that it may not call"
+    )
     max_body_bytes: int | None = setting(
         None, "size of the largest request; what is larger is refused before it is read (default: "
         "by max_model_len, from 1MiB to 32MiB)",
@@ -58,6 +73,13 @@ class ServerConfig:
         None, "most connections at once; to make room, those that wait for their client are closed "
         "(default: 4096, or what the limit of open files leaves)",
     )  # fmt: skip
+    max_stored_responses: int = setting(
+        4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
+        "asked for again; 0: none",
+    )  # fmt: skip
+    max_stored_response_bytes: int = setting(
+        2**26, "size of all of them together; those that were not used for longest go first"
+    )
     shutdown_timeout: float = setting(
         30.0, "seconds that running requests may take to end once the server is to end; 0: none"
     )
@@ -73,10 +95,15 @@ class ServerConfig:
         if self.max_connections is None:
             default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
             object.__setattr__(self, "max_connections", default)
-        for name in ("max_body_bytes", "max_unread_bytes"):
+        check_count("max_stored_responses", self.max_stored_responses, 0)
+        for name in ("max_body_bytes", "max_unread_bytes", "max_stored_response_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))
                 check_count(name, getattr(self, name))
+        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
+            if getattr(self, name) not in (None, *known):
+                given, names = getattr(self, name), ", ".join(known)
+                raise ConfigError(f"{name} must be one of {names}; got {given!r}")
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)
         for name in ("api_key_metrics", "cache_salt_by_key"):

@@ -18,7 +18,6 @@ from functools import cache, partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.output_collector import OutputCollector
@@ -26,6 +25,7 @@ from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
+from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
 from quire.protocol import SamplingParams
 
@@ -111,6 +111,7 @@ class AsyncEngine:
         awaits it, frees the blocks before the next step.
         """
         arrival, input_processor = self.engine.clock(), self.engine.input_processor
+
         ready = cache(partial(input_processor.prepare_params, params))
 
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
@@ -118,6 +119,8 @@ class AsyncEngine:
 
         async def submit() -> None:
             sizes = [input_processor.size(prompt) for prompt in prompts.values()]
+            if params.structured_outputs is not None:
+                await self._preparation.compile(ready)
             prepared = [
                 await self._preparation.run(size, partial(prepare, name, prompt))
                 for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
@@ -133,7 +136,10 @@ class AsyncEngine:
 
         async def submit() -> None:
             prepare = partial(self.engine.input_processor.prepare_params, params)
-            ready = await self._preparation.run(0, prepare)
+            if params.structured_outputs is not None:
+                ready = await self._preparation.compile(prepare)
+            else:
+                ready = await self._preparation.run(0, prepare)
             await self.call(
                 partial(self.engine.submit_turn, request_id, session_id, ready, priority)
             )
@@ -146,6 +152,15 @@ class AsyncEngine:
         """Token ids of a conversation: a prompt for ``generate``."""
         prepare = partial(self.engine.input_processor.chat_prompt, messages, variables)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenize = self.engine.input_processor.tokenize
+        encode = partial(tokenize, text, add_special_tokens=add_special_tokens)
+        return await self._preparation.run(len(text), encode)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        decode = partial(self.engine.input_processor.detokenize, token_ids)
+        return await self._preparation.run(len(token_ids), decode)
 
     def give_memory_back(self) -> None:
         """Something large is done with: return what it took to the system, soon."""

@@ -11,7 +11,8 @@ from quire.engine.encoder import Encoder
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, shown
-from quire.protocol import Request, SamplingParams
+from quire.grammar import GrammarCompiler
+from quire.protocol import Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -37,6 +38,7 @@ class PreparedParams:
     params: SamplingParams
     bad_word_ids: tuple[tuple[int, ...], ...]
     stops: StopAutomaton | None
+    rules: Rules | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class InputProcessor:
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
+        self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
     def max_characters(self) -> int:
@@ -102,7 +105,11 @@ class InputProcessor:
             named = tuple(getattr(params, field) or ())
             check_token_ids(field, named, most=self.vocab_size, highest=self.vocab_size - 1)
         stops = StopAutomaton(params.stop) if params.stop else None
-        return PreparedParams(params, tuple(set(self._bad_word_ids(params.bad_words))), stops)
+        rules = self.grammars.rules(params) if params.guided else None
+        if params.structured_outputs is not None and params.ignore_eos:
+            params = replace(params, ignore_eos=False)  # where the grammar ends, nothing can follow
+        words = tuple(set(self._bad_word_ids(params.bad_words)))
+        return PreparedParams(params, words, stops, rules)
 
     def prepare(
         self, request_id: str, prompt: Prompt, params: PreparedParams, arrival: float
@@ -143,6 +150,16 @@ class InputProcessor:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
         return self._token_ids("input", given, add_special_tokens=first)
 
+    def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, which may be longer than what can be served."""
+        return self._encoder.encode("prompt", text, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special ones included."""
+        self._encoder.check_count("tokens", len(token_ids))
+        ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
     def chat_prompt(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
     ) -> list[int]:
@@ -169,6 +186,7 @@ class InputProcessor:
             arrival=arrival,
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=prepared.bad_word_ids,
+            rules=prepared.rules,
             priority=priority,
         )
 

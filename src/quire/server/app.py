@@ -16,16 +16,19 @@ from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
+from quire.server.doors.all import add_doors
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe_bodies, takes
-from quire.server.service import Service
+from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
+from quire.server.speech import Speech
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -36,16 +39,20 @@ def create_app(
     model_names: Sequence[str],
     config: ServerConfig,
     make_thread: MakeThread = EngineThread,
+    facts: ModelFacts | None = None,
 ) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
     make_thread: makes the thread in which the engine runs.
+    facts: what clients may be told of the model.
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, engine.input_processor)
-    service = Service(async_engine, tuple(model_names), metrics, config, bodies)
+    speech = Speech.of(engine.input_processor.tokenizer, config)
+    names, facts = tuple(model_names), facts or ModelFacts()
+    service = Service(async_engine, names, metrics, config, bodies, speech, facts)
     drain = Drain()
 
     @asynccontextmanager
@@ -62,6 +69,7 @@ def create_app(
     app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
+    app.add_middleware(AnswerHead)
     app.add_middleware(RefuseWhileDraining, drain=drain)
     if config.api_key:
         app.add_middleware(RequireApiKey, config=config)
@@ -70,6 +78,7 @@ def create_app(
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
+    add_doors(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
     describe_bodies(app)
@@ -97,7 +106,10 @@ def _add_models(app: FastAPI, service: Service) -> None:
             "object": "model",
             "created": created,
             "owned_by": "quire",
+            "root": service.model_names[0],  # of which the others are names
+            "parent": None,
             "max_model_len": service.input_processor.max_model_len,
+            "permission": [],
         }
 
     @app.get("/v1/models")
@@ -116,6 +128,15 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
         if not service.engine.healthy:
             raise EngineUnavailableError("the engine is not running")
         return drain.refusal() if drain.begun else Response()
+
+    @app.get("/ping")  # SageMaker's
+    @app.post("/ping")
+    async def ping() -> Response:
+        return await health()
+
+    @app.get("/load")
+    async def load() -> dict[str, int]:
+        return {"server_load": drain.running}
 
     @app.get("/version")
     async def quire_version() -> dict[str, str]:

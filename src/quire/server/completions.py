@@ -74,19 +74,24 @@ class CompletionWording:
         text = self._prompt_text(number)
         return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
 
-    def chunk(self, index: int, delta: Delta) -> Json:
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
         logprobs, count = None, self._request.logprobs
         if count is not None and delta.logprobs:
             offset = self._offsets.get(index, 0)
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset)
             self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
-        return {
-            "index": index,
-            "text": delta.text,
-            "logprobs": logprobs,
-            "finish_reason": delta.finish_reason,
-            "stop_reason": delta.stop_reason,
-        }
+        return [
+            {
+                "index": index,
+                "text": delta.text,
+                "logprobs": logprobs,
+                "finish_reason": delta.finish_reason,
+                "stop_reason": delta.stop_reason,
+            }
+        ]
+
+    def reasoning_tokens(self, request: RequestOutput) -> None:
+        """A completion is all one text."""
 
     def _logprobs(self, output: CompletionOutput, request: RequestOutput) -> Json | None:
         count, tables = self._request.logprobs, output.logprobs or []

@@ -54,7 +54,8 @@ class Strict(BaseModel):
         present = {
             name: value
             for name, value in data.items()
-            if value is not None and value not in _NEUTRAL.get(name, ())
+            if value is not None
+            and (name in cls.model_fields or value not in _NEUTRAL.get(name, ()))
         }
         unknown = [name for name in present if name not in cls.model_fields]
         for name in unknown[1:]:  # one is enough to complain of

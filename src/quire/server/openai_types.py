@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from quire.engine import Message, Prompt
+from quire.engine import Prompt
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -27,11 +27,11 @@ from quire.server.fields import (
     no_deeper,
 )
 from quire.server.guards.clients import Caller
-from quire.server.sampling_fields import SamplingFields
+from quire.server.message_types import ChatMessage, ToolFields
+from quire.server.structured import StructuredFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
-_MOST_PARTS = 1024  # of one message
 _MOST_TEMPLATE_VALUES, _MOST_TEMPLATE_LEVELS = 4096, 16
 
 
@@ -39,7 +39,7 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class GenerationRequest(SamplingFields):
+class GenerationRequest(StructuredFields):
     """The fields that completions and chats have in common, SamplingParams' among them."""
 
     model: str
@@ -66,16 +66,19 @@ class GenerationRequest(SamplingFields):
 
     def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
         """A prompt, together with what the request says about its place in line and in memory."""
+        options = self.options(caller)
+        if not options:
+            return prompt
+        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+
+    def options(self, caller: Caller) -> dict[str, Any]:
         salt = caller.cache_salt(self.cache_salt)
         options = {
             "cache_salt": salt or None,
             "priority": self.priority,
             "client": caller.client(self.user) or None,
         }
-        given = {name: value for name, value in options.items() if value is not None}
-        if not given:
-            return prompt
-        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **given}
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def include_usage(self) -> bool:
@@ -84,13 +87,14 @@ class GenerationRequest(SamplingFields):
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {"client": "user"}
+        return {"client": "user", "structured_outputs": self.structure_field}
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
-        given = {name: value for name, value in here.items() if value is not None}
         with in_callers_words(self.field_names):
+            here["structured_outputs"] = self.asked_structure()
+            given = {name: value for name, value in here.items() if value is not None}
             params = SamplingParams.over(defaults, {**given, **others})
         if self.stream and not params.use_beam_search and params.width > params.num_outputs:
             raise RequestError("best_of above n cannot be streamed", "best_of")
@@ -129,33 +133,7 @@ class CompletionRequest(GenerationRequest):
         return self._sampling_params(defaults)
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(Strict):
-    """One turn of a conversation. What its fields do is up to the model's chat template."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        str | Annotated[list[TextPart], Field(fail_fast=True)],
-        expecting("a string or a list of parts of type text"),
-        at_most(_MOST_PARTS, "parts"),
-    ]
-    name: Name | None = None
-    tool_call_id: Name | None = None
-
-    def for_template(self) -> Message:
-        content = self.content
-        if not isinstance(content, str):
-            content = "\n".join(part.text for part in content)
-        others = {"name": self.name, "tool_call_id": self.tool_call_id}
-        given = {name: value for name, value in others.items() if value is not None}
-        return {"role": self.role, "content": content, **given}
-
-
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, ToolFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[
@@ -180,7 +158,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def field_names(self) -> Mapping[str, str]:
-        names = {"prompt": "messages", "logprobs": "top_logprobs", "client": "user"}
+        names = {"prompt": "messages", "logprobs": "top_logprobs", **super().field_names}
         if self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
         return names

@@ -8,14 +8,23 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from quire.server.doors.anthropic_types import CountTokensRequest, MessagesRequest
+from quire.server.doors.llama_cpp_types import LlamaCppRequest
+from quire.server.doors.ollama_types import GenerateRequest, OllamaChatRequest, ShowRequest
+from quire.server.doors.responses_types import ResponsesRequest
+from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
 
 _SCHEMAS = "#/components/schemas/"
 _GENERATION = (CompletionRequest, ChatRequest)
 _SESSIONS = (OpenRequest, AppendRequest, TurnRequest, RecomputeRequest)
+_DOORS = (
+    TokenizeRequest, DetokenizeRequest, LlamaCppRequest, MessagesRequest, CountTokensRequest,
+    GenerateRequest, OllamaChatRequest, ShowRequest, ResponsesRequest,
+)  # fmt: skip
 _BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
-    (kind, "validation") for kind in (*_GENERATION, *_SESSIONS)
+    (kind, "validation") for kind in (*_GENERATION, *_SESSIONS, *_DOORS)
 ]
 
 

@@ -50,8 +50,12 @@ class Wording(Protocol):
         """What goes before the first chunk of an output of prompt ``number``."""
         ...
 
-    def chunk(self, index: int, delta: Delta) -> Json:
-        """What an output gained: a token at least, whose text may be none yet."""
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
+        """What an output gained: a token at least, whose text may be none yet. Never empty."""
+        ...
+
+    def reasoning_tokens(self, request: RequestOutput) -> int | None:
+        """How many of its tokens were reasoning; None where nothing is said of that."""
         ...
 
 
@@ -71,7 +75,7 @@ async def answer(
     head = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(request_id)
     tell_cached = service.config.enable_prompt_tokens_details
-    account = partial(_account, request, tell_cached=tell_cached)
+    account = partial(_account, request, wording, tell_cached=tell_cached)
     if request.stream:
         head["object"] = wording.chunk_object
         return EventStream(_chunks(head, request, params.num_outputs, progress, wording, account))
@@ -118,7 +122,7 @@ async def _chunks(
                 if index not in opened:
                     opened.add(index)
                     choices += wording.opening(index, number)
-                choices.append(wording.chunk(index, delta))
+                choices += wording.chunks(index, delta)
                 if delta.final is not None:
                     outputs[number] = delta.final
                 logprobs += sum(map(len, delta.logprobs or ()))
@@ -133,7 +137,11 @@ async def _chunks(
 
 
 def _account(
-    request: GenerationRequest, outputs: Mapping[int, RequestOutput], *, tell_cached: bool
+    request: GenerationRequest,
+    wording: Wording,
+    outputs: Mapping[int, RequestOutput],
+    *,
+    tell_cached: bool,
 ) -> Json:
     """What the request has used, its tokens and (if it asks) its memory and time."""
     stories = [outputs[number].metrics for number in sorted(outputs)]
@@ -147,6 +155,9 @@ def _account(
     if tell_cached:
         cached = sum(story.cached_tokens for story in stories)
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    reasoning = [wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
+    if None not in reasoning:
+        usage["completion_tokens_details"] = {"reasoning_tokens": sum(filter(None, reasoning))}
     if not request.include_metrics:
         return {"usage": usage}
     told = [name for name in _TOLD if tell_cached or name not in _TELL_OF_OTHERS]

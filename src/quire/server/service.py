@@ -17,9 +17,19 @@ from quire.server.errors import EngineUnavailableError, UnknownModelError, in_ca
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller
 from quire.server.metrics import ServerMetrics
+from quire.server.speech import Speech
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 """What has come since the last time: (number of the prompt, what one of its outputs gained)."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What clients who ask are told of the model, where it is known."""
+
+    weight_bytes: int = 0
+    dtype: str = ""
+    quantization: str | None = None  # None: weights are as the checkpoint has them
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,8 @@ class Service:
     metrics: ServerMetrics
     config: ServerConfig
     bodies: Bodies
+    speech: Speech
+    facts: ModelFacts
 
     @property
     def input_processor(self) -> InputProcessor:
