@@ -55,6 +55,8 @@ class RemoteModel:
         try:
             with self._send("POST", "/tokenize", body) as reply:
                 return self.max_model_len - int(json.load(reply)["count"])
+        except ContextFullError:
+            return 0
         except (RequestError, ValueError, KeyError, TypeError):
             self._counts_tokens = False
             return None
