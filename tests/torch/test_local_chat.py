@@ -44,7 +44,7 @@ def test_an_interrupt_waits_for_the_end_of_a_step(llm: LLM) -> None:
 
 def test_reasoning_is_told_from_the_answer(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
-    for opening, reasons in (("<think>", True), ("<think></think>", False)):
+    for opening, reasons in (("<think>A list is", True), ("<think></think>A list is", False)):
         template.write_text(_TEMPLATE + opening)
         model = LocalModel(LLM(kv_cache_memory_bytes="4MiB", chat_template=str(template)))
         pieces = list(model.answer(HELLO, GREEDY))
