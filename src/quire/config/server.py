@@ -58,6 +58,17 @@ class ServerConfig:
         None, "most connections at once; to make room, those that wait for their client are closed "
         "(default: 4096, or what the limit of open files leaves)",
     )  # fmt: skip
+    truncate_max_tokens: bool = setting(
+        True, "lower a max_tokens that is above what max_model_len leaves after the prompt, and "
+        "tell so in the answer; else such a request is refused",
+    )  # fmt: skip
+    max_logprobs: int | None = setting(
+        None, "most likeliest tokens beside each that a request may ask for; -1: as many as there "
+        "may be (default: 100)",
+    )  # fmt: skip
+    trust_request_chat_template: bool = setting(
+        False, "requests may bring a chat template of their own, a program in Jinja"
+    )
     shutdown_timeout: float = setting(
         30.0, "seconds that running requests may take to end once the server is to end; 0: none"
     )
@@ -66,6 +77,9 @@ class ServerConfig:
         check_count("port", self.port, 0, 65535)
         check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
         check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
+        check_count("max_logprobs", self.max_logprobs, -1, 100)
+        if self.max_logprobs == -1:
+            object.__setattr__(self, "max_logprobs", None)
         most = most_connections()
         if most == 0:
             raise ConfigError("max_connections: the limit of open files (ulimit -n) leaves none")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
-from quire.errors import RequestError
 from quire.server.errors import in_callers_words
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
@@ -15,34 +14,32 @@ from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.streaming import Json
 
-_TEMPLATE_OWN = {"messages", "add_generation_prompt"}
-
 
 async def create_chat_completion(
     service: Service, caller: Caller, request: ChatRequest
 ) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
-    service.check_model(request.model)
-    params = request.sampling_params(service.input_processor.sampling_defaults)
+    model, inputs = service.check_model(request.model), service.input_processor
+    params = request.sampling_params(inputs.sampling_defaults)
+    form, variables = request.prompt_form(inputs.max_model_len), request.variables
+    service.check_chat_template(request.chat_template)
     with in_callers_words(request.field_names):
-        check_answer(1, params, service.input_processor)
-    variables = request.chat_template_kwargs or {}
-    if _TEMPLATE_OWN & variables.keys():
-        raise RequestError(
-            f"chat_template_kwargs may not hold {', '.join(sorted(_TEMPLATE_OWN))}",
-            "chat_template_kwargs",
-        )
+        check_answer(1, params, inputs, service.config.max_logprobs)
     messages = [message.for_template() for message in request.messages]
     with service.reserve():
-        prompt = await service.engine.chat_prompt(messages, variables)
-    asked = [request.with_options(prompt, caller)]
+        prompt = await service.engine.chat_prompt(messages, variables, form)
+    asked = [
+        request.with_options(prompt, caller, truncate_max_tokens=service.config.truncate_max_tokens)
+    ]
     return await answer(
         service,
+        caller,
         request,
-        request.model,
+        model,
         params,
         ChatWording(request),
         lambda request_id: service.run(request_id, asked, params, request.field_names),
+        [prompt],
     )
 
 
@@ -52,6 +49,7 @@ class ChatWording:
     id_prefix = "chatcmpl-"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+    one_prompt = True
 
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
@@ -61,7 +59,11 @@ class ChatWording:
     ) -> Json:
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": output.text, "refusal": None},
+            "message": {
+                "role": "assistant",
+                "content": self._request.echoed + output.text,
+                "refusal": None,
+            },
             "logprobs": self._logprobs(output),
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
@@ -71,7 +73,7 @@ class ChatWording:
         return choice
 
     def opening(self, index: int, number: int) -> list[Json]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self._request.echoed}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def chunk(self, index: int, delta: Delta) -> Json:
@@ -86,4 +88,5 @@ class ChatWording:
     def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
         if source.logprobs is None:
             return None
-        return chat_logprobs(source.logprobs, self._request.top_logprobs or 0)
+        by_id = self._request.return_tokens_as_token_ids
+        return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)

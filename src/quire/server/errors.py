@@ -23,6 +23,7 @@ from quire.errors import (
     TooManySessionsError,
     UnknownSessionError,
 )
+from quire.server.others_fields import why_not
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
 _LONGEST = 200  # characters of a field's name
@@ -108,7 +109,7 @@ def first_complaint(invalid: ValidationError) -> RequestError:
         return cause
     path = _path(error["loc"])
     if error["type"] == "extra_forbidden":
-        return RequestError(f"field {path} is not supported by Quire", path)
+        return RequestError(why_not(path), path)
     return RequestError(f"{path}: {error['msg']}", path)
 
 

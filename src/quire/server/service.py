@@ -39,14 +39,26 @@ class Service:
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, name: str | None) -> str:
+        """The name of the model that is asked for; without one it is the model that is served."""
+        if name is None:
+            return self.model_names[0]
         if name not in self.model_names:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+        return name
 
-    def reserve(self) -> AbstractContextManager[None]:
-        """Room for one request while it is made ready; QueueFullError if there is none."""
-        return self.engine.engine.waiting_room.reserve(1)
+    def check_chat_template(self, given: str | None) -> None:
+        """RequestError for a request's own, unless requests are trusted with that."""
+        if given is not None and not self.config.trust_request_chat_template:
+            raise RequestError(
+                "chat_template needs a server that is started with --trust-request-chat-template",
+                "chat_template",
+            )
+
+    def reserve(self, count: int = 1) -> AbstractContextManager[None]:
+        """Room for requests while they are made ready; QueueFullError if there is not so much."""
+        return self.engine.engine.waiting_room.reserve(count)
 
     def run(
         self,

@@ -36,7 +36,6 @@ class RecomputeRequest(Strict):
 class TurnRequest(GenerationRequest):
     """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
 
-    model: str = ""  # absent: the session's
     echo: ClassVar[bool] = False
 
     @model_validator(mode="after")

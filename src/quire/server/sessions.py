@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from quire.engine import Session
 from quire.server.completions import CompletionWording
+from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
 from quire.server.openapi import takes
 from quire.server.reply import answer
@@ -73,7 +74,7 @@ def _one_session(service: Service) -> APIRouter:
     @router.post("/generate", openapi_extra=takes(TurnRequest))
     async def generate(session_id: str, http: Request) -> Response:
         request = await service.bodies.parse(http, TurnRequest)
-        return await _generate(service, session_id, request)
+        return await _generate(service, service.caller(http), session_id, request)
 
     @router.post("/hard_cut")
     async def hard_cut(session_id: str) -> Json:
@@ -89,13 +90,15 @@ def _one_session(service: Service) -> APIRouter:
     return router
 
 
-async def _generate(service: Service, session_id: str, request: TurnRequest) -> Response:
-    model = request.model or service.model_names[0]
-    service.check_model(model)
+async def _generate(
+    service: Service, caller: Caller, session_id: str, request: TurnRequest
+) -> Response:
+    model = service.check_model(request.model)
     params = request.sampling_params(service.input_processor.sampling_defaults)
-    check_answer(1, params, service.input_processor)
+    check_answer(1, params, service.input_processor, service.config.max_logprobs)
     return await answer(
         service,
+        caller,
         request,
         model,
         params,

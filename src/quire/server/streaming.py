@@ -16,7 +16,7 @@ from quire.errors import QuireError
 from quire.server.errors import explain
 
 Json = dict[str, Any]
-Events = AsyncGenerator[Sequence[Json], None]
+Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are JSON already
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,12 @@ class EventStream(Response):
         await send(_body(last, more=False))
 
 
-def _events(values: Sequence[Json]) -> bytes:
-    return b"".join([b"data: %b\n\n" % to_json(value, inf_nan_mode="null") for value in values])
+def _events(values: Sequence[Json | bytes]) -> bytes:
+    return b"".join([b"data: %b\n\n" % _rendered(value) for value in values])
+
+
+def _rendered(value: Json | bytes) -> bytes:
+    return value if isinstance(value, bytes) else to_json(value, inf_nan_mode="null")
 
 
 def _body(content: bytes, *, more: bool = True) -> Message:
