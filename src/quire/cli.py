@@ -18,6 +18,7 @@ from quire.commands.flags import (
     options,
     sampling_options,
 )
+from quire.commands.parser import Parser
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
@@ -28,11 +29,13 @@ from quire.version import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    arguments = _parser().parse_args(argv)
-    wait_briefly()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    run: Callable[[argparse.Namespace], int] = arguments.run
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     try:
+        arguments = _parser().parse_args(argv)
+        wait_briefly()
+        run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except QuireError as error:
         print(f"quire: error: {error}", file=sys.stderr)
@@ -181,9 +184,7 @@ def _read_line() -> str | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="quire", description="Serve large language models from paged memory."
-    )
+    parser = Parser(prog="quire", description="Serve large language models from paged memory.")
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -267,7 +268,7 @@ def _planning_commands(commands: Any) -> None:
 
 def _command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+) -> Parser:
+    command: Parser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
     return command

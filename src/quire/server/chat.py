@@ -21,7 +21,8 @@ async def create_chat_completion(
     """Answer a conversation, put into one prompt by the model's chat template."""
     model, inputs = service.check_model(request.model), service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
-    form, variables = request.prompt_form(inputs.max_model_len), request.variables
+    form = request.prompt_form(inputs.max_model_len)
+    variables = {**(service.config.default_chat_template_kwargs or {}), **request.variables}
     service.check_chat_template(request.chat_template)
     with in_callers_words(request.field_names):
         check_answer(1, params, inputs, service.config.max_logprobs)
