@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,8 +162,14 @@ class ServerConfig:
             for name in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"):
                 if getattr(self, name):
                     raise ConfigError(f"{name} does nothing without ssl_certfile")
-        elif self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            return
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
             raise ConfigError("ssl_cert_reqs needs ssl_ca_certs, to tell which clients are good")
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile, password="")
+        except OSError as error:
+            raise ConfigError(f"ssl_certfile and ssl_keyfile cannot be used: {error}") from error
 
     def _check_origins(self) -> None:
         for name in ("allowed_origins", "allowed_methods", "allowed_headers"):

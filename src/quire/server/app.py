@@ -19,6 +19,7 @@ from quire.server.completions import create_completion
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
+from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
@@ -58,7 +59,14 @@ def create_app(
             bodies.close()
             _log_waste(engine)
 
-    app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
+    app = FastAPI(
+        title="Quire",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url=None if config.disable_fastapi_docs else "/openapi.json",
+        docs_url=None,  # FastAPI's pages are made by scripts from elsewhere
+        redoc_url=None,
+    )
     app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
@@ -67,6 +75,7 @@ def create_app(
         app.add_middleware(RequireApiKey, config=config)
     app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
+    app.add_middleware(Envelope, config=config)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,10 +13,17 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.errors import QuireError
-from quire.server.errors import explain
+from quire.server.errors import REQUEST_ID, explain
 
 Json = dict[str, Any]
 Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are JSON already
+
+DIRECT = "direct_send"
+"""Where the ASGI scope's state has the connection's own ``send``, without what is around it.
+
+Whatever is around changes how an answer starts, or refusals: to pass each event of a stream
+through all of it would cost more than to send it.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +45,13 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A task of its own: to wake one that is in the app's middleware resumes every layer of it.
-        await asyncio.create_task(self._send_all(send))
+        await asyncio.create_task(self._send_all(scope.get("state", {}), send))
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, state: Mapping[str, Any], send: Send) -> None:
         async with aclosing(self._values) as batches:
             first = await anext(batches)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            send = state.get(DIRECT, send)
             await send(_body(_events(first)))
             last = b"data: [DONE]\n\n"
             try:
@@ -51,8 +59,10 @@ class EventStream(Response):
                     await send(_body(_events(values)))
             except Exception as error:
                 bug = not isinstance(error, QuireError)
-                logger.warning("a stream ended with an error: %s", error, exc_info=bug)
-                last = _events([explain(error)[1]])
+                request_id = state.get(REQUEST_ID, "")
+                text = "the stream of request %s ended with an error: %s"
+                logger.warning(text, request_id, error, exc_info=bug)
+                last = _events([explain(error, request_id)[1]])
         await send(_body(last, more=False))
 
 

@@ -9,10 +9,8 @@ from starlette.types import Scope
 
 from quire.errors import RequestError
 from quire.protocol.checks import check_unicode
+from quire.server.errors import REQUEST_ID
 from quire.server.guards.keys import KEY_NAME
-
-REQUEST_ID = "request_id"
-"""Where the ASGI scope's state has it."""
 
 _LONGEST = 256  # characters of a name or a salt, which are kept as long as a session
 

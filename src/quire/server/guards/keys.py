@@ -56,7 +56,7 @@ class RequireApiKey:
         self._open = _OPEN if config.api_key_metrics else _OPEN | {_METRICS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in self._open:
+        if scope["type"] == "lifespan" or _route_path(scope) in self._open:
             return await self._app(scope, receive, send)
         name = self._keys.name(_bearer_token(scope))
         if name is None:
@@ -66,6 +66,12 @@ class RequireApiKey:
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
         await self._app(scope, receive, send)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path below ``root_path``, which proxies may or may not have taken away."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _bearer_token(scope: Scope) -> bytes:
