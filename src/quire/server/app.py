@@ -9,11 +9,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.server.answer_types import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    ErrorAnswer,
+    ModelCard,
+    ModelList,
+    Version,
+)
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.errors import EngineUnavailableError, install_error_handlers
@@ -24,10 +34,16 @@ from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
 from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.openapi import describe_bodies, takes
+from quire.server.openapi import describe, gives, takes
 from quire.server.service import Service
 from quire.server.sessions import add_sessions
 from quire.version import __version__
+
+_HEALTH: dict[int | str, dict[str, Any]] = {
+    200: {"description": "They can."},
+    503: {"description": "The server ends, or the engine is gone.", "model": ErrorAnswer},
+}
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics."}}
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +79,8 @@ def create_app(
         title="Quire",
         version=__version__,
         lifespan=lifespan,
-        openapi_url=None if config.disable_fastapi_docs else "/openapi.json",
-        docs_url=None,  # FastAPI's pages are made by scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.service = service
     app.state.drain = drain
@@ -81,18 +96,28 @@ def create_app(
     add_sessions(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
-    describe_bodies(app)
+    describe(app, config, (CompletionChunk, ChatCompletionChunk))
     return app
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+    @app.post(
+        "/v1/completions",
+        openapi_extra=takes(CompletionRequest),
+        responses=gives(Completion, CompletionChunk),
+    )
     async def completions(http: Request) -> Response:
+        """Complete one or several prompts, given as texts or as token ids."""
         request = await service.bodies.parse(http, CompletionRequest)
         return await create_completion(service, service.caller(http), request)
 
-    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+    @app.post(
+        "/v1/chat/completions",
+        openapi_extra=takes(ChatRequest),
+        responses=gives(ChatCompletion, ChatCompletionChunk),
+    )
     async def chat_completions(http: Request) -> Response:
+        """Answer a conversation."""
         request = await service.bodies.parse(http, ChatRequest)
         return await create_chat_completion(service, service.caller(http), request)
 
@@ -109,29 +134,35 @@ def _add_models(app: FastAPI, service: Service) -> None:
             "max_model_len": service.input_processor.max_model_len,
         }
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=gives(ModelList))
     async def models() -> dict[str, Any]:
+        """The model that is served, by each of its names."""
         return {"object": "list", "data": [card(name) for name in service.model_names]}
 
-    @app.get("/v1/models/{name:path}")  # names of the Hugging Face hub hold a slash
+    # Names of the Hugging Face hub hold a slash.
+    @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
     async def model(name: str) -> dict[str, Any]:
+        """The model by one of its names."""
         service.check_model(name)
         return card(name)
 
 
 def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
-    @app.get("/health")
+    @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
+        """Whether requests can be served; nothing is in the body if they can."""
         if not service.engine.healthy:
             raise EngineUnavailableError("the engine is not running")
         return drain.refusal() if drain.begun else Response()
 
-    @app.get("/version")
+    @app.get("/version", responses=gives(Version))
     async def quire_version() -> dict[str, str]:
+        """Quire's version."""
         return {"version": app.version}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
     async def prometheus() -> Response:
+        """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

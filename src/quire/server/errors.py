@@ -110,7 +110,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 def what_there_is(request: Request) -> HTTPException:
     """The error of a path or a method that no route has, with what there is in its place."""
-    path, routes = shown(request.url.path), list(_routes(request.app.routes))
+    path, routes = shown(request.url.path), list(routes_of(request.app.routes))
     matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
     methods = {method for route in matching for method in route.methods or ()}
     if methods:
@@ -123,12 +123,13 @@ def what_there_is(request: Request) -> HTTPException:
     return HTTPException(404, f"there is no {path}; {hint}")
 
 
-def _routes(found: Iterable[BaseRoute]) -> Iterator[Route]:
+def routes_of(found: Iterable[BaseRoute]) -> Iterator[Route]:
+    """Those of an app, or of what it includes."""
     for route in found:
         if isinstance(route, Route):
             yield route
         else:  # FastAPI keeps routers that were included whole
-            yield from _routes(getattr(getattr(route, "original_router", None), "routes", ()))
+            yield from routes_of(getattr(getattr(route, "original_router", None), "routes", ()))
 
 
 def _headers(error: Exception) -> Mapping[str, str] | None:

@@ -16,7 +16,7 @@ from quire.server.openai_types import GenerationRequest
 class OpenRequest(Strict):
     """The body of POST /v1/sessions."""
 
-    model: str
+    model: str | None = None
     cache_salt: Name | None = None
     user: Name | None = None  # whose share it counts against, where there are not several keys
 

@@ -53,10 +53,10 @@ class RequireApiKey:
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._keys = ApiKeys(config.api_key)
-        self._open = _OPEN if config.api_key_metrics else _OPEN | {_METRICS}
+        self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or _route_path(scope) in self._open:
+        if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
             return await self._app(scope, receive, send)
         name = self._keys.name(_bearer_token(scope))
         if name is None:
@@ -66,6 +66,11 @@ class RequireApiKey:
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
         await self._app(scope, receive, send)
+
+
+def is_open(path: str, config: ServerConfig) -> bool:
+    """Whether a path may be asked without a key."""
+    return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
 
 
 def _route_path(scope: Scope) -> str:
