@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from threading import Lock
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -80,20 +81,13 @@ def describe(app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]
 
     kinds: types that only streams give.
     """
-    routes_only = app.openapi
+    routes_only, one_at_a_time = app.openapi, Lock()
     app.description = _ABOUT
 
     def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = routes_only()
-            _add_types(document, app, kinds)
-            for path, operations in document["paths"].items():
-                for operation in operations.values():
-                    _complete(operation, secured=bool(config.api_key) and not is_open(path, config))
-            if config.api_key:
-                _add_security(document)
-            if config.root_path:
-                document["servers"] = [{"url": config.root_path}]
+        with one_at_a_time:
+            if app.openapi_schema is None:
+                _complete(routes_only(), app, config, kinds)
         return app.openapi_schema or {}
 
     app.openapi = described  # type: ignore[method-assign]
@@ -113,11 +107,26 @@ def _serve(app: FastAPI) -> None:
         return await asyncio.to_thread(lambda: HTMLResponse(page(app.openapi())))
 
 
+def _complete(
+    document: dict[str, Any], app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]
+) -> None:
+    _add_types(document, app, kinds)
+    for path, operations in document["paths"].items():
+        secured = bool(config.api_key) and not is_open(path, config)
+        for operation in operations.values():
+            _complete_operation(operation, secured=secured)
+    if config.api_key:
+        scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
+        document["components"]["securitySchemes"] = {"key": scheme}
+        document["security"] = [{"key": []}]
+    if config.root_path:
+        document["servers"] = [{"url": config.root_path}]
+
+
 def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[BaseModel]]) -> None:
-    modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [
-        *((kind, "validation") for kind in _bodies(app)),
-        *((kind, "serialization") for kind in (*kinds, ErrorAnswer)),
-    ]
+    modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
+    modes += [(kind, "validation") for kind in _bodies(app)]
+    modes += [(kind, "serialization") for kind in (*kinds, ErrorAnswer)]
     _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(found["$defs"])
@@ -131,7 +140,7 @@ def _bodies(app: FastAPI) -> Iterator[type[BaseModel]]:
             yield route.openapi_extra.kind
 
 
-def _complete(operation: dict[str, Any], *, secured: bool) -> None:
+def _complete_operation(operation: dict[str, Any], *, secured: bool) -> None:
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
@@ -144,9 +153,3 @@ def _complete(operation: dict[str, Any], *, secured: bool) -> None:
     operation["responses"] = dict(sorted(responses.items()))
     if not secured:
         operation["security"] = []
-
-
-def _add_security(document: dict[str, Any]) -> None:
-    scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
-    document["components"]["securitySchemes"] = {"key": scheme}
-    document["security"] = [{"key": []}]
