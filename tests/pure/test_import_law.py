@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "protocol": {"memory"},
+    "grammar": {"protocol"},
     "scheduling": {"memory", "protocol"},
     "simulation": {
         "config",
@@ -40,7 +41,7 @@ MAY_IMPORT = {
         "protocol",
         "scheduling",
     },
-    "reports": {"metrics", "memory", "protocol", "scheduling", "simulation"},
+    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation"},
     "reproduction": {
         "config",
         "workload",
@@ -51,8 +52,8 @@ MAY_IMPORT = {
         "reports",
     },
     "model": {"files", "shape", "kernels"},
-    "execution": {"cgroups", "capacity", "memory", "protocol", "kernels", "model"},
-    "engine": {"files", "metrics", "workload", "memory", "protocol", "scheduling"},
+    "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
+    "engine": {"files", "grammar", "metrics", "workload", "memory", "protocol", "scheduling"},
     "server": {"config", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",

@@ -111,7 +111,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": 2}, "logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "auto"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"store": "yes"}, "store"),
     ({"metadata": ["a"]}, "metadata"),
     ({"audio": {"voice": "x"}}, "audio"),

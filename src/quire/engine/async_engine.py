@@ -112,6 +112,7 @@ class AsyncEngine:
         awaits it, frees the blocks before the next step.
         """
         arrival, input_processor = self.engine.clock(), self.engine.input_processor
+
         ready = cache(partial(input_processor.prepare_params, params))
 
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
@@ -119,6 +120,8 @@ class AsyncEngine:
 
         async def submit() -> None:
             sizes = [input_processor.size(prompt) for prompt in prompts.values()]
+            if params.structured_outputs is not None:
+                await self._preparation.compile(ready)
             prepared = [
                 await self._preparation.run(size, partial(prepare, name, prompt))
                 for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
@@ -134,7 +137,10 @@ class AsyncEngine:
 
         async def submit() -> None:
             prepare = partial(self.engine.input_processor.prepare_params, params)
-            ready = await self._preparation.run(0, prepare)
+            if params.structured_outputs is not None:
+                ready = await self._preparation.compile(prepare)
+            else:
+                ready = await self._preparation.run(0, prepare)
             await self.call(
                 partial(self.engine.submit_turn, request_id, session_id, ready, priority)
             )

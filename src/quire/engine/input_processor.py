@@ -13,7 +13,8 @@ from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, shown
-from quire.protocol import Request, SamplingParams
+from quire.grammar import GrammarCompiler
+from quire.protocol import Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -42,6 +43,7 @@ class PreparedParams:
     params: SamplingParams
     bad_word_ids: tuple[tuple[int, ...], ...]
     stops: StopAutomaton | None
+    rules: Rules | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ class InputProcessor:
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
+        self.grammars = GrammarCompiler(
+            tokenizer.to_json, self._marks, vocab_size, self._eos_token_ids
+        )
 
     @property
     def max_characters(self) -> int:
@@ -107,7 +112,11 @@ class InputProcessor:
             named = tuple(getattr(params, field) or ())
             check_token_ids(field, named, most=self.vocab_size, highest=self.vocab_size - 1)
         stops = StopAutomaton(params.stop) if params.stop else None
-        return PreparedParams(params, tuple(set(self._bad_word_ids(params.bad_words))), stops)
+        rules = self.grammars.rules(params) if params.guided else None
+        if params.structured_outputs is not None and params.ignore_eos:
+            params = replace(params, ignore_eos=False)  # where the grammar ends, nothing can follow
+        words = tuple(set(self._bad_word_ids(params.bad_words)))
+        return PreparedParams(params, words, stops, rules)
 
     def prepare(
         self, request_id: str, prompt: Prompt, params: PreparedParams, arrival: float
@@ -206,6 +215,7 @@ class InputProcessor:
             arrival=arrival,
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=prepared.bad_word_ids,
+            rules=prepared.rules,
             priority=priority,
         )
 
@@ -269,6 +279,9 @@ class InputProcessor:
         if params.min_tokens > room:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
         return min(room, params.max_tokens or room)
+
+    def _marks(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:

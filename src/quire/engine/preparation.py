@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import os
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
-from quire.errors import EngineError
+from quire.errors import EngineError, RequestError
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
+_LONGEST_COMPILING = 10.0  # seconds
+_NICE = 10  # of a thread that others go before
 _REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
 
 _T = TypeVar("_T")
@@ -28,6 +34,7 @@ class PreparationThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(2, "quire-short")
         self._long = ThreadPoolExecutor(1, "quire-long")
+        self._grammars = ThreadPoolExecutor(1, "quire-grammar", _yield_to_others)
         self._giving_back: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -37,12 +44,7 @@ class PreparationThreads:
         size: characters or tokens of its input.
         """
         loop = asyncio.get_running_loop()
-
-        def unless_closed() -> _T:
-            if self._closed:
-                raise EngineError("the engine has been stopped")
-            return prepare()
-
+        unless_closed = partial(self._unless_closed, prepare)
         if self._closed:
             return unless_closed()
         if size <= LONG:
@@ -51,6 +53,30 @@ class PreparationThreads:
             return await loop.run_in_executor(self._long, unless_closed)
         finally:
             self.give_back_soon()
+
+    async def compile(self, prepare: Callable[[], _T]) -> _T:
+        """The same for what compiles a grammar: one at a time, when no core has better to do.
+
+        RequestError if it takes longer than it may; it is bounded, and goes on to its end.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.create_future()
+
+        def begin() -> _T:
+            loop.call_soon_threadsafe(_note, begun)
+            return self._unless_closed(prepare)
+
+        if self._closed:
+            return self._unless_closed(prepare)
+        compiled = loop.run_in_executor(self._grammars, begin)
+        await asyncio.wait([begun, compiled], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            return await asyncio.wait_for(asyncio.shield(compiled), _LONGEST_COMPILING)
+        except asyncio.TimeoutError:
+            raise RequestError(
+                f"structured_outputs takes more than {_LONGEST_COMPILING:g} s to compile",
+                "structured_outputs",
+            ) from None
 
     def give_back_soon(self) -> None:
         """Return free memory to the system, once for all that ask within a second."""
@@ -63,12 +89,29 @@ class PreparationThreads:
         self._closed = True
         if self._giving_back is not None:
             self._giving_back.cancel()
-        for lane in (self._short, self._long):
-            lane.shutdown(wait=False)
+        for lane in (self._short, self._long, self._grammars):
+            lane.shutdown(wait=False, cancel_futures=lane is self._grammars)
+
+    def _unless_closed(self, prepare: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise EngineError("the engine has been stopped")
+        return prepare()
 
     def _give_back(self) -> None:
         self._giving_back = None
         self._long.submit(give_memory_back)  # after the inputs that wait there
+
+
+def _note(begun: asyncio.Future[None]) -> None:
+    if not begun.done():
+        begun.set_result(None)
+
+
+def _yield_to_others() -> None:
+    """Have the calling thread run when others do not; where that can be said of a thread."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def give_memory_back() -> None:

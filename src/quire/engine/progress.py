@@ -125,7 +125,9 @@ class RequestProgress:
 
     @property
     def done(self) -> bool:
-        return all(branch.output.finish_reason is not None for branch in self.branches)
+        ended = (branch.output.finish_reason is not None for branch in self.branches)
+        # A search tells all that it has found at once: fewer than asked for, where no more can be.
+        return any(ended) if self.request.params.use_beam_search else all(ended)
 
     def fail(self, error: QuireError, now: float) -> Delta:
         """End all outputs that have not ended yet, because of an error."""
@@ -148,7 +150,11 @@ class RequestProgress:
 
     def final(self, now: float) -> RequestOutput:
         request, memory = self.request, self._memory
-        outputs = self._best([branch.output for branch in self.branches])
+        outputs = [branch.output for branch in self.branches]
+        if request.params.use_beam_search:
+            outputs = [output for output in outputs if output.finish_reason is not None]
+        else:
+            outputs = self._best(outputs)
         wants_prompt_logprobs = request.params.prompt_logprobs is not None
         return RequestOutput(
             request_id=request.request_id,

@@ -46,6 +46,10 @@ class Tokenizer(Protocol):
         """Of a token by its name; None: there is no such token."""
         ...
 
+    def to_json(self) -> str | None:
+        """The text of a tokenizer.json for it; None where there is none."""
+        ...
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
@@ -187,6 +191,9 @@ class JsonTokenizer:
     def token_id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
 
+    def to_json(self) -> str | None:
+        return self._backend.to_str()
+
     def apply_chat_template(
         self,
         messages: Sequence[Message],
@@ -229,6 +236,9 @@ class PythonTokenizer:
     def token_id(self, token: str) -> int | None:
         vocabulary: dict[str, int] = self._backend.get_vocab()
         return vocabulary.get(token)
+
+    def to_json(self) -> str | None:
+        return None
 
     def apply_chat_template(
         self,

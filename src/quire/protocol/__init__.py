@@ -20,6 +20,7 @@ from quire.protocol.step import (
     TokenLogprobs,
     confirmed,
 )
+from quire.protocol.structured_outputs import Reasoning, Rules, StructuredOutputs
 
 __all__ = [
     "IN_FLIGHT",
@@ -34,14 +35,17 @@ __all__ = [
     "PreemptionMode",
     "Progress",
     "Readout",
+    "Reasoning",
     "RecoveryCosts",
     "Request",
     "Roster",
+    "Rules",
     "Sample",
     "SamplingParams",
     "SchedulingPolicy",
     "Step",
     "StepResult",
+    "StructuredOutputs",
     "TokenLogprobs",
     "Verdict",
     "confirmed",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from quire.errors import RequestError, shown
 from quire.protocol.checks import MAX_INTEGER, check_integer, check_token_ids, check_unicode
+from quire.protocol.structured_outputs import Reasoning, StructuredOutputs
 
 _LARGEST = sys.float_info.max
 
@@ -142,6 +143,30 @@ def biases(most: int, largest: float) -> Allowed:
         return dict(zip(named, sizes, strict=True))
 
     return Allowed(check, f"at most {most:,}, each {size.words}", {"maxProperties": most})
+
+
+def structure() -> Allowed:
+    """What a text must be like."""
+
+    def check(name: str, value: Any) -> StructuredOutputs:
+        if isinstance(value, StructuredOutputs):
+            return value
+        if not isinstance(value, Mapping):
+            raise RequestError(f"{name} must be an object, got {shown(value)}", name)
+        return StructuredOutputs.of(value)
+
+    return Allowed(check, "one of json, json_object, regex, choice, grammar, structural_tag", {})
+
+
+def marks() -> Allowed:
+    """Those of a model's reasoning."""
+
+    def check(name: str, value: Any) -> Reasoning:
+        if not isinstance(value, Reasoning) or not (value.start and value.end):
+            raise RequestError(f"{name} must be a Reasoning with both marks", name)
+        return value
+
+    return Allowed(check, "", {})
 
 
 def _figure(number: int) -> str:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from quire.memory import BlockHash
 from quire.protocol.sampling_params import SamplingParams
+from quire.protocol.structured_outputs import Rules
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,18 @@ class Request:
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
+    rules: Rules | None = None  # what params ask of the text, compiled
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""
+
+    @property
+    def min_tokens(self) -> int:
+        """No end counts before: 0 for structured texts, which end before it only where they must."""
+        return 0 if self.params.structured_outputs is not None else self.params.min_tokens
 
     @property
     def longest(self) -> int:

@@ -14,11 +14,14 @@ from quire.protocol.parameters import (
     boolean,
     choice,
     integer,
+    marks,
     number,
     parameter,
     strings,
+    structure,
     token_ids,
 )
+from quire.protocol.structured_outputs import Reasoning, StructuredOutputs
 
 # What is bounded for all outputs together: it is one step that they share with others.
 MAX_LOGPROBS_AT_ONCE = 2_560  # OpenAI's own maximum, 20 of 128
@@ -113,6 +116,18 @@ class SamplingParams:
     prompt_logprobs: int | None = parameter(
         None, "the same of the prompt, which no prefix cache spares then", _LOGPROBS, flag=False
     )
+    structured_outputs: StructuredOutputs | None = parameter(
+        None, "what the text must be like; it begins after the reasoning", structure(), flag=False
+    )
+    thinking_token_budget: int | None = parameter(
+        None,
+        "most tokens of reasoning; its closing mark is written after them",
+        integer(0),
+        flag=False,
+    )
+    reasoning: Reasoning | None = parameter(
+        None, "how the model marks its reasoning", marks(), flag=False, http=False
+    )
     detokenize: bool = parameter(
         True, "turn token ids into text", boolean(), flag=False, http=False
     )
@@ -157,6 +172,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def guided(self) -> bool:
+        """Whether not every token may follow every text."""
+        return self.structured_outputs is not None or self.thinking_token_budget is not None
+
     @cached_property
     def needs_history(self) -> bool:
         """Whether choosing a token takes the tokens before it, not only the logits."""
@@ -165,6 +185,7 @@ class SamplingParams:
             or self.frequency_penalty
             or self.repetition_penalty != 1.0
             or self.bad_words
+            or self.guided
         )
 
     @cached_property

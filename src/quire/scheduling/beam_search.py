@@ -39,7 +39,7 @@ class BeamSearch:
         self.finished: list[Hypothesis] = []  # best first, at most ``width``
         self._scores = [0.0]  # of the live beams, best first
         self._max_tokens = request.max_tokens
-        self._min_tokens = params.min_tokens
+        self._min_tokens = request.min_tokens
         stops = set(params.stop_token_ids)
         self._stops = stops if params.ignore_eos else stops | request.eos_token_ids
         self._length_penalty = params.length_penalty

@@ -224,7 +224,7 @@ class LiveGroups:
 def _finish_reason(request: Request, token: int, produced: int) -> FinishReason | None:
     """Why an output ends with its last token, which makes it ``produced`` tokens long."""
     params = request.params
-    if produced >= params.min_tokens:
+    if produced >= request.min_tokens:
         if token in request.eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
         if token in params.stop_token_ids:

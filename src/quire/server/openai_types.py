@@ -30,7 +30,7 @@ from quire.server.fields import (
     told,
 )
 from quire.server.guards.clients import Caller
-from quire.server.sampling_fields import SamplingFields
+from quire.server.structured import StructuredFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
@@ -49,7 +49,7 @@ class StreamOptions(Strict):
     )
 
 
-class GenerationRequest(SamplingFields):
+class GenerationRequest(StructuredFields):
     """The fields that all requests for text have in common, SamplingParams' among them."""
 
     model: str | None = told(None, "a name that /v1/models lists; left out, the one that is served")
@@ -102,13 +102,14 @@ class GenerationRequest(SamplingFields):
     @property
     def field_names(self) -> Mapping[str, str]:
         """The engine's names of fields that are called otherwise here."""
-        return {"client": "user"}
+        return {"client": "user", "structured_outputs": self.structure_field}
 
     def _sampling_params(self, defaults: Mapping[str, Any], **others: Any) -> SamplingParams:
         """SamplingParams of the fields that go by its names, and of ``others`` in their place."""
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
-        given = {name: value for name, value in here.items() if value is not None}
         with in_callers_words(self.field_names):
+            here["structured_outputs"] = self.asked_structure()
+            given = {name: value for name, value in here.items() if value is not None}
             params = SamplingParams.over(defaults, {**given, **others})
         if self.stream and not params.use_beam_search and params.width > params.num_outputs:
             raise RequestError("best_of above n cannot be streamed", "best_of")
@@ -275,7 +276,7 @@ class ChatRequest(PromptedRequest):
 
     @property
     def field_names(self) -> Mapping[str, str]:
-        names = {"prompt": "messages", "logprobs": "top_logprobs", "client": "user"}
+        names = {"prompt": "messages", "logprobs": "top_logprobs", **super().field_names}
         if self.max_completion_tokens is not None or self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
         return names

@@ -126,7 +126,8 @@ def _complete(
 def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[BaseModel]]) -> None:
     modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
     modes += [(kind, "validation") for kind in _bodies(app)]
-    modes += [(kind, "serialization") for kind in (*kinds, ErrorAnswer)]
+    answers: list[type[BaseModel]] = [ErrorAnswer, *kinds]
+    modes += [(kind, "serialization") for kind in answers]
     _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(found["$defs"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
-from quire.protocol import SamplingParams
+from quire.protocol import SamplingParams, StructuredOutputs
 from quire.protocol.parameters import description
 from quire.server.fields import Ids, Strict, Texts, biases, expecting
 
@@ -22,6 +22,7 @@ _TYPES: Mapping[str, Any] = {
     "Sequence[str]": Texts,
     "Sequence[int]": Ids,
     "Mapping[int, float]": Annotated[dict[str, Any], AfterValidator(biases)],
+    "StructuredOutputs": Annotated[dict[str, Any], AfterValidator(StructuredOutputs.of)],
 }
 
 

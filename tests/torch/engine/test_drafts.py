@@ -11,12 +11,14 @@ import pytest
 
 from quire.engine import RequestOutput
 from quire.llm import LLM
-from quire.protocol import PendingStep, SamplingParams, Step
+from quire.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
 from support.drafting import Drafting, knowing
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
 
+LETTERS = StructuredOutputs(regex="[a-z ]{4,12}")
+MARKS = Reasoning("a", "the", open=True)
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, logprobs=2),
     SamplingParams(seed=3, n=2, max_tokens=16, ignore_eos=True, top_k=40),
@@ -25,6 +27,9 @@ PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=18, min_tokens=9, bad_words=["a", "the"]),
     SamplingParams(seed=6, max_tokens=12, top_p=0.8, prompt_logprobs=1, stop_token_ids=[7, 11]),
     SamplingParams(use_beam_search=True, n=2, max_tokens=8, presence_penalty=0.5),
+    SamplingParams(seed=7, n=2, max_tokens=20, structured_outputs=LETTERS, logprobs=1),
+    SamplingParams(use_beam_search=True, n=2, max_tokens=12, structured_outputs=LETTERS),
+    SamplingParams(seed=8, max_tokens=20, thinking_token_budget=5, reasoning=MARKS),
 ]
 VOCAB = 100
 
@@ -54,7 +59,7 @@ def serve(llm: LLM) -> dict[str, RequestOutput]:
     return outputs
 
 
-LENGTHS = (21, 9, 33, 12, 5, 17, 11)
+LENGTHS = (21, 9, 33, 12, 5, 17, 11, 8, 14, 6)
 
 
 def facts(outputs: dict[str, RequestOutput]) -> list[Any]:

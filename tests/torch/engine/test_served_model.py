@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -118,3 +120,48 @@ def test_the_memory_story_is_told_on_request(client: OpenAI) -> None:
     (story,) = completion.model_dump()["metrics"]
     assert story["peak_blocks"] >= 3 and story["block_seconds"] > 0
     assert story["copied_blocks"] == 1 and story["num_preemptions"] == 0
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Oslo"]}, "n": {"type": "integer", "maximum": 99}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": SCHEMA}}
+
+
+def test_a_schema_is_kept_to_whole_and_streamed(client: OpenAI) -> None:
+    ask: dict[str, Any] = {
+        "model": "quire-demo",
+        "messages": [{"role": "user", "content": "Where?"}],
+        "response_format": FORMAT,
+        "temperature": 1.5,
+        "seed": 3,
+        "n": 2,
+        "max_tokens": 200,
+    }
+    whole = client.chat.completions.create(**ask)
+    for choice in whole.choices:
+        assert choice.finish_reason == "stop"
+        jsonschema.validate(json.loads(choice.message.content or ""), SCHEMA)
+    texts = {0: "", 1: ""}
+    for chunk in client.chat.completions.create(**ask, stream=True):
+        for part in chunk.choices:
+            texts[part.index] += part.delta.content or ""
+    assert texts == {choice.index: choice.message.content for choice in whole.choices}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"structured_outputs": {"json": SCHEMA, "disable_fallback": True}},
+        {"guided_json": json.dumps(SCHEMA), "guided_whitespace_pattern": "[ ]{1,2}"},
+        {"response_format": FORMAT},
+    ],
+)
+def test_a_schema_has_several_names(client: OpenAI, field: dict[str, Any]) -> None:
+    answer = client.completions.create(
+        model="quire-demo", prompt=PROMPT, max_tokens=200, seed=1, extra_body=field
+    )
+    jsonschema.validate(json.loads(answer.choices[0].text), SCHEMA)

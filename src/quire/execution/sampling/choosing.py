@@ -183,7 +183,7 @@ class Choosing:
         counts = [asking.readout.candidates for _, asking in beams]
         found = beam_candidates(logits[[row for row, _ in beams]], rows, counts)
         for (_, asking), candidates in zip(beams, found, strict=True):
-            outcome = Outcome(failure=_NOT_NUMBERS)
+            outcome = Outcome(failure=_why_nothing(asking))
             if candidates is not None:
                 outcome = Outcome(candidates=candidates)
             self._outcomes[asking.chunk.seq_id] = outcome
@@ -207,6 +207,14 @@ class Choosing:
 _NOTHING = Outcome()
 
 
+def _why_nothing(asking: _Asking) -> str:
+    """Why no token could be chosen."""
+    failure = None if asking.past is None else asking.past.failure
+    if failure is None and asking.whose.request.params.guided:
+        return "the fields of this request, or the model's logits, leave no token to choose"
+    return failure or _NOT_NUMBERS
+
+
 def _outcome(asking: _Asking, drawn: Sequence[Sample | None], known: Outcome) -> Outcome:
     """What the samples of a chunk come to."""
     rows = asking.readout.rows
@@ -216,7 +224,7 @@ def _outcome(asking: _Asking, drawn: Sequence[Sample | None], known: Outcome) ->
         tokens = confirmed(drawn[:rows], asking.chunk.drafts)
     forks = [one for one in drawn[rows:] if one is not None]
     if not tokens or len(forks) < len(drawn) - rows:
-        return Outcome(failure=_NOT_NUMBERS)
+        return Outcome(failure=_why_nothing(asking))
     return Outcome(tokens, forks, (), known.prompt_logprobs)
 
 

@@ -1,16 +1,17 @@
 """What requests do to the logits before a token is chosen, in vLLM's order.
 
-allowed_token_ids, then bans (bad_words, and whatever would end the text before min_tokens), then
-logit_bias, repetition_penalty, and the frequency and presence penalties. All but the first touch
-few of a row's logits, so the edits of the whole batch are gathered first and carried out together,
-one indexed operation a kind. Token ids outside the vocabulary are passed over.
+What guides the text (a grammar, the end of reasoning), allowed_token_ids, then bans (bad_words, and
+whatever would end the text before min_tokens), then logit_bias, repetition_penalty, and the
+frequency and presence penalties. All but the first two touch few of a row's logits, so the edits of
+the whole batch are gathered first and carried out together, one indexed operation a kind. Token ids
+outside the vocabulary are passed over.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
 from quire.execution.transfer import to_device
+from quire.grammar import Place, fill_masks
 
 
 class _Edits:
@@ -86,10 +88,12 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """
     if not any(row.request.params.edits_logits for row in rows):
         return logits
-    edits = _gather(rows)
-    if not any(edits):
+    edits, guided = _gather(rows), _guided(rows)
+    if not any(edits) and not guided:
         return logits
     edited = logits.clone(memory_format=torch.contiguous_format)
+    if guided:
+        _mask(edited, guided)
     flat = edited.view(-1)  # the same memory
     # Where one place is written twice, as repetitions may, it is with the same value.
     if edits.allowed:
@@ -109,6 +113,33 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         places, values, _ = edits.counts.tensors(logits)
         flat[places] -= values
     return edited
+
+
+def _guided(rows: Sequence[SampleRow]) -> dict[int, Place]:
+    """Where the rows' guides are asked, for those that have one."""
+    places = {}
+    for i, row in enumerate(rows):
+        place = None if row.past is None else row.past.guided(row.num_output_tokens)
+        if place is not None:
+            places[i] = place
+    return places
+
+
+def _mask(edited: Tensor, guided: Mapping[int, Place]) -> None:
+    """Forbid what the rows' guides do not allow."""
+    distinct = list(dict.fromkeys((id(p.guide), p.length) for p in guided.values()))
+    number = {key: i for i, key in enumerate(distinct)}
+    places = {(id(place.guide), place.length): place for place in guided.values()}
+    flags = torch.from_numpy(fill_masks([places[key] for key in distinct], edited.shape[1]))
+    sources = [number[id(place.guide), place.length] for place in guided.values()]
+    if sources != list(range(len(distinct))):
+        flags = flags[sources]
+    forbidden = to_device(flags.logical_not_(), edited.device)
+    if len(guided) == len(edited):
+        edited.masked_fill_(forbidden, -torch.inf)
+    else:
+        indices = to_device(torch.tensor(list(guided)), edited.device)
+        edited[indices] = edited[indices].masked_fill_(forbidden, -torch.inf)
 
 
 def _ban(edited: Tensor, bans: _Edits) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import cast
 
+from quire.grammar import Guide, Place, Rules
 from quire.protocol import Step
 
 
@@ -49,16 +51,21 @@ class Past:
     however many came before.
     """
 
-    def __init__(self, prompt: Iterable[int]) -> None:
+    def __init__(self, prompt: Iterable[int], rules: Rules | None = None) -> None:
+        """rules: what the output must keep to."""
         self.prompt = array("q", dict.fromkeys(prompt))  # each once; shared with all forks
         self._output = array("I")
         self._counts: TokenCounts | None = None
         self._counted = 0  # tokens of the output, from its beginning
+        self._rules = rules
+        self._guide: Guide | None = None
 
     def take(self, start: int, token_ids: Sequence[int]) -> None:
         """The output is computed anew from its token ``start`` on, from these tokens."""
         if start < self._counted:
             self.counts(start)
+        if self._guide is not None:
+            self._guide.retreat(start)
         del self._output[start:]
         self._output.extend(token_ids)
 
@@ -74,6 +81,19 @@ class Past:
             self._counts.remove(self._output[self._counted])
         return self._counts
 
+    def guided(self, length: int) -> Place | None:
+        """Where to ask what may follow the first ``length`` tokens; None if anything may."""
+        if self._rules is None:
+            return None
+        if self._guide is None:
+            self._guide = Guide(self._rules)
+        return Place(self._guide, self._output, length)
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can follow, if so."""
+        return None if self._guide is None else self._guide.failure
+
     def ends_with(self, words: Sequence[int], length: int) -> bool:
         """Whether these are the last of the first ``length`` tokens of the output."""
         start = length - len(words)
@@ -82,13 +102,16 @@ class Past:
     def forget(self) -> None:
         """Drop what is derived. It is made again from the output when it is needed."""
         self._counts, self._counted = None, 0
+        self._guide = None
 
     def fork(self) -> Past:
         """That of a sequence that goes its own way from here."""
-        other = Past(())
+        other = Past((), self._rules)
         other.prompt, other._output = self.prompt, self._output[:]
         if self._counts is not None:
             other._counts, other._counted = self._counts.copy(), self._counted
+        if self._guide is not None:
+            other._guide = self._guide.fork()
         return other
 
 
@@ -104,7 +127,10 @@ class Pasts:
         for opened in step.opened:
             known.pop(opened.seq_id, None)
             if opened.request.params.needs_history:
-                known[opened.seq_id] = Past(opened.request.prompt_token_ids)
+                request = opened.request
+                known[opened.seq_id] = Past(
+                    request.prompt_token_ids, cast("Rules | None", request.rules)
+                )
         for parent, child, _ in step.forked:
             if parent in known:
                 known[child] = known[parent].fork()

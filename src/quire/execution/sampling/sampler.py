@@ -124,8 +124,9 @@ def beam_candidates(
     """The likeliest next tokens of beams and their log-probabilities, likeliest first.
 
     ``logits`` is float32 [R, V]; row i gets ``counts[i]`` tokens. As in transformers, penalties,
-    biases and bans act on the log-probabilities, which are not normalised again. None stands for a
-    row of NaN. Of equals the lower id is first, whatever the other rows ask for.
+    biases and bans act on the log-probabilities, which are not normalised again. Tokens that cannot
+    be are left out; None stands for a row where none can, or of NaN. Of equals the lower id is
+    first, whatever the other rows ask for.
     """
     edited = process_logits(logits.log_softmax(-1), rows)
     values, ids = edited.topk(min(max(counts) + _TIES, logits.shape[1]), dim=-1)
@@ -135,8 +136,12 @@ def beam_candidates(
     if _tied_at_the_end(values, counts, logits.shape[1]):
         values, ids = edited.sort(dim=-1, descending=True, stable=True)
     tables = _rows(torch.cat([ids.double(), values.double()], dim=1))
-    found = [Likeliest(table, count) for table, count in zip(tables, counts, strict=True)]
-    return [None if math.isnan(likeliest[0][1]) else likeliest for likeliest in found]
+    possible = (values > -torch.inf).sum(-1).tolist()
+    found = [
+        Likeliest(table, min(count, most))
+        for table, count, most in zip(tables, counts, possible, strict=True)
+    ]
+    return [likeliest or None for likeliest in found]
 
 
 @torch.no_grad()

@@ -1,0 +1,120 @@
+"""Compiling what is asked of texts: bounded in size, kept for the next who asks the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from quire.errors import RequestError
+from quire.grammar.guide import Rules, Thinking
+from quire.grammar.source import grammar_source
+from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
+
+_FIELD = "structured_outputs"
+_MOST_KEPT = 64 << 20  # bytes of compiled grammars, by what they are taken to have
+_BYTES_A_CHARACTER = 64
+_BYTES_AT_LEAST = 2**16
+_LONGEST_REASON = 400  # characters, of the library's own
+_LIMITS = LLParserLimits(
+    max_items_in_row=2_000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+
+
+class GrammarCompiler:
+    """Makes the rules for the outputs of a model. Any thread may call it.
+
+    tokenizer: gives the text of a tokenizer.json; None if there is none to be had. It is read when
+        the first grammar is compiled, which takes a while for a large vocabulary.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Callable[[], str | None],
+        encode: Callable[[str], Iterable[int]],
+        vocab_size: int,
+        ends: frozenset[int],
+    ) -> None:
+        self._read_tokenizer, self._encode = tokenizer, encode
+        self._vocab_size, self._ends = vocab_size, ends
+        self._lock = threading.Lock()  # of the vocabulary
+        self._vocabulary: LLTokenizer | None = None
+        self._kept_lock = threading.Lock()
+        self._kept: OrderedDict[StructuredOutputs, LLMatcher] = OrderedDict()
+        self._num_bytes = 0
+
+    def rules(self, params: SamplingParams) -> Rules | None:
+        """What guides outputs of a request; None if anything may be written."""
+        text = None
+        if params.structured_outputs is not None:
+            text = self._matcher(params.structured_outputs)
+        budget = params.thinking_token_budget
+        if text is None and (budget is None or params.reasoning is None):
+            return None
+        thinking = None
+        if params.reasoning is not None:
+            thinking = self._thinking(params.reasoning, budget, single=text is not None)
+        return Rules(text, thinking, self._ends)
+
+    def load(self) -> None:
+        """Read the vocabulary, so that nobody waits for it later."""
+        self._tokenizer()
+
+    def _thinking(self, marks: Reasoning, budget: int | None, *, single: bool) -> Thinking:
+        start = () if marks.open else tuple(self._encode(marks.start))
+        if single and len(start) > 1:
+            start = ()  # a grammar would have to go along with each of its parts
+        return Thinking(start, tuple(self._encode(marks.end)), marks.open, budget)
+
+    def _matcher(self, asked: StructuredOutputs) -> LLMatcher:
+        """At the beginning of a text. It is not to be moved: others have it too."""
+        with self._kept_lock:
+            kept = self._kept.get(asked)
+            if kept is not None:
+                self._kept.move_to_end(asked)
+                return kept
+        matcher = self._compile(asked)
+        with self._kept_lock:
+            if asked not in self._kept:
+                self._kept[asked] = matcher
+                self._num_bytes += _num_bytes(asked)
+            while self._num_bytes > _MOST_KEPT:
+                oldest, _ = self._kept.popitem(last=False)
+                self._num_bytes -= _num_bytes(oldest)
+        return matcher
+
+    def _compile(self, asked: StructuredOutputs) -> LLMatcher:
+        source = grammar_source(asked)
+        matcher = LLMatcher(self._tokenizer(), source, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what it finds out is kept for all copies
+        if matcher.is_error():
+            why = matcher.get_error().removesuffix("<non-verbose/>").strip()
+            if why.startswith("NoExtension"):
+                why = "there is no text that it allows"
+            raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
+        return matcher
+
+    def _tokenizer(self) -> LLTokenizer:
+        with self._lock:
+            if self._vocabulary is None:
+                text = self._read_tokenizer()
+                if text is None or not self._ends:
+                    why = "whose text can be read token by token" if text is None else "with an end"
+                    raise RequestError(f"{_FIELD} needs a tokenizer {why}", _FIELD)
+                self._vocabulary = LLTokenizer(
+                    text, n_vocab=self._vocab_size, eos_token=sorted(self._ends)
+                )
+            return self._vocabulary
+
+
+def _num_bytes(asked: StructuredOutputs) -> int:
+    return _BYTES_AT_LEAST + _BYTES_A_CHARACTER * asked.size

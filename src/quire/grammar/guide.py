@@ -1,0 +1,157 @@
+"""Where an output stands in the text that it must become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from llguidance import LLMatcher
+
+
+class Thinking(NamedTuple):
+    """How an output may reason before its text begins, in tokens."""
+
+    start: tuple[int, ...]  # empty: it has begun with the prompt's end, or may not begin
+    end: tuple[int, ...]
+    open: bool
+    budget: int | None  # tokens of reasoning, after which the end is written for it
+
+    @property
+    def num_opening(self) -> int:
+        """Tokens of the output before what is reasoning."""
+        return 0 if self.open else len(self.start)
+
+
+class Rules(NamedTuple):
+    """What is the same for all outputs of a request."""
+
+    text: LLMatcher | None  # at the beginning of the text; it is copied, never moved
+    thinking: Thinking | None
+    ends: frozenset[int]  # tokens that end an output
+
+
+class May(Enum):
+    """What may come next, where it is no single token."""
+
+    ANYTHING = "anything"
+    GO_ON = "anything but an end"
+    MATCH = "what the grammar allows"
+    MATCH_OR_THINK = "that, or the beginning of reasoning"
+
+
+class Guide:
+    """Stands after some tokens of one output. Derived from them: it can be made again any time."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.matcher: LLMatcher | None = None
+        self._length = 0  # tokens after which it stands
+        self._begun: int | None = None  # where the text begins, once that is known
+        self._matched = 0  # tokens that the matcher has taken
+        self._stuck: int | None = None  # the length at which a token came that may not
+        self._restart()
+
+    def fork(self) -> Guide:
+        """Another one that stands at the same place."""
+        other = Guide(self.rules)
+        other.matcher = None if self.matcher is None else self.matcher.deep_copy()
+        other._length, other._begun = self._length, self._begun
+        other._matched, other._stuck = self._matched, self._stuck
+        return other
+
+    def follow(self, output: Sequence[int], length: int) -> None:
+        """Stand after the first ``length`` tokens of ``output``, which begins as it is known."""
+        self.retreat(length)
+        for place in range(self._length, length):
+            self._length = place + 1
+            self._advance(output)
+
+    def retreat(self, length: int) -> None:
+        """Stand after no more than ``length`` tokens: those beyond are not as they were known."""
+        if length >= self._length:
+            return
+        if self._stuck is not None and length < self._stuck:
+            self._stuck = None
+        if self._begun is None or length < self._begun or self._undecided_at(length):
+            if self._matched:
+                self.text().rollback(self._matched)
+            self._restart()
+            return
+        surplus = self._matched - (length - self._begun)
+        if surplus > 0:
+            self.text().rollback(surplus)
+            self._matched -= surplus
+        self._length = length
+
+    def next(self) -> int | May:
+        """The token that must come next, or what may."""
+        thinking = self.rules.thinking
+        if self._stuck is not None:
+            return May.ANYTHING  # a draft that turns out wrong: nobody asks
+        if self._begun is not None:
+            return May.ANYTHING if self.rules.text is None else May.MATCH
+        assert thinking is not None
+        if self._undecided:
+            return May.ANYTHING if self.rules.text is None else May.MATCH_OR_THINK
+        if thinking.budget is not None:
+            beyond = self._length - thinking.num_opening - thinking.budget
+            if 0 <= beyond < len(thinking.end):
+                return thinking.end[beyond]
+        return May.GO_ON
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can follow, if so."""
+        if self.matcher is None or not self.matcher.is_error():
+            return None
+        return f"the grammar has become too complex: {self.matcher.get_error()[:200]}"
+
+    def text(self) -> LLMatcher:
+        """The matcher, after what there is of the text."""
+        if self.matcher is None:
+            assert self.rules.text is not None
+            self.matcher = self.rules.text.deep_copy()
+        return self.matcher
+
+    @property
+    def _undecided(self) -> bool:
+        """Whether it may yet begin to reason."""
+        return self._undecided_at(self._length)
+
+    def _restart(self) -> None:
+        thinking = self.rules.thinking
+        reasons = thinking is not None and (thinking.open or bool(thinking.start))
+        self._length = self._matched = 0
+        self._begun = None if reasons else 0
+        self._stuck = None
+
+    def _advance(self, output: Sequence[int]) -> None:
+        """One token further, which is there already."""
+        length = self._length
+        if self._stuck is not None:
+            return
+        if self._begun is None:
+            self._think(output)
+        if self._begun is not None and length > self._begun and self.rules.text is not None:
+            matcher = self.text()
+            if matcher.is_stopped() or not matcher.try_consume_tokens([output[length - 1]]):
+                self._stuck = length
+            else:
+                self._matched += 1
+
+    def _think(self, output: Sequence[int]) -> None:
+        """See whether the text has begun, before or after the last token."""
+        thinking, length = self.rules.thinking, self._length
+        assert thinking is not None
+        known = min(length, thinking.num_opening)
+        if tuple(output[:known]) != thinking.start[:known]:
+            self._begun = 0  # there is no reasoning
+            return
+        first = length - len(thinking.end)
+        if first >= known and tuple(output[first:length]) == thinking.end:
+            self._begun = length
+
+    def _undecided_at(self, length: int) -> bool:
+        thinking = self.rules.thinking
+        return thinking is not None and length < thinking.num_opening

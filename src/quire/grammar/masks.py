@@ -1,0 +1,99 @@
+"""Which tokens may come next, for a whole batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from llguidance import LLExecutor, LLMatcher
+from numpy.typing import NDArray
+
+from quire.grammar.guide import Guide, May
+
+Bits = NDArray[np.uint32]
+
+
+class Place(NamedTuple):
+    """Where a guide is asked: after so many tokens of its output."""
+
+    guide: Guide
+    output: Sequence[int]
+    length: int
+
+
+def fill_masks(places: Sequence[Place], vocab_size: int) -> NDArray[np.bool_]:
+    """Whether each token may come next, [N, V], one row a place.
+
+    All grammars are asked in one call, which lets other threads run and takes all cores. A guide
+    that is asked at several places, for drafts, moves from one to the next in their order.
+    """
+    words = -(-vocab_size // 32)
+    bits = np.empty((len(places), words), dtype=np.uint32)
+    for round_ in _rounds(places):
+        matchers = []
+        for row in round_:
+            guide, output, length = places[row]
+            guide.follow(output, length)
+            if _fill_without_grammar(bits[row], guide):
+                matchers.append((guide.text(), row))
+        _compute(matchers, bits)
+        for row in round_:
+            guide = places[row].guide
+            if guide.failure is not None:
+                bits[row] = 0
+            elif guide.next() is May.MATCH_OR_THINK:
+                assert guide.rules.thinking is not None
+                _allow(bits[row], guide.rules.thinking.start[:1])
+    flags = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    return flags.view(np.bool_)
+
+
+def _rounds(places: Sequence[Place]) -> list[list[int]]:
+    """The places' numbers, so that in no round a guide is asked twice."""
+    rounds: list[list[int]] = []
+    times: dict[int, int] = {}
+    for row, place in enumerate(places):
+        time = times.get(id(place.guide), 0)
+        times[id(place.guide)] = time + 1
+        if time == len(rounds):
+            rounds.append([])
+        rounds[time].append(row)
+    return rounds
+
+
+def _fill_without_grammar(row: Bits, guide: Guide) -> bool:
+    """Fill a row by what needs no grammar; whether it takes one."""
+    match guide.next():
+        case int(token):
+            row[:] = 0
+            _allow(row, (token,))
+        case May.ANYTHING:
+            row[:] = 0xFFFFFFFF
+        case May.GO_ON:
+            row[:] = 0xFFFFFFFF
+            for token in guide.rules.ends:
+                row[token // 32] &= ~np.uint32(1 << token % 32)
+        case _:
+            return True
+    return False
+
+
+def _allow(row: Bits, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        row[token // 32] |= np.uint32(1 << token % 32)
+
+
+def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+    if len(matchers) == 1:
+        ((matcher, row),) = matchers
+        matcher.unsafe_compute_mask_ptr(bits[row].ctypes.data, bits[row].nbytes)
+    elif matchers:
+        _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
+
+
+@cache
+def _executor() -> LLExecutor:
+    """Its threads are the process's: there is one set of cores."""
+    return LLExecutor()

@@ -1,0 +1,183 @@
+"""Wherever a guide stands, it says what one says that has gone there straight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quire
+from quire.errors import RequestError
+from quire.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
+from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
+
+EOS = 0
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TEXTS = [
+    StructuredOutputs(json=PERSON),
+    StructuredOutputs(regex="[a-z]{2,5}(, [a-z]+)*"),
+    StructuredOutputs(choice=["yes", "yesterday", "no"]),
+    StructuredOutputs(grammar='start: "(" start* ")"'),
+    None,
+]
+OPEN, CLOSE = "<|start|>", "the end"
+
+
+@cache
+def backend() -> tokenizers.Tokenizer:
+    file = Path(quire.__file__).parent / "demo" / "tokenizer.json"
+    return tokenizers.Tokenizer.from_file(str(file))
+
+
+def encode(text: str) -> list[int]:
+    ids: list[int] = backend().encode(text, add_special_tokens=False).ids
+    return ids
+
+
+@cache
+def compiler() -> GrammarCompiler:
+    size = backend().get_vocab_size()
+    return GrammarCompiler(backend().to_str, encode, size, frozenset({EOS}))
+
+
+@cache
+def rules(text: int, marks: Reasoning | None, budget: int | None) -> Rules:
+    params = SamplingParams(
+        structured_outputs=TEXTS[text], reasoning=marks, thinking_token_budget=budget
+    )
+    found = compiler().rules(params)
+    assert found is not None
+    return found
+
+
+def mask(guide: Guide, output: Sequence[int], length: int) -> np.ndarray:
+    return fill_masks([Place(guide, output, length)], backend().get_vocab_size())[0]
+
+
+# A single token opens where a grammar follows; "open" means that the prompt has done it.
+one_token = "a"
+MARKS = st.sampled_from(
+    [None, Reasoning(one_token, CLOSE, False), Reasoning("<think>", CLOSE, True)]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3), MARKS, st.sampled_from([None, 0, 3]), st.data())
+def test_it_does_not_matter_how_it_came_there(
+    text: int, marks: Reasoning | None, budget: int | None, data: st.DataObject
+) -> None:
+    asked = rules(text, marks, budget)
+    guides, output = [Guide(asked)], list[int]()
+    for _ in range(data.draw(st.integers(1, 12))):
+        guide = guides[data.draw(st.integers(0, len(guides) - 1))]
+        deed = data.draw(st.sampled_from(["go on", "go on", "back", "draft", "fork"]))
+        if deed == "fork":
+            guides.append(guide.fork())
+            continue
+        if deed == "back":
+            start = data.draw(st.integers(0, len(output)))
+            for each in guides:
+                each.retreat(start)
+            del output[start:]
+        allowed = mask(guide, output, len(output)).nonzero()[0]
+        if deed == "draft":  # a token that may be wrong, and the rows after it
+            output.append(data.draw(st.integers(0, 4_000)))
+            mask(guide, output, len(output))
+            for each in guides:
+                each.retreat(len(output) - 1)
+            output.pop()
+        elif len(allowed) and allowed.tolist() != [EOS]:
+            tokens = [int(one) for one in allowed if one != EOS]
+            output.append(tokens[data.draw(st.integers(0, len(tokens) - 1))])
+        here = mask(guide, output, len(output))
+        assert (here == mask(Guide(asked), output, len(output))).all()
+        assert here.any()
+
+
+def test_rows_of_drafts_are_those_of_each_place() -> None:
+    asked = rules(0, None, None)
+    output = encode('{"name": "x", "age": 3}')
+    guide, size = Guide(asked), backend().get_vocab_size()
+    other = Guide(rules(2, None, None))
+    places = [Place(guide, output, length) for length in range(len(output) + 1)]
+    found = fill_masks([Place(other, [], 0), *places], size)
+    for place, row in zip(places, found[1:], strict=True):
+        assert (row == mask(Guide(asked), output, place.length)).all()
+        if place.length < len(output):
+            assert row[output[place.length]]
+    assert found[-1].nonzero()[0].tolist() == [EOS]
+    assert found[0][encode("yes")[0]] and not found[0][EOS]
+
+
+def test_reasoning_comes_first_and_is_closed_when_its_budget_is_spent() -> None:
+    close, letters = encode(CLOSE), encode("xyz")
+    guide = Guide(rules(2, Reasoning("<think>", CLOSE, True), 2))
+    output = [letters[0], letters[1]]
+    free = mask(guide, output, 1)
+    assert free.sum() == len(free) - 1 and not free[EOS]  # it may not end while it thinks
+    for place, token in enumerate(close):
+        assert mask(guide, output, 2 + place).nonzero()[0].tolist() == [token]
+        output.append(token)
+    answer = mask(guide, output, len(output))
+    assert answer[encode("yes")[0]] and not answer[letters[0]]
+    # One that closes by itself is answered at once.
+    early = Guide(rules(2, Reasoning("<think>", CLOSE, True), 50))
+    assert (mask(early, close, len(close)) == answer).all()
+
+
+def test_a_text_may_begin_where_reasoning_may() -> None:
+    (opening,) = encode(one_token)
+    guide = Guide(rules(2, Reasoning(one_token, CLOSE, False), None))
+    first = mask(guide, [], 0)
+    assert first[opening] and first[encode("yes")[0]] and first.sum() < 20
+    assert mask(guide, [opening], 1).sum() == len(first) - 1
+    guide.retreat(0)
+    answer = encode("no")
+    assert mask(guide, answer, len(answer)).nonzero()[0].tolist() == [EOS]
+
+
+REFUSED = [
+    ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "Unsatisfiable"),
+    ({"json": {"$ref": "http://example.com/schema"}}, "not present"),
+    ({"json": {"$ref": "#"}}, "no text"),
+    ({"json": {"not": {"type": "string"}}}, "not"),
+    ({"json": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
+    ({"json": {"enum": [f"{i}:{i * 7919}" for i in range(20_000)]}}, "characters|big"),
+    ({"json": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}, "oneOf"),
+    ({"regex": "("}, "unclosed"),
+    ({"grammar": 'start: "a" |  nowhere'}, "nowhere"),
+    ({"grammar": "root ::= ((("}, "cannot be read"),
+    ({"structural_tag": {"structures": [{}], "triggers": ["<"]}}, "begin"),
+]
+
+
+@pytest.mark.parametrize(("asked", "why"), REFUSED)
+def test_what_cannot_be_is_refused_by_name(asked: dict[str, object], why: str) -> None:
+    with pytest.raises(RequestError, match=f"(?s)structured_outputs.*{why}"):
+        compiler().rules(SamplingParams(structured_outputs=StructuredOutputs.of(asked)))
+    # and leaves nothing behind for the next
+    assert compiler().rules(SamplingParams(structured_outputs=TEXTS[2])) is not None
+
+
+def test_the_same_is_compiled_once() -> None:
+    first, again = rules(0, None, None), rules.__wrapped__(0, None, None)
+    assert first.text is again.text
+
+
+def test_a_tokenizer_without_a_text_is_refused() -> None:
+    without = GrammarCompiler(lambda: None, encode, 10, frozenset({EOS}))
+    endless = GrammarCompiler(backend().to_str, encode, 4_096, frozenset())
+    for each, why in ((without, "token by token"), (endless, "with an end")):
+        with pytest.raises(RequestError, match=why):
+            each.rules(SamplingParams(structured_outputs=TEXTS[2]))
