@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from quire.dialect import CallBegun, ContentPiece, Event, OutputParser, ReasoningPiece, Reply
-from quire.engine import CompletionOutput, Delta, Message, RequestOutput
+from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words
@@ -22,7 +22,10 @@ from quire.server.histories import for_template
 from quire.server.service import Progress, Service
 from quire.server.tools import AUTO, Tool, ToolChoice, check_tools
 
-_TEMPLATE_OWN = {"messages", "add_generation_prompt", "tools"}
+_TEMPLATE_OWN = {
+    *("messages", "tools", "documents"),
+    *("add_generation_prompt", "continue_final_message", "chat_template"),
+}
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_LENGTH = 24
 
@@ -35,7 +38,8 @@ class Turn:
     parallel_calls: several calls may be made at once.
     reasoning_effort: told to the chat template; "none" is no reasoning.
     include_reasoning: tell the caller of it.
-    variables: the chat template's own.
+    variables: the chat template's own. layout: what the door's own fields tell it.
+    form: how the rendered text becomes tokens.
     options: where the prompt stands in line and in memory (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
     """
@@ -48,6 +52,8 @@ class Turn:
     reasoning_effort: str | None = None
     include_reasoning: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -116,8 +122,13 @@ class Conversation:
             )
 
     @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        token_ids: Sequence[int] = self._prompt["prompt_token_ids"]
+        return token_ids
+
+    @property
     def num_prompt_tokens(self) -> int:
-        return len(self._prompt["prompt_token_ids"])
+        return len(self.prompt_token_ids)
 
     def run(self, request_id: str) -> Progress:
         return self._service.run(request_id, [self._prompt], self.params, self._turn.field_names)
@@ -158,13 +169,13 @@ class Conversation:
 async def begin(service: Service, turn: Turn) -> Conversation:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
-        check_answer(1, turn.params, service.input_processor)
+        check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
         check_tools(turn.tools, turn.choice)
         _check_dialect(service, turn)
         variables = _variables(service, turn)
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
-            token_ids = await service.engine.chat_prompt(messages, variables)
+            token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
     prompt = {"prompt_token_ids": token_ids, **turn.options}
     return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
 
@@ -199,4 +210,5 @@ def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
     if turn.reasoning_effort is not None:
         given["reasoning_effort"] = turn.reasoning_effort
         given["enable_thinking"] = turn.reasoning_effort != "none"
-    return {**given, **turn.variables}
+    defaults = service.config.default_chat_template_kwargs or {}
+    return {**defaults, **given, **turn.layout, **turn.variables}

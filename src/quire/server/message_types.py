@@ -27,6 +27,7 @@ def _wrong(field: str, message: str) -> PydanticCustomError:
 class TextPart(Strict):
     type: Literal["text"]
     text: str
+    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
 
 
 class CalledFunction(Strict):

@@ -51,14 +51,26 @@ class Service:
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, name: str | None) -> str:
+        """The name of the model that is asked for; without one it is the model that is served."""
+        if name is None:
+            return self.model_names[0]
         if name not in self.model_names:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+        return name
 
-    def reserve(self) -> AbstractContextManager[None]:
-        """Room for one request while it is made ready; QueueFullError if there is none."""
-        return self.engine.engine.waiting_room.reserve(1)
+    def check_chat_template(self, given: str | None) -> None:
+        """RequestError for a request's own, unless requests are trusted with that."""
+        if given is not None and not self.config.trust_request_chat_template:
+            raise RequestError(
+                "chat_template needs a server that is started with --trust-request-chat-template",
+                "chat_template",
+            )
+
+    def reserve(self, count: int = 1) -> AbstractContextManager[None]:
+        """Room for requests while they are made ready; QueueFullError if there is not so much."""
+        return self.engine.engine.waiting_room.reserve(count)
 
     def run(
         self,
@@ -76,11 +88,16 @@ class Service:
         return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
 
     def run_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int,
+        field_names: Mapping[str, str],
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
         turn = self.engine.generate_turn(request_id, session_id, params, priority)
-        return self._together(turn, [request_id], {})
+        return self._together(turn, [request_id], field_names)
 
     async def _together(
         self, deltas: Deltas, request_ids: Sequence[str], field_names: Mapping[str, str]

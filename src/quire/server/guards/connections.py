@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from typing import Any
+from uuid import uuid4
 
 from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import (
@@ -79,6 +80,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, others: Connections, **options: Any) -> None:
         super().__init__(**options)
+        self.access_log = False  # the app writes its own
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
         self.held = b""  # received, until its turn comes
@@ -226,6 +228,9 @@ class Connection(HttpToolsProtocol):
         self._disconnect()
         self._others.waits(self)
         content = to_json(body)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head % len(content) + content)
+        head = (
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+            b"x-request-id: %b\r\n\r\n" % (len(content), uuid4().hex.encode())
+        )
+        self.transport.write(STATUS_LINE[status] + head + content)
         self.transport.close()
