@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
-from quire.errors import EngineError, QueueFullError, RequestError, shown
+from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.protocol import SamplingParams
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
@@ -88,16 +88,20 @@ class Service:
         numbers = {request_id: number for number, request_id in enumerate(request_ids)}
         unfinished, silent = set(request_ids), set(request_ids)
         held: list[tuple[int, Delta]] = []
+        failure: QuireError | None = None
         try:
             with in_callers_words(field_names):
                 async with aclosing(deltas):
                     async for step in deltas:
-                        unfinished -= {delta.request_id for delta in step if delta.final}
                         for delta in step:
-                            if delta.failure is not None:
-                                raise delta.failure
-                            silent.discard(delta.request_id)
                             held.append((numbers[delta.request_id], delta))
+                            if delta.final is not None:
+                                unfinished.discard(delta.request_id)
+                                failure = failure or delta.failure
+                        if failure is not None:
+                            raise failure
+                        if silent:
+                            silent.difference_update(delta.request_id for delta in step)
                         if not silent:
                             yield held
                             held = []

@@ -16,7 +16,7 @@ from quire.errors import QuireError
 from quire.server.errors import REQUEST_ID, explain
 
 Json = dict[str, Any]
-Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are JSON already
+Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are events already: see ``event``
 
 DIRECT = "direct_send"
 """Where the ASGI scope's state has the connection's own ``send``, without what is around it.
@@ -66,12 +66,16 @@ class EventStream(Response):
         await send(_body(last, more=False))
 
 
+def event(content: bytes) -> bytes:
+    return b"data: %b\n\n" % content
+
+
 def _events(values: Sequence[Json | bytes]) -> bytes:
-    return b"".join([b"data: %b\n\n" % _rendered(value) for value in values])
+    return b"".join([value if type(value) is bytes else _rendered(value) for value in values])
 
 
 def _rendered(value: Json | bytes) -> bytes:
-    return value if isinstance(value, bytes) else to_json(value, inf_nan_mode="null")
+    return event(to_json(value, inf_nan_mode="null"))
 
 
 def _body(content: bytes, *, more: bool = True) -> Message:
