@@ -11,34 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.bench.machine import machine_facts
+from quire.bench.machine import machine_facts, read_bandwidth, shortest
 
 BYTES = 256 << 20
 ROWS = (1, 4, 16, 64, 512)
-
-
-def seconds(work: Callable[[], object], least: float = 0.5) -> float:
-    """The shortest of the times that ``work`` takes, run for ``least`` seconds and three times."""
-    work()
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < least:
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def read_bandwidth() -> float:
-    """Bytes a second, over all of torch's threads, of a plain sum over 256 MiB."""
-    data = torch.ones(BYTES // 4, dtype=torch.float32)
-    return BYTES / seconds(lambda: data.sum())
 
 
 def products(in_features: int, out_features: int, rows: int) -> dict[str, float]:
@@ -49,10 +30,10 @@ def products(in_features: int, out_features: int, rows: int) -> dict[str, float]
     ]
     x = torch.randn(rows, in_features).to(torch.bfloat16)
     operations = 2 * rows * in_features * out_features * len(weights)
-    found = {"linear": operations / seconds(lambda: [F.linear(x, w) for w in weights])}
+    found = {"linear": operations / shortest(lambda: [F.linear(x, w) for w in weights])}
     if torch.backends.mkldnn.is_available():
         packed = [_pack(weight, rows) for weight in weights]
-        found["packed"] = operations / seconds(lambda: [_packed_linear(x, w) for w in packed])
+        found["packed"] = operations / shortest(lambda: [_packed_linear(x, w) for w in packed])
     return found
 
 

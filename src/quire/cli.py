@@ -7,22 +7,24 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
+from quire.commands.chat import add_chat, chat
+from quire.commands.doctor import add_doctor, doctor
 from quire.commands.flags import (
     add_engine_flags,
     add_flag,
-    add_sampling_flags,
+    check_no_engine_flags,
     help_of,
     options,
-    sampling_options,
 )
+from quire.commands.generate import add_generate, generate
+from quire.commands.models import add_models, models
 from quire.commands.parser import Parser
+from quire.commands.pull import add_pull, pull
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
-from quire.protocol.sampling_params import SamplingParams
 from quire.threads import wait_briefly
 from quire.version import __version__
 
@@ -47,31 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- subcommands -------------------------------------------------------------------------------
 
 
-def _generate(arguments: argparse.Namespace) -> int:
-    from quire.llm import LLM
-
-    prompts = arguments.prompt or [sys.stdin.read()]
-    given = sampling_options(arguments)
-    SamplingParams(**given)  # before a model is loaded
-    llm = LLM(**options(arguments))
-    params = llm.default_sampling_params(**given)
-    print(llm.capacity.describe(), file=sys.stderr)
-    for result in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
-        for output in result.outputs:
-            if len(prompts) * params.n > 1:
-                print(f"--- prompt {int(result.request_id) + 1}, output {output.index + 1}")
-            print(f"{result.prompt}{output.text}")
-        metrics = result.metrics
-        print(
-            f"[{metrics.num_prompt_tokens} tokens in, {metrics.num_output_tokens} out, "
-            f"{metrics.e2e_latency:.2f} s; at most {metrics.peak_blocks} KV blocks, "
-            f"{metrics.block_seconds:.2f} block-seconds, {metrics.cached_tokens} tokens cached, "
-            f"{metrics.num_preemptions} preemptions]",
-            file=sys.stderr,
-        )
-    return 0
-
-
 def _calibrate(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
@@ -83,46 +60,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     calibration.write(path)
     print(describe(calibration, path))
     return 0
-
-
-def _chat(arguments: argparse.Namespace) -> int:
-    from quire.llm import LLM
-
-    given = sampling_options(arguments)
-    SamplingParams(**given)  # before a model is loaded
-    llm = LLM(**options(arguments))
-    params = llm.default_sampling_params(**given)
-    print(llm.capacity.describe(), file=sys.stderr)
-    print("/clear forgets the conversation; Ctrl-C stops an answer, Ctrl-D ends.", file=sys.stderr)
-    start = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    messages = list(start)
-    while (text := _read_line()) is not None:
-        if text.strip() == "/clear":
-            messages = list(start)
-        elif text.strip():
-            messages.append({"role": "user", "content": text})
-            try:
-                messages.append({"role": "assistant", "content": _answer(llm, messages, params)})
-            except QuireError as error:  # too long, say: the conversation goes on without it
-                messages.pop()
-                print(f"quire: error: {error}", file=sys.stderr)
-    return 0
-
-
-def _answer(llm: Any, messages: list[dict[str, str]], params: SamplingParams) -> str:
-    """Stream one answer to the terminal; Ctrl-C ends it early."""
-    prompt = llm.engine.input_processor.chat_prompt(messages)
-    llm.engine.add_request("chat", prompt, params)
-    answer = ""
-    try:
-        while llm.engine.has_work:
-            for delta in llm.engine.step():
-                answer += delta.text
-                print(delta.text, end="", flush=True)
-    except KeyboardInterrupt:
-        llm.engine.abort("chat")
-    print()
-    return answer
 
 
 def _bench_throughput(arguments: argparse.Namespace) -> int:
@@ -158,9 +95,7 @@ def _system(arguments: argparse.Namespace) -> Any:
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without a url")
         return Offline(**chosen)
-    for field in fields(EngineConfig):
-        if field.name != "model" and chosen[field.name] != field.default:
-            raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
+    check_no_engine_flags(arguments)
     return Online(arguments.url, arguments.model, arguments.api_key, arguments.max_concurrency)
 
 
@@ -169,15 +104,6 @@ def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
 
     print(json.dumps(result) if arguments.json else describe(result))
     return 0
-
-
-def _read_line() -> str | None:
-    try:
-        return input("> " if sys.stdin.isatty() else "")
-    except EOFError:
-        return None
-    except KeyboardInterrupt:
-        return ""
 
 
 # -- flags -------------------------------------------------------------------------------------
@@ -190,17 +116,16 @@ def _parser() -> argparse.ArgumentParser:
 
     add_serve(_command(commands, "serve", serve, "an OpenAI-compatible HTTP server"))
 
-    generate = _command(commands, "generate", _generate, "complete prompts")
-    generate.add_argument("prompt", nargs="*", metavar="PROMPT", help="text to complete (or stdin)")
-    generate.add_argument("--model", metavar="MODEL", help=help_of("model"))
-    add_sampling_flags(generate, max_tokens=128)
-    add_engine_flags(generate)
+    add_generate(_command(commands, "generate", generate, "complete prompts"))
+    add_chat(_command(commands, "chat", chat, "talk with a model in the terminal"))
 
-    chat = _command(commands, "chat", _chat, "talk with the model in the terminal")
-    chat.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    chat.add_argument("--system", metavar="TEXT", help="instructions before the conversation")
-    add_sampling_flags(chat, max_tokens=None, leave_out=("n",))
-    add_engine_flags(chat)
+    text = "download a model from Hugging Face"
+    add_pull(_command(commands, "pull", pull, text))
+    text = "the models that are here, whether they can be served, and for how many"
+    add_models(_command(commands, "models", models, text))
+
+    text = "what this machine is, which kernels run, and what would make it faster"
+    add_doctor(_command(commands, "doctor", doctor, text))
 
     bench = commands.add_parser("bench", help="measure how fast a model is served")
     _add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))

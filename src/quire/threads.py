@@ -31,7 +31,13 @@ def usable_cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
     """
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(_cpus()))
     cores = {_siblings(system, cpu) for cpu in cpus}
-    return max(1, math.floor(min(len(cores), _quota(system, process))))
+    return max(1, math.floor(min(len(cores), cpu_quota(system, process) or math.inf)))
+
+
+def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
+    """CPUs that the cgroup of this process and those above it grant; None: all."""
+    quota = min(map(_granted, directories("cpu", system, process)), default=math.inf)
+    return None if math.isinf(quota) else quota
 
 
 def _cpus() -> int:
@@ -45,11 +51,6 @@ def _siblings(system: Path, cpu: int) -> str:
         return path.read_text()
     except OSError:
         return str(cpu)
-
-
-def _quota(system: Path, process: Path) -> float:
-    """CPUs that the cgroup of this process and those above it grant."""
-    return min(map(_granted, directories("cpu", system, process)), default=math.inf)
 
 
 def _granted(directory: Path) -> float:

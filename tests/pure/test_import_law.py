@@ -18,8 +18,10 @@ SOURCE = Path(quire.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "hub": set(),
     "cgroups": set(),
-    "config": set(),
+    "config": {"dialect"},
+    "dialect": set(),
     "shape": {"files"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
     "threads": {"cgroups"},
@@ -51,10 +53,10 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "shape", "kernels"},
+    "model": {"files", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {"files", "grammar", "metrics", "workload", "memory", "protocol", "scheduling"},
-    "server": {"config", "metrics", "protocol", "engine", "version"},
+    "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
         "files",
@@ -83,11 +85,14 @@ MAY_IMPORT = {
     },
     "llm": {"build", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
+    "terminal": {"protocol", "llm"},
+    "doctor": {"cgroups", "config", "hub", "threads", "kernels", "execution", "bench", "version"},
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "cgroups", "config", "shape", "capacity", "metrics", "workload", "memory",
-    "protocol", "scheduling", "simulation", "engine", "server", "reports", "reproduction",
+    "errors", "files", "hub", "cgroups", "config", "shape", "capacity", "metrics", "workload",
+    "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine", "server",
+    "reports", "reproduction", "terminal",
 ]  # fmt: skip
 
 

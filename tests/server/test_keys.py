@@ -30,7 +30,7 @@ from quire.workload import read_recording
 from support.live_server import MODEL, LiveServer, eventually, live_server, scripted_engine
 
 ANNA, BERT = "anna-s-secret", "bert-s-secret"
-OPEN = {"/health", "/version", "/metrics"}
+OPEN = {"/health", "/ping", "/version", "/metrics"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 

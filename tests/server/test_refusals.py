@@ -110,7 +110,7 @@ WRONG_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True, "top_logprobs": 101}, "top_logprobs"),
     ({"logprobs": 2}, "logprobs"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
     ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"store": "yes"}, "store"),
     ({"metadata": ["a"]}, "metadata"),

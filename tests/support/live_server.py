@@ -165,10 +165,11 @@ def scripted_engine(
     max_num_seqs: int = 16,
     session_timeout: float = 0.0,
     max_num_waiting: int | None = None,
+    chat_template: str | None = None,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
-    tokenizer = load_tokenizer(_DEMO)
+    tokenizer = load_tokenizer(_DEMO, chat_template)
     texts = [tokenizer.decode([token_id]) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
     executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size), words)

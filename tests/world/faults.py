@@ -115,6 +115,8 @@ class StormyTokenizer:
         self._tokenizer = tokenizer
         self._weather = weather
         self.longest_token = tokenizer.longest_token
+        self.special_ids = tokenizer.special_ids
+        self.chat_template = tokenizer.chat_template
 
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)

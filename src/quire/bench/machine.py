@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+_READ = 256 << 20  # bytes
 
 
 def machine_facts() -> dict[str, Any]:
@@ -17,12 +21,31 @@ def machine_facts() -> dict[str, Any]:
     process = psutil.Process()
     cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else os.cpu_count()
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": cores,
         "memory_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
         "torch": version("torch"),
     }
+
+
+def shortest(work: Callable[[], object], least: float = 0.5) -> float:
+    """The shortest of the times that ``work`` takes, run for ``least`` seconds and three times."""
+    work()
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < least:
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def read_bandwidth() -> float:
+    """Bytes a second, over all of torch's threads, of a plain sum over 256 MiB."""
+    import torch
+
+    data = torch.ones(_READ // 4, dtype=torch.float32)
+    return _READ / shortest(lambda: data.sum())
 
 
 def peak_rss(pid: int | None = None) -> int | None:
@@ -42,7 +65,8 @@ def peak_rss(pid: int | None = None) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Its name, with the numbers that tell generations apart."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

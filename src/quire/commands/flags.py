@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
+from quire.errors import ConfigError
 from quire.protocol.parameters import description
 from quire.protocol.sampling_params import SamplingParams
 
@@ -61,6 +62,14 @@ def help_of(name: str) -> str:
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of EngineConfig, as the flags have them."""
     return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
+
+
+def check_no_engine_flags(arguments: argparse.Namespace) -> None:
+    """ConfigError for a flag that a server elsewhere does not hear of."""
+    chosen = options(arguments)
+    for field in fields(EngineConfig):
+        if field.name != "model" and chosen[field.name] != field.default:
+            raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
 
 
 def engine_options(argv: Sequence[str]) -> dict[str, Any]:

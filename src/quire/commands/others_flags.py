@@ -44,7 +44,6 @@ _FLAGS = (
     _Flag("response-role", "answers are the assistant's", ("assistant",)),
     _Flag("chat-template-content-format", "messages reach a template as it takes them",
           ("auto", "string")),
-    _Flag("enable-auto-tool-choice", "models call tools wherever their way to do so is known"),
     _Flag("enable-request-id-headers", "every answer has an x-request-id"),
     _Flag("enable-offline-docs", "/docs needs no network"),
     _Flag("enable-server-load-tracking", "/metrics tells the load"),

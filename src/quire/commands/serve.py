@@ -30,7 +30,7 @@ def serve(arguments: argparse.Namespace) -> int:
     # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
 
-    from quire.server import bound, create_app, run_server
+    from quire.server import ModelFacts, bound, create_app, run_server
 
     with bound(config.host, config.port) as sockets:
         from quire.build import build_engine
@@ -38,7 +38,8 @@ def serve(arguments: argparse.Namespace) -> int:
         engine, capacity = build_engine(engine_config)
         print(capacity.describe(), flush=True)
         names = config.served_model_name or [capacity.model_name]
-        app = create_app(engine, names, config)
+        facts = ModelFacts(capacity.weight_bytes, capacity.dtype, capacity.quantization)
+        app = create_app(engine, names, config, facts=facts)
         try:
             status = run_server(app, config, sockets)
         finally:

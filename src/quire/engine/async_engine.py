@@ -18,7 +18,6 @@ from functools import cache, partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.output_collector import OutputCollector
@@ -27,6 +26,7 @@ from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.prompt_form import PromptForm
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
+from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
 from quire.protocol import SamplingParams
 
@@ -161,6 +161,15 @@ class AsyncEngine:
         """Token ids of a conversation: a prompt for ``generate``."""
         prepare = partial(self.engine.input_processor.chat_prompt, messages, variables, form)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenize = self.engine.input_processor.tokenize
+        encode = partial(tokenize, text, add_special_tokens=add_special_tokens)
+        return await self._preparation.run(len(text), encode)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        decode = partial(self.engine.input_processor.detokenize, token_ids)
+        return await self._preparation.run(len(token_ids), decode)
 
     def give_memory_back(self) -> None:
         """Something large is done with: return what it took to the system, soon."""

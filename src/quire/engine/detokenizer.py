@@ -18,10 +18,16 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, context: Sequence[int], skip_special_tokens: bool
+        self,
+        tokenizer: Tokenizer,
+        context: Sequence[int],
+        skip_special_tokens: bool,
+        kept: Sequence[int] = (),
     ) -> None:
+        """kept: special tokens that are never skipped."""
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
+        self._skip = skip_special_tokens and not kept
+        self._dropped = tokenizer.special_ids.difference(kept) if kept else frozenset()
         self._window = list(context[-_CONTEXT:])
         if self._decode(self._window).endswith("\ufffd"):
             self._window.clear()
@@ -44,4 +50,6 @@ class Detokenizer:
         return after[len(before) :]
 
     def _decode(self, token_ids: list[int]) -> str:
+        if self._dropped:
+            token_ids = [id for id in token_ids if id not in self._dropped]
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip)

@@ -83,9 +83,7 @@ class InputProcessor:
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
-        self.grammars = GrammarCompiler(
-            tokenizer.to_json, self._marks, vocab_size, self._eos_token_ids
-        )
+        self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
     def max_characters(self) -> int:
@@ -157,6 +155,16 @@ class InputProcessor:
     def session_input(self, given: str | Sequence[int], *, first: bool) -> tuple[int, ...]:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
         return self._token_ids("input", given, add_special_tokens=first)
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, which may be longer than what can be served."""
+        return self._encoder.encode("prompt", text, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special ones included."""
+        self._encoder.check_count("tokens", len(token_ids))
+        ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def chat_prompt(
         self,
@@ -279,9 +287,6 @@ class InputProcessor:
         if params.min_tokens > room:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
         return min(room, params.max_tokens or room)
-
-    def _marks(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:

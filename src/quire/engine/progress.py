@@ -32,7 +32,9 @@ class BranchProgress:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
         self.last_time = request.arrival
         self._params = params
-        self._detokenizer = Detokenizer(tokenizer, prepared.context, params.skip_special_tokens)
+        self._detokenizer = Detokenizer(
+            tokenizer, prepared.context, params.skip_special_tokens, params.kept_special_tokens
+        )
         self._stop = StopStrings(prepared.stops, params.include_stop_str_in_output)
 
     def advance(self, token_id: int, reason: FinishReason | None) -> str:

@@ -66,8 +66,13 @@ def choose(wanted: str, builds: Sequence[str], refusals: Mapping[str, str]) -> I
     return Instructions(usable[0], {name: refusals[name] for name in better})
 
 
+def lifted_by_nobody(why: str) -> bool:
+    """Whether a refusal is the processor's own."""
+    return why.startswith(_LACKS)
+
+
 def _log(chosen: Instructions) -> None:
     """A warning where the processor could do better, and something may be done about it."""
-    withheld = any(not why.startswith(_LACKS) for why in chosen.refusals.values())
+    withheld = not all(map(lifted_by_nobody, chosen.refusals.values()))
     level = logging.WARNING if withheld else logging.INFO
     logger.log(level, "kernels: %s", chosen.describe())

@@ -10,6 +10,7 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
+from quire.hub import MODEL_FILES, snapshot
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import llama, opt
@@ -20,17 +21,13 @@ from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import read_checkpoint
 from quire.model.streaming import Streaming
-from quire.model.weights import Weights
+from quire.model.weights import Weights, checkpoint_files
 
 # Architectures with code of their own; any other decoder runs through transformers.
 _FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, opt.FAMILY)
 _NATIVE: Mapping[str, Family[Any]] = {
     architecture: family for family in _FAMILIES for architecture in family.architectures
 }
-
-# Of a repository: weights, configs, tokenizer and chat template; no other formats, no second copy.
-_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-_OTHER_FILES = ["*/*", "consolidated*"]
 
 _CPU = torch.device("cpu")
 
@@ -50,48 +47,30 @@ def resolve_model(
     if path.is_dir():
         if revision is not None:
             raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
-        for pattern in _FILES:
+        for pattern in MODEL_FILES:
             for file in path.glob(pattern):
                 check_plain(file)
         return path
     name = str(name_or_dir)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"{name} is not a directory")
+    return snapshot(name, revision, download_dir)
 
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
-    try:
-        snapshot = snapshot_download(
-            name,
-            revision=revision,
-            cache_dir=download_dir,
-            allow_patterns=_FILES,
-            ignore_patterns=_OTHER_FILES,
-        )
-        return Path(snapshot)
-    except HFValidationError:
-        reason = "it is neither a directory nor a valid Hugging Face name"
-    except GatedRepoError:
-        reason = (
-            "its owner asks for access first; log in to Hugging Face with an account that has it"
-        )
-    except RevisionNotFoundError:
-        reason = f"it has no revision {revision}"
-    except RepositoryNotFoundError:
-        reason = "there is no such directory, and no such repository on Hugging Face"
-    except LocalEntryNotFoundError:
-        reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"
-    except (HfHubHTTPError, OSError) as error:
-        reason = f"the download failed: {error}"
-    raise ModelError(f"cannot load {name}: {reason}")
+def check_servable(directory: Path) -> str:
+    """What would run the model in ``directory``, "Quire" or "transformers"; no tensor is read.
+
+    Raises:
+        ModelError: nothing would.
+    """
+    config = read_config(directory)
+    checkpoint_files(directory)
+    if config.architecture in _NATIVE:
+        return "Quire"
+    from quire.model.transformers_loading import check_decoder
+
+    check_decoder(config.architecture)
+    return "transformers"
 
 
 def load_model(

@@ -14,6 +14,16 @@ from quire.model.config import ModelConfig
 from quire.model.weights import Weights
 
 
+def check_decoder(architecture: str) -> None:
+    """ModelError unless ``transformers`` has such a decoder."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        raise ModelError(
+            f"{architecture} is not a decoder that transformers has for language modelling"
+        )
+
+
 def load_causal_lm(
     config: ModelConfig,
     weights: Weights,
@@ -29,12 +39,8 @@ def load_causal_lm(
             not the tensors that the config asks for.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if config.architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-        raise ModelError(
-            f"{config.architecture} is not a decoder that transformers has for language modelling"
-        )
+    check_decoder(config.architecture)
     directory, auto = weights.directory, cast(Any, AutoModelForCausalLM)
     given = {"dtype": dtype or "auto", "attn_implementation": "eager", "trust_remote_code": False}
     try:

@@ -53,7 +53,7 @@ class Weights:
         """
         self._files: dict[str, Path] = {}  # by tensor name
         self._open: dict[Path, Any] = {}
-        for path in _checkpoint_files(directory):
+        for path in checkpoint_files(directory):
             self._open[path] = _open(path)
             self._files.update(dict.fromkeys(self._open[path].keys(), path))
         self.directory = directory
@@ -171,7 +171,8 @@ class Weights:
         return str(self._open[self._files[name]].get_slice(name).get_dtype())
 
 
-def _checkpoint_files(directory: Path) -> list[Path]:
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The safetensors files of a checkpoint. ModelError: there are none, or one is missing."""
     index = directory / INDEX
     if index.exists():
         files = [directory / name for name in _indexed(index)]

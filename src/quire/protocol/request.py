@@ -33,7 +33,7 @@ class Request:
 
     @property
     def min_tokens(self) -> int:
-        """No end counts before: 0 for structured texts, which end before it only where they must."""
+        """No end counts before: 0 for structured texts, which end sooner only where they must."""
         return 0 if self.params.structured_outputs is not None else self.params.min_tokens
 
     @property

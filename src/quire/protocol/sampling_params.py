@@ -132,6 +132,13 @@ class SamplingParams:
         True, "turn token ids into text", boolean(), flag=False, http=False
     )
     skip_special_tokens: bool = parameter(True, "leave special tokens out of the text", boolean())
+    kept_special_tokens: Sequence[int] = parameter(
+        (),
+        "special tokens that stay in it all the same",
+        token_ids(64),
+        flag=False,
+        http=False,
+    )
 
     def __post_init__(self) -> None:
         for name, optional, default, check in _CHECKS:

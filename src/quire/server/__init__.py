@@ -2,6 +2,7 @@
 
 from quire.server.app import create_app
 from quire.server.guards.listening import bound
+from quire.server.service import ModelFacts
 from quire.server.serving import Server, run_server
 
-__all__ = ["Server", "bound", "create_app", "run_server"]
+__all__ = ["ModelFacts", "Server", "bound", "create_app", "run_server"]

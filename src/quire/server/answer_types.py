@@ -30,11 +30,16 @@ class PromptTokensDetails(_Answer):
     cached_tokens: int
 
 
+class CompletionTokensDetails(_Answer):
+    reasoning_tokens: int
+
+
 class Usage(_Answer):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class _Whole(_Answer):
@@ -160,12 +165,19 @@ class ModelCard(_Answer):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
     max_model_len: int | None
+    permission: list[Any]
 
 
 class ModelList(_Answer):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class Load(_Answer):
+    server_load: int
 
 
 class Version(_Answer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
@@ -20,23 +22,27 @@ from quire.server.answer_types import (
     Completion,
     CompletionChunk,
     ErrorAnswer,
+    Load,
     ModelCard,
     ModelList,
     Version,
 )
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
+from quire.server.doors.all import add_doors
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
 from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
+from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
 from quire.server.openai_types import ChatRequest, CompletionRequest
 from quire.server.openapi import describe, gives, takes
-from quire.server.service import Service
+from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
+from quire.server.speech import Speech
 from quire.version import __version__
 
 _HEALTH: dict[int | str, dict[str, Any]] = {
@@ -53,16 +59,20 @@ def create_app(
     model_names: Sequence[str],
     config: ServerConfig,
     make_thread: MakeThread = EngineThread,
+    facts: ModelFacts | None = None,
 ) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
     make_thread: makes the thread in which the engine runs.
+    facts: what clients may be told of the model.
     """
     metrics = ServerMetrics(engine, model_names[0])
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, engine.input_processor)
-    service = Service(async_engine, tuple(model_names), metrics, config, bodies)
+    speech = Speech.of(engine.input_processor.tokenizer, config)
+    names, facts = tuple(model_names), facts or ModelFacts()
+    service = Service(async_engine, names, metrics, config, bodies, speech, facts)
     drain = Drain()
 
     @asynccontextmanager
@@ -80,11 +90,12 @@ def create_app(
         version=__version__,
         lifespan=lifespan,
         openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
-        generate_unique_id_function=lambda route: route.name,
+        generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
+    app.add_middleware(AnswerHead)
     app.add_middleware(RefuseWhileDraining, drain=drain)
     if config.api_key:
         app.add_middleware(RequireApiKey, config=config)
@@ -94,6 +105,7 @@ def create_app(
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
+    add_doors(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
     describe(app, config, (CompletionChunk, ChatCompletionChunk))
@@ -131,7 +143,10 @@ def _add_models(app: FastAPI, service: Service) -> None:
             "object": "model",
             "created": created,
             "owned_by": "quire",
+            "root": service.model_names[0],  # of which the others are names
+            "parent": None,
             "max_model_len": service.input_processor.max_model_len,
+            "permission": [],
         }
 
     @app.get("/v1/models", responses=gives(ModelList))
@@ -155,6 +170,17 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
             raise EngineUnavailableError("the engine is not running")
         return drain.refusal() if drain.begun else Response()
 
+    @app.get("/ping", response_class=Response, responses=_HEALTH)
+    @app.post("/ping", response_class=Response, responses=_HEALTH)
+    async def ping() -> Response:
+        """What /health tells, where SageMaker asks."""
+        return await health()
+
+    @app.get("/load", responses=gives(Load))
+    async def load() -> dict[str, int]:
+        """How many requests are being answered."""
+        return {"server_load": drain.running}
+
     @app.get("/version", responses=gives(Version))
     async def quire_version() -> dict[str, str]:
         """Quire's version."""
@@ -164,6 +190,12 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     async def prometheus() -> Response:
         """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What generated clients call it: get_v1_models_name."""
+    words = re.findall(r"\w+", route.path_format)
+    return "_".join([min(route.methods or ()).lower(), *words])
 
 
 def _log_waste(engine: Engine) -> None:

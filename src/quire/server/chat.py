@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from fastapi.responses import Response
 
+from quire.dialect import (
+    CallArguments,
+    CallBegun,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+    Reply,
+)
 from quire.engine import CompletionOutput, Delta, RequestOutput
-from quire.server.errors import in_callers_words
+from quire.server.conversation import Conversation, Turn, begin
 from quire.server.guards.clients import Caller
-from quire.server.guards.limits import check_answer
 from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai_types import ChatRequest
 from quire.server.reply import answer
@@ -19,28 +26,32 @@ async def create_chat_completion(
     service: Service, caller: Caller, request: ChatRequest
 ) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
-    model, inputs = service.check_model(request.model), service.input_processor
-    params = request.sampling_params(inputs.sampling_defaults)
-    form = request.prompt_form(inputs.max_model_len)
-    variables = {**(service.config.default_chat_template_kwargs or {}), **request.variables}
+    model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
-    with in_callers_words(request.field_names):
-        check_answer(1, params, inputs, service.config.max_logprobs)
-    messages = [message.for_template() for message in request.messages]
-    with service.reserve():
-        prompt = await service.engine.chat_prompt(messages, variables, form)
-    asked = [
-        request.with_options(prompt, caller, truncate_max_tokens=service.config.truncate_max_tokens)
-    ]
+    turn = Turn(
+        [message.for_template() for message in request.messages],
+        request.sampling_params(service.input_processor.sampling_defaults),
+        tools=[tool.as_tool() for tool in request.tools or ()],
+        choice=request.choice,
+        parallel_calls=request.parallel_tool_calls,
+        reasoning_effort=request.reasoning_effort,
+        include_reasoning=request.include_reasoning,
+        variables=request.chat_template_kwargs or {},
+        rendering=request.rendering,
+        form=request.prompt_form(service.input_processor.max_model_len),
+        options=request.options(caller),
+        field_names=request.field_names,
+    )
+    conversation = await begin(service, turn)
     return await answer(
         service,
         caller,
         request,
         model,
-        params,
-        ChatWording(request),
-        lambda request_id: service.run(request_id, asked, params, request.field_names),
-        [prompt],
+        conversation.params,
+        ChatWording(request, conversation),
+        conversation.run,
+        [conversation.prompt_token_ids],
     )
 
 
@@ -52,21 +63,19 @@ class ChatWording:
     chunk_object = "chat.completion.chunk"
     one_prompt = True
 
-    def __init__(self, request: ChatRequest) -> None:
+    def __init__(self, request: ChatRequest, conversation: Conversation) -> None:
         self._request = request
+        self._conversation = conversation
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
     ) -> Json:
+        reply, finish_reason = self._conversation.reply(output)
         choice = {
             "index": index,
-            "message": {
-                "role": "assistant",
-                "content": self._request.echoed + output.text,
-                "refusal": None,
-            },
+            "message": self._message(reply),
             "logprobs": self._logprobs(output),
-            "finish_reason": output.finish_reason,
+            "finish_reason": finish_reason,
             "stop_reason": output.stop_reason,
         }
         if request.prompt_logprobs is not None:
@@ -77,17 +86,67 @@ class ChatWording:
         delta = {"role": "assistant", "content": self._request.echoed}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
-    def chunk(self, index: int, delta: Delta) -> Json:
-        return {
-            "index": index,
-            "delta": {"content": delta.text},
-            "logprobs": self._logprobs(delta),
-            "finish_reason": delta.finish_reason,
-            "stop_reason": delta.stop_reason,
-        }
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
+        listener = self._conversation.listener(index)
+        told = [words for event in listener.hear(delta) if (words := self._words(event))]
+        *before, last = told or [{"content": ""}]
+        return [
+            *({"index": index, "delta": words, "finish_reason": None} for words in before),
+            {
+                "index": index,
+                "delta": last,
+                "logprobs": self._logprobs(delta),
+                "finish_reason": listener.finish_reason(delta.finish_reason),
+                "stop_reason": delta.stop_reason,
+            },
+        ]
+
+    def reasoning_tokens(self, request: RequestOutput) -> int | None:
+        return self._conversation.usage(request).reasoning
+
+    def _message(self, reply: Reply) -> Json:
+        content = self._request.echoed + reply.content
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if reply.reasoning:
+            message |= _reasoning(reply.reasoning)
+        if reply.calls:
+            message["content"] = content or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id or self._conversation.call_id(),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in reply.calls
+            ]
+        return message
+
+    def _words(self, event: Event) -> Json | None:
+        """An event as a stream tells it."""
+        match event:
+            case ContentPiece(text):
+                return {"content": text}
+            case ReasoningPiece(text):
+                return _reasoning(text)
+            case CallBegun(number, name, id):
+                call = {
+                    "index": number,
+                    "id": id or self._conversation.call_id(),
+                    "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                }
+                return {"tool_calls": [call]}
+            case CallArguments(number, text):
+                return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+        return None  # that a call has ended is told by what comes next
 
     def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
         if source.logprobs is None:
             return None
         by_id = self._request.return_tokens_as_token_ids
         return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)
+
+
+def _reasoning(text: str) -> Json:
+    """By its name in newer clients, and in older ones."""
+    return {"reasoning": text, "reasoning_content": text}

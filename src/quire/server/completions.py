@@ -28,7 +28,7 @@ async def create_completion(
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
     check_answer(len(prompts), params, inputs, service.config.max_logprobs)
-    form = request.prompt_form(inputs.max_model_len, request.suffix)
+    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
         with service.reserve(len(prompts)), in_callers_words(request.field_names):
@@ -36,9 +36,7 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     asked = [
-        request.with_options(
-            found or prompt, caller, truncate_max_tokens=service.config.truncate_max_tokens
-        )
+        request.with_options(found or prompt, caller)
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 
@@ -117,7 +115,7 @@ class CompletionWording:
         text = self._prompt_text(number)
         return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
 
-    def chunk(self, index: int, delta: Delta) -> Json:
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
         logprobs, count = None, self._request.logprobs
         if count is not None and delta.logprobs:
             offset = self._offsets.get(index, 0)
@@ -125,13 +123,18 @@ class CompletionWording:
             logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
             lengths = (len(table.chosen.decoded_token) for table in delta.logprobs)
             self._offsets[index] = offset + sum(lengths)
-        return {
-            "index": index,
-            "text": delta.text,
-            "logprobs": logprobs,
-            "finish_reason": delta.finish_reason,
-            "stop_reason": delta.stop_reason,
-        }
+        return [
+            {
+                "index": index,
+                "text": delta.text,
+                "logprobs": logprobs,
+                "finish_reason": delta.finish_reason,
+                "stop_reason": delta.stop_reason,
+            }
+        ]
+
+    def reasoning_tokens(self, request: RequestOutput) -> None:
+        """A completion is all one text."""
 
     def _logprobs(self, output: CompletionOutput, request: RequestOutput) -> Json | None:
         count, tables = self._request.logprobs, output.logprobs or []

@@ -1,4 +1,7 @@
-"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+
+:mod:`quire.server.error_shapes` has those of other APIs, which are made from it.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from quire.errors import (
     UnknownSessionError,
     shown,
 )
+from quire.server.error_shapes import shape_for
 from quire.server.others_fields import why_not
 
 REQUEST_ID = "request_id"
@@ -47,6 +51,10 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
+class UnknownResponseError(RequestError):
+    """A request names a response, or an item of one, that is not kept, or is somebody else's."""
+
+
 class EngineUnavailableError(EngineError):
     """The engine has died or been stopped: no request can be served any more."""
 
@@ -62,6 +70,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
     match error:
         case UnknownModelError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
+        case UnknownResponseError():
+            return 404, error_body(str(error), param=error.field, code="response_not_found")
         case UnknownSessionError():
             return 404, error_body(str(error), param=error.field, code="session_not_found")
         case SessionBusyError():
@@ -97,11 +107,11 @@ def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every exception that a route raises in OpenAI's shape."""
+    """Answer every exception that a route raises in the shape of the API that was asked."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
         status, body = explain(error)
-        return JSONResponse(body, status, _headers(error))
+        return JSONResponse(shape_for(request.scope)(status, body), status, _headers(error))
 
     async def no_route(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -154,7 +164,8 @@ def first_complaint(invalid: ValidationError) -> RequestError:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):  # raised by one of our validators
         return cause
-    path = _path(error["loc"])
+    inside = error.get("ctx", {}).get("field")  # of an object that was checked as a whole
+    path = _path((*error["loc"], inside) if inside else error["loc"])
     if error["type"] == "extra_forbidden":
         return RequestError(why_not(path), path)
     return RequestError(f"{path}: {error['msg']}", path)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from quire.engine import Message, Prompt, PromptForm
+from quire.engine import Prompt, PromptForm
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -30,15 +30,12 @@ from quire.server.fields import (
     told,
 )
 from quire.server.guards.clients import Caller
+from quire.server.message_types import ChatMessage, ToolFields
 from quire.server.structured import StructuredFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
-_MOST_PARTS = 1024  # of one message
 _MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
-_TEMPLATE_OWN = {
-    *("messages", "add_generation_prompt", "continue_final_message", "chat_template", "documents")
-}
 _Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
 
 
@@ -83,6 +80,22 @@ class GenerationRequest(StructuredFields):
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
+
+    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory."""
+        options = self.options(caller)
+        if not options:
+            return prompt
+        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+
+    def options(self, caller: Caller) -> dict[str, Any]:
+        salt = caller.cache_salt(self.cache_salt)
+        options = {
+            "cache_salt": salt or None,
+            "priority": self.priority,
+            "client": caller.client(self.user) or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def include_usage(self) -> bool:
@@ -133,22 +146,6 @@ class PromptedRequest(GenerationRequest):
     truncation_side: Literal["left", "right"] = told(
         "left", "where truncate_prompt_tokens cuts; right: the first ones are kept"
     )
-
-    def with_options(
-        self, prompt: str | list[int], caller: Caller, *, truncate_max_tokens: bool
-    ) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory."""
-        salt = caller.cache_salt(self.cache_salt)
-        options = {
-            "cache_salt": salt or None,
-            "priority": self.priority,
-            "client": caller.client(self.user) or None,
-            "truncate_max_tokens": (truncate_max_tokens and self.asked_tokens is not None) or None,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
-        if not given:
-            return prompt
-        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **given}
 
     def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
         """What the request says of how its prompt becomes tokens."""
@@ -208,34 +205,7 @@ class CompletionRequest(PromptedRequest):
         return self._sampling_params(defaults, **others)
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
-
-
-class ChatMessage(Strict):
-    """One turn of a conversation. What its fields do is up to the model's chat template."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[
-        str | Annotated[list[TextPart], Field(fail_fast=True)],
-        expecting("a string or a list of parts of type text"),
-        at_most(_MOST_PARTS, "parts"),
-    ]
-    name: Name | None = None
-    tool_call_id: Name | None = None
-
-    def for_template(self) -> Message:
-        content = self.content
-        if not isinstance(content, str):
-            content = "\n".join(part.text for part in content)
-        others = {"name": self.name, "tool_call_id": self.tool_call_id}
-        given = {name: value for name, value in others.items() if value is not None}
-        return {"role": self.role, "content": content, **given}
-
-
-class ChatRequest(PromptedRequest):
+class ChatRequest(PromptedRequest, ToolFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[
@@ -287,27 +257,21 @@ class ChatRequest(PromptedRequest):
         return super().asked_tokens if newer is None else newer
 
     @property
-    def variables(self) -> dict[str, Any]:
-        """Those of the chat template."""
-        given = self.chat_template_kwargs or {}
-        own = sorted(_TEMPLATE_OWN & given.keys())
-        if own:
-            raise RequestError(
-                f"chat_template_kwargs may not hold {', '.join(own)}", "chat_template_kwargs"
-            )
-        fields = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
+    def rendering(self) -> dict[str, Any]:
+        """What the request says of the rendering itself, beside the template's variables."""
+        given = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
         if self.continue_final_message:
-            fields |= {"continue_final_message": True, "add_generation_prompt": False}
+            given |= {"continue_final_message": True, "add_generation_prompt": False}
         elif self.add_generation_prompt is not None:
-            fields["add_generation_prompt"] = self.add_generation_prompt
-        return {**{name: value for name, value in fields.items() if value is not None}, **given}
+            given["add_generation_prompt"] = self.add_generation_prompt
+        return {name: value for name, value in given.items() if value not in (None, [])}
 
     @property
     def echoed(self) -> str:
         """What the answer begins with: the message that it goes on, if that is to be told."""
         content, last = "", self.messages[-1] if self.messages else None
         if self.echo and last is not None and last.role == "assistant":
-            content = last.for_template()["content"]
+            content = str(last.for_template()["content"])
         return content
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:

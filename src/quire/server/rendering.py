@@ -12,7 +12,7 @@ from pydantic_core import to_json
 _LEVELS = 5  # of an answer, down to the log-probabilities of one token
 
 
-async def json_response(build: Callable[[], dict[str, Any]], *, large: bool) -> Response:
+async def json_response(build: Callable[[], Any], *, large: bool) -> Response:
     """What ``build`` returns as JSON; made in a thread if it is large."""
 
     def render() -> bytes:

@@ -50,8 +50,12 @@ class Wording(Protocol):
         """What goes before the first chunk of an output of prompt ``number``."""
         ...
 
-    def chunk(self, index: int, delta: Delta) -> Json:
-        """What an output gained: a token at least, whose text may be none yet."""
+    def chunks(self, index: int, delta: Delta) -> list[Json]:
+        """What an output gained: a token at least, whose text may be none yet. Never empty."""
+        ...
+
+    def reasoning_tokens(self, request: RequestOutput) -> int | None:
+        """How many of its tokens were reasoning; None where nothing is said of that."""
         ...
 
 
@@ -74,7 +78,7 @@ async def answer(
     request_id = wording.id_prefix + (request.request_id or caller.request_id or own_id)
     head = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(wording.id_prefix + own_id)
-    account = Account(request, service)
+    account = Account(request, service, wording)
     if request.stream:
         head["object"] = wording.chunk_object
         chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
@@ -167,12 +171,12 @@ class Chunks:
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Json]:
         index = number * self._n + delta.index
-        choices = []
+        choices: list[Json] = []
         if index not in self._tokens:
             self._tokens[index] = 0
             choices = self._wording.opening(index, number)
         self._tokens[index] += len(delta.token_ids)
-        choices.append(self._wording.chunk(index, delta))
+        choices += self._wording.chunks(index, delta)
         if self._plain and delta.finish_reason is None:
             before, after = self._before, self._after
             return [before + to_json(choice, inf_nan_mode="null") + after for choice in choices]
@@ -203,8 +207,9 @@ class Chunks:
 class Account:
     """What a request has used, its tokens and (if it asks) its memory and time."""
 
-    def __init__(self, request: GenerationRequest, service: Service) -> None:
+    def __init__(self, request: GenerationRequest, service: Service, wording: Wording) -> None:
         self._request = request
+        self._wording = wording
         self._tell_cached = service.config.enable_prompt_tokens_details
         self._max_model_len = service.input_processor.max_model_len
 
@@ -215,6 +220,10 @@ class Account:
         if self._tell_cached:
             cached = sum(story.cached_tokens for story in stories)
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
+        if None not in reasoning:
+            thought = sum(filter(None, reasoning))
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
         if not self._request.include_metrics:
             return {"usage": usage}
         told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +17,19 @@ from quire.server.errors import EngineUnavailableError, UnknownModelError, in_ca
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller
 from quire.server.metrics import ServerMetrics
+from quire.server.speech import Speech
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 """What has come since the last time: (number of the prompt, what one of its outputs gained)."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What clients who ask are told of the model, where it is known."""
+
+    weight_bytes: int = 0
+    dtype: str = ""
+    quantization: str | None = None  # None: weights are as the checkpoint has them
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,8 @@ class Service:
     metrics: ServerMetrics
     config: ServerConfig
     bodies: Bodies
+    speech: Speech
+    facts: ModelFacts
 
     @property
     def input_processor(self) -> InputProcessor:
@@ -63,7 +75,7 @@ class Service:
     def run(
         self,
         request_id: str,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         params: SamplingParams,
         field_names: Mapping[str, str],
     ) -> Progress:
@@ -72,8 +84,15 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
+        prompts = map(self._truncating, prompts) if self.config.truncate_max_tokens else prompts
         by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
         return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
+
+    def _truncating(self, prompt: Prompt) -> Prompt:
+        """That a max_tokens above what is left is lowered."""
+        if not isinstance(prompt, Mapping):
+            prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+        return {**prompt, "truncate_max_tokens": True}
 
     def run_turn(
         self, request_id: str, session_id: str, params: SamplingParams, priority: int

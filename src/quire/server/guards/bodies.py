@@ -50,9 +50,9 @@ class Bodies:
     """
 
     def __init__(self, config: ServerConfig, input_processor: InputProcessor) -> None:
-        self._max_bytes = config.max_body_bytes or default_max_body_bytes(input_processor)
-        unread = config.max_unread_bytes or max(8 * self._max_bytes, _LEAST_UNREAD)
-        self._max_unread = max(unread, self._max_bytes)  # so that any one alone can be read
+        self.max_bytes = config.max_body_bytes or default_max_body_bytes(input_processor)
+        unread = config.max_unread_bytes or max(8 * self.max_bytes, _LEAST_UNREAD)
+        self._max_unread = max(unread, self.max_bytes)  # so that any one alone can be read
         self._timeout = config.request_read_timeout
         self._unread = 0  # bytes of large bodies that have come and are not parsed yet
         self._parser = ThreadPoolExecutor(1, "quire-json")
@@ -60,16 +60,20 @@ class Bodies:
     def close(self) -> None:
         self._parser.shutdown(cancel_futures=True)
 
-    async def parse(self, http: Request, kind: type[Body]) -> Body:
+    async def parse(self, http: Request, kind: type[Body], *, from_tools: bool = False) -> Body:
         """The request's body, read whole and checked.
+
+        from_tools: that it is JSON need not be said, by anybody but a browser: its pages may send
+        other types to any server.
 
         RequestError if it is not as it must be, HTTPException if it is too large, too slow or
         too much.
         """
-        if not _is_json(http.headers.get("content-type")):
+        may_be_silent = from_tools and "origin" not in http.headers
+        if not (may_be_silent or _is_json(http.headers.get("content-type"))):
             raise HTTPException(400, "the body must be a JSON object, sent as application/json")
         packed = is_packed(http.headers.get("content-encoding", ""))
-        if int(http.headers.get("content-length", 0)) > self._max_bytes:
+        if int(http.headers.get("content-length", 0)) > self.max_bytes:
             raise self._too_large()
         body = bytearray()
         try:
@@ -89,7 +93,7 @@ class Bodies:
 
     async def _read(self, http: Request, body: bytearray) -> None:
         async for chunk in http.stream():
-            if len(body) + len(chunk) > self._max_bytes:
+            if len(body) + len(chunk) > self.max_bytes:
                 raise self._too_large()
             before = _counted(body)
             body += chunk
@@ -102,11 +106,11 @@ class Bodies:
                 )
 
     def _parse_packed(self, body: bytearray, kind: type[Body]) -> Body:
-        return parse(unpacked(body, self._max_bytes), kind)
+        return parse(unpacked(body, self.max_bytes), kind)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(
-            413, f"the body is larger than {self._max_bytes:,} bytes (--max-body-bytes)"
+            413, f"the body is larger than {self.max_bytes:,} bytes (--max-body-bytes)"
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.server.error_shapes import ErrorShape, in_openai_s_shape, shape_for
 from quire.server.errors import error_body
 
 _RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
@@ -19,10 +20,11 @@ class Drain:
     begun: bool = False
     running: int = 0
 
-    def refusal(self) -> JSONResponse:
+    def refusal(self, shape: ErrorShape = in_openai_s_shape) -> JSONResponse:
         """What health checks and new requests are told."""
         body = error_body("the server is shutting down", "server_error", code="shutting_down")
-        return JSONResponse(body, 503, {"retry-after": _RETRY_AFTER, "connection": "close"})
+        headers = {"retry-after": _RETRY_AFTER, "connection": "close"}
+        return JSONResponse(shape(503, body), 503, headers)
 
 
 class RefuseWhileDraining:
@@ -36,7 +38,7 @@ class RefuseWhileDraining:
         if scope["type"] != "http" or scope["method"] != "POST":
             return await self._app(scope, receive, send)
         if self._drain.begun:
-            return await self._drain.refusal()(scope, receive, send)
+            return await self._drain.refusal(shape_for(scope))(scope, receive, send)
         self._drain.running += 1
         try:
             await self._app(scope, receive, send)

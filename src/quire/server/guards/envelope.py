@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
+from quire.server.error_shapes import shape_for
 from quire.server.errors import REQUEST_ID, explain, new_id
 from quire.server.guards.cors import Origins
 
@@ -64,7 +65,7 @@ class Envelope:
             if status:
                 raise  # the answer is broken off
             code, body = explain(error, state[REQUEST_ID])
-            await JSONResponse(body, code)(scope, receive, bearing)
+            await JSONResponse(shape_for(scope)(code, body), code)(scope, receive, bearing)
         finally:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
 

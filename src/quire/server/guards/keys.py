@@ -10,13 +10,14 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.config import ServerConfig
+from quire.server.error_shapes import shape_for
 from quire.server.errors import error_body
 
 KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""
 
 _NAME_LENGTH = 16
-_OPEN = frozenset({"/health", "/version"})
+_OPEN = frozenset({"/health", "/ping", "/version"})
 _METRICS = "/metrics"
 
 
@@ -58,10 +59,10 @@ class RequireApiKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
             return await self._app(scope, receive, send)
-        name = self._keys.name(_bearer_token(scope))
+        name = self._keys.name(_presented(scope))
         if name is None:
             body = error_body("the API key is missing or wrong", code="invalid_api_key")
-            refusal = JSONResponse(body, 401, {"www-authenticate": "Bearer"})
+            refusal = JSONResponse(shape_for(scope)(401, body), 401, {"www-authenticate": "Bearer"})
             return await refusal(scope, receive, send)
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
@@ -79,10 +80,19 @@ def _route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def _bearer_token(scope: Scope) -> bytes:
-    """What the Authorization header bears, if there is one and one only; no key is empty."""
-    credentials = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    if len(credentials) != 1:
-        return b""
-    scheme, _, token = credentials[0].strip().partition(b" ")
+def _presented(scope: Scope) -> bytes:
+    """The key that a request bears: as a bearer token, or in Anthropic's header; no key is empty.
+
+    Both headers may be there if they say the same, but none of them twice.
+    """
+    credentials, keys = (
+        [value.strip() for key, value in scope["headers"] if key.lower() == name]
+        for name in (b"authorization", b"x-api-key")
+    )
+    borne = {*map(_bearer_token, credentials), *keys}
+    return borne.pop() if len(borne) == 1 and max(len(credentials), len(keys)) == 1 else b""
+
+
+def _bearer_token(credentials: bytes) -> bytes:
+    scheme, _, token = credentials.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""

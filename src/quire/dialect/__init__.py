@@ -1,0 +1,35 @@
+"""What a model's text means: reasoning, content, and calls of tools."""
+
+from quire.dialect.calls import Tools
+from quire.dialect.catalogue import DIALECTS, REASONING, Dialect, dialect_of, marks_of
+from quire.dialect.events import (
+    Call,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+    Reply,
+)
+from quire.dialect.parser import CallForm, Marks, OutputParser
+
+__all__ = [
+    "DIALECTS",
+    "REASONING",
+    "Call",
+    "CallArguments",
+    "CallBegun",
+    "CallEnded",
+    "CallForm",
+    "ContentPiece",
+    "Dialect",
+    "Event",
+    "Marks",
+    "OutputParser",
+    "ReasoningPiece",
+    "Reply",
+    "Tools",
+    "dialect_of",
+    "marks_of",
+]

@@ -1,0 +1,98 @@
+"""The dialects there are, by name, and how a model's own is found in its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.dialect import hermes, llama, mistral, pythonic, qwen_xml
+from quire.dialect.grammar import Frame
+from quire.dialect.parser import CallForm, Marks
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a family of models writes calls.
+
+    names: vLLM's for it; the first is ours.
+    sign, unless: what a chat template holds, and does not hold, where its model speaks so.
+    marks: of its calls; where they are special tokens, they must not be left out of the text.
+    id_length: characters of a call's id, where its chat template insists.
+    """
+
+    names: tuple[str, ...]
+    form: CallForm
+    frame: Frame
+    sign: str
+    marks: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+    id_length: int | None = None
+
+
+# Of those whose sign a template holds, the first counts.
+_ALL = (
+    Dialect(
+        ("qwen3_xml", "qwen3_coder"),
+        CallForm((qwen_xml.OPENS, qwen_xml.FUNCTION), qwen_xml.read),
+        qwen_xml.FRAME,
+        sign=qwen_xml.FUNCTION,
+        marks=(qwen_xml.OPENS, qwen_xml.CLOSES),
+    ),
+    Dialect(
+        ("hermes", "qwen2_5", "qwen3", "smollm3"),
+        CallForm((hermes.OPENS,), hermes.read),
+        hermes.FRAME,
+        sign=hermes.OPENS,
+        marks=(hermes.OPENS, hermes.CLOSES),
+        unless=("<arg_key>",),  # GLM
+    ),
+    Dialect(
+        ("mistral",),
+        CallForm((mistral.OPENS,), mistral.read),
+        mistral.FRAME,
+        sign=mistral.OPENS,
+        marks=(mistral.OPENS, mistral.ID, mistral.ARGUMENTS),
+        id_length=9,
+    ),
+    Dialect(
+        ("pythonic", "llama4_pythonic"),
+        CallForm((pythonic.OPENS,), pythonic.read, bare=True),
+        pythonic.FRAME,
+        sign="func_name1(",
+        marks=(pythonic.OPENS, pythonic.CLOSES),
+    ),
+    Dialect(
+        ("llama3_json", "llama4_json"),
+        CallForm((llama.MARK,), llama.read, bare=True),
+        llama.FRAME,
+        sign='"parameters": ',
+        marks=(llama.MARK,),
+    ),
+)
+DIALECTS: Mapping[str, Dialect] = {name: dialect for dialect in _ALL for name in dialect.names}
+
+_THINK = Marks("<think>", "</think>")
+_MISTRAL = Marks("[THINK]", "[/THINK]")
+REASONING: Mapping[str, Marks] = {
+    "qwen3": _THINK,
+    "deepseek_r1": Marks("<think>", "</think>", implied=True),
+    "glm45": _THINK,
+    "olmo3": _THINK,
+    "mistral": _MISTRAL,
+}
+
+
+def dialect_of(template: str) -> Dialect | None:
+    """The dialect that a chat template teaches; None if it is none of ours."""
+    for dialect in _ALL:
+        if dialect.sign in template and not any(other in template for other in dialect.unless):
+            return dialect
+    return None
+
+
+def marks_of(template: str) -> Marks | None:
+    """The marks of reasoning that a chat template knows."""
+    for marks in (_THINK, _MISTRAL):
+        if marks.end in template:
+            return marks
+    return None

@@ -1,0 +1,150 @@
+"""Grammars by which a model writes nothing but calls of the tools that there are.
+
+They are in llguidance's dialect of Lark. Schemas are embedded, each as a grammar of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.errors import RequestError
+
+Schema = Mapping[str, Any]
+Spell = Callable[[str], str]
+"""How a grammar spells a text or a mark, which may be a token of its own."""
+
+_LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
+_DEFINITIONS = ("$defs", "definitions")
+_PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
+_SAID = {"title", "description", "$schema", "$id", "default", "examples"}  # binds nobody
+
+
+@dataclass
+class Rules:
+    """A grammar while it is made. What adds to it gives the name of what it has added."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def rule(self, expression: str, *, lazy: bool = False) -> str:
+        return self._add("r", "[lazy]" if lazy else "", expression)
+
+    def terminal(self, expression: str) -> str:
+        """What is read as one lexeme."""
+        return self._add("T", "", expression)
+
+    def json(self, schema: Schema) -> str:
+        return self.rule(f"%json {_spelled({'x-guidance': _LAYOUT, **schema})}")
+
+    def _add(self, kind: str, how: str, expression: str) -> str:
+        name = f"{kind}{len(self.lines)}"
+        self.lines.append(f"{name}{how}: {expression}")
+        return name
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands around calls: marks, and texts in which NAME is the tool's.
+
+    opening, closing: around all of them. before, after: around the arguments of each.
+    bare: it does not begin with a mark.
+    arguments: how they are written.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+    bare: bool = False
+    arguments: Callable[[Rules, Schema], str] = Rules.json
+
+
+def calls_grammar(
+    frame: Frame,
+    tools: Mapping[str, Schema],
+    spell: Spell,
+    *,
+    several: bool,
+    text: bool = False,
+    instead: Schema | None = None,
+) -> str:
+    """A grammar for calls of these tools, whose schemas are those of their arguments.
+
+    several: more than one call may be made.
+    text: there may be text around calls, or in place of them; where they are bare, in place only.
+    instead: a schema that the answer may follow in place of calls, unless these are bare.
+    """
+    rules = Rules()
+
+    def line(parts: Sequence[str]) -> str:
+        return " ".join(map(spell, parts))
+
+    def call(before: Sequence[str]) -> str:
+        return rules.rule(
+            " | ".join(
+                f"{line([part.replace('NAME', name) for part in before])} "
+                f"{frame.arguments(rules, schema)} {line(frame.after)}"
+                for name, schema in tools.items()
+            )
+        )
+
+    first = frame.opening or frame.before
+    mark, beyond = ("", first) if frame.bare else (spell(first[0]), first[1:])
+    if frame.opening:
+        one = call(frame.before)
+        listed = f"{one} ({line(frame.between)} {one})*" if several else one
+        unit = rules.rule(f"{line(beyond)} {listed} {line(frame.closing)}")
+        again = ""
+    else:
+        unit = call(beyond)
+        again = f" ({line(frame.between)} {mark} {unit})*" if several else ""
+    start = rules.rule(f"{mark} {unit}{again}")
+    if instead is not None:
+        start = f"{start} | {rules.json(instead)}"
+    elif text and frame.bare:
+        start = f"{start} | {rules.terminal(_NO_CALL)}"
+    elif text:
+        any_text = rules.terminal(_TEXT)
+        head = f"{any_text} {mark}"
+        if mark.startswith('"'):  # no token of its own: the first one that comes is it
+            head = rules.rule(head, lazy=True)
+        start = f"({head} {unit}){'*' if several else '?'} {any_text}"
+    return "\n".join([f"start: {start}", *rules.lines])
+
+
+_TEXT = "/(?s:.*)/"
+_NO_CALL = r"/[^\[{<](?s:.*)/"
+
+
+def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
+    """Each property of an object, its schema, and whether it must be there.
+
+    RequestError where the schema asks for more than that.
+    """
+    if others := sorted(schema.keys() - _PLAIN - _SAID):
+        raise RequestError(
+            f"where this model must call, a tool's schema may not hold {others[0]} at its top",
+            "tools",
+        )
+    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    required = schema.get("required", [])
+    properties = {**schema.get("properties", {})}
+    for key in required:
+        properties.setdefault(key, {})
+    return [
+        (key, {**definitions, **(one if isinstance(one, Mapping) else {})}, key in required)
+        for key, one in properties.items()
+        if one is not False
+    ]
+
+
+def literal(text: str) -> str:
+    return _spelled(text)
+
+
+def _spelled(value: Any) -> str:
+    """As JSON, in which "::=" would be taken for the sign of another kind of grammar."""
+    return json.dumps(value).replace("::=", r":\u003a=")

@@ -1,0 +1,32 @@
+"""[TOOL_CALLS][{"name": ..., "arguments": {...}}], and since 2025 [TOOL_CALLS]name[ARGS]{...}."""
+
+from __future__ import annotations
+
+from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame
+from quire.dialect.json_calls import read_arguments, read_calls
+from quire.dialect.reader import Reader, Reading
+
+OPENS, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+FRAME = Frame(before=(OPENS, "NAME", ARGUMENTS))
+LIST_FRAME = Frame(
+    opening=(OPENS, "["),
+    before=('{"name": "NAME", "arguments": ',),
+    after=("}",),
+    between=(", ",),
+    closing=("]",),
+)
+
+
+def read(reader: Reader, calls: Calls) -> Reading[bool]:
+    yield from reader.take(OPENS)
+    yield from reader.spaces()
+    if (yield from reader.peek()) in ("[", "{"):
+        return (yield from read_calls(reader, calls))
+    name = yield from reader.word()
+    id = None
+    if (yield from reader.take(ID)):
+        id = yield from reader.word()
+    yield from reader.take(ARGUMENTS)
+    yield from reader.spaces()
+    return calls.accepts(name) and (yield from read_arguments(reader, calls, name, id))

@@ -1,0 +1,152 @@
+"""[f(a=1), g(b="x")], as Python would call them: Llama 4, and others that are told to."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from quire.dialect import literals
+from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame, Rules, Schema, literal, members
+from quire.dialect.reader import Reader, Reading
+from quire.errors import RequestError, shown
+
+OPENS, CLOSES = "<|python_start|>", "<|python_end|>"
+
+
+def _arguments(rules: Rules, schema: Schema) -> str:
+    """By name, those first that must be there. Values are JSON, which ``read`` takes too."""
+    needed: list[str] = []
+    others: list[str] = []
+    for key, one, required in members(schema):
+        if not key.isidentifier():
+            raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
+        spelled = rules.rule(f"{literal(key + '=')} {rules.json(one)}")
+        (needed if required else others).append(spelled)
+    comma = literal(", ")
+    rests = [""]  # after each of the others, from the last one on
+    for other in reversed(others):
+        rests.append(rules.rule(f"({comma} {other})? {rests[-1]}"))
+    if needed:
+        return f" {comma} ".join(needed) + " " + rests[-1]
+    firsts = [f"{other} {rest}" for other, rest in zip(others, rests[-2::-1], strict=True)]
+    return f"({' | '.join(firsts)})?" if firsts else ""
+
+
+FRAME = Frame(
+    opening=("[",),
+    before=("NAME(",),
+    after=(")",),
+    between=(", ",),
+    closing=("]",),
+    bare=True,
+    arguments=_arguments,
+)
+
+_BETWEEN = re.compile(r"""[^\[\](){}"']*""")
+_IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*") for quote in "'\""}
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+
+
+def read(reader: Reader, calls: Calls) -> Reading[bool]:
+    """All of the list at once: whether it is one of calls shows at its end."""
+    if (yield from reader.take(OPENS)):
+        calls.only_known = False
+        yield from reader.spaces()
+    start = reader.at
+    if not (yield from reader.take("[")):
+        return False
+    yield from reader.spaces()
+    name = yield from reader.word()
+    if not calls.accepts(name) or not (yield from reader.take("(")):
+        return False
+    reader.at = start
+    if not (yield from _pass_brackets(reader)):
+        return False
+    found = _calls(reader.text[start : reader.at], calls)
+    for called, arguments in found:
+        calls.tell(called, arguments)
+    if found and (yield from reader.take(CLOSES)):
+        reader.use()
+    return bool(found)
+
+
+def _pass_brackets(reader: Reader) -> Reading[bool]:
+    """Past a bracket and the one that closes it; False where they do not match."""
+    opened: list[str] = []
+    while True:
+        match = _BETWEEN.match(reader.text, reader.at)
+        reader.at = match.end() if match else reader.at
+        char = yield from reader.peek()
+        if not char:
+            return False
+        if char in _IN_TEXT:
+            if not (yield from _pass_text(reader, char)):
+                return False
+            continue
+        if char in _CLOSING:
+            opened.append(_CLOSING[char])
+        elif char in _CLOSING.values():
+            if char != opened.pop():
+                return False
+        else:
+            continue  # it has come only now
+        reader.at += 1
+        if not opened:
+            return True
+
+
+def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
+    """Past a Python string, in one or in three quotes; False if it does not end."""
+    for end in (quote * 3, quote * 2, quote):
+        if (yield from reader.take(end)):
+            break
+    if end == quote * 2:
+        return True  # an empty one
+    while True:
+        match = _IN_TEXT[quote].match(reader.text, reader.at)
+        reader.at = match.end() if match else reader.at
+        char = yield from reader.peek()
+        if not char:
+            return False
+        if char == "\\":
+            reader.at += 1
+            if not (yield from reader.peek()):
+                return False
+            reader.at += 1
+        elif (yield from reader.take(end)):
+            return True
+        else:
+            reader.at += 1
+
+
+def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
+    """Names and arguments; none if anything in the list is not a call with literals by name."""
+    try:
+        listed = literals.parse(text)
+        assert isinstance(listed, ast.List)
+        found = [_call(item, text) for item in listed.elts]
+    except (literals.NoLiteral, RecursionError):
+        return []
+    return found if all(calls.accepts(name) for name, _ in found) else []
+
+
+def _call(node: ast.expr, text: str) -> tuple[str, str]:
+    if not isinstance(node, ast.Call) or node.args:
+        raise literals.NoLiteral("no call by name")
+    arguments = []
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise literals.NoLiteral("**")
+        spelled = literals.as_json(ast.get_source_segment(text, keyword.value) or "", keyword.value)
+        arguments.append(f"{literals.quoted(keyword.arg)}: {spelled}")
+    return _name(node.func), "{" + ", ".join(arguments) + "}"
+
+
+def _name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(owner, name):
+            return f"{_name(owner)}.{name}"
+    raise literals.NoLiteral("no name")

@@ -1,0 +1,1 @@
+"""What this machine is, as far as it matters here, and what would make it faster."""

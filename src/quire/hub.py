@@ -1,0 +1,134 @@
+"""Models of Hugging Face's hub: what of a repository is needed, and what is in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from quire.errors import ModelError
+
+MODEL_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+"""Of a repository: weights, configs, tokenizer and chat template."""
+
+_OTHER_FILES = ["*/*", "consolidated*"]  # other formats, and second copies
+
+
+class RemoteFile(NamedTuple):
+    """A file of a repository that is needed."""
+
+    name: str
+    num_bytes: int
+    is_here: bool
+
+
+class CachedModel(NamedTuple):
+    """A repository's newest snapshot in the cache."""
+
+    name: str
+    revision: str  # the commit
+    directory: Path
+
+
+def snapshot(name: str, revision: str | None = None, download_dir: str | None = None) -> Path:
+    """The directory of a model's files, downloaded where they are not in the cache yet.
+
+    download_dir: where snapshots are kept; None: in Hugging Face's own cache.
+
+    Raises:
+        ModelError: they can be had neither there nor from the hub.
+    """
+    from huggingface_hub import snapshot_download
+
+    with _failures_of(name, revision):
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=download_dir,
+                allow_patterns=MODEL_FILES,
+                ignore_patterns=_OTHER_FILES,
+            )
+        )
+
+
+def files_of(
+    name: str, revision: str | None = None, download_dir: str | None = None
+) -> list[RemoteFile]:
+    """What ``snapshot`` would have, by size, the largest first. ModelError: see there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    with _failures_of(name, revision):
+        try:
+            listed = snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=download_dir,
+                allow_patterns=MODEL_FILES,
+                ignore_patterns=_OTHER_FILES,
+                dry_run=True,
+            )
+        except DryRunError:  # the hub cannot be reached; what is here is all that there will be
+            here = snapshot(name, revision, download_dir).iterdir()
+            files = [RemoteFile(file.name, file.stat().st_size, True) for file in here]
+        else:
+            files = [RemoteFile(f.filename, f.file_size or 0, not f.will_download) for f in listed]
+    return sorted(files, key=lambda file: -file.num_bytes)
+
+
+def cache_directory(download_dir: str | None = None) -> Path:
+    """Where snapshots are kept."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(download_dir or HF_HUB_CACHE).expanduser()
+
+
+def cached_models(download_dir: str | None = None) -> list[CachedModel]:
+    """Every model in the cache, by name."""
+    from huggingface_hub import scan_cache_dir
+
+    directory = cache_directory(download_dir)
+    if not directory.is_dir():
+        return []
+    models = []
+    for repository in scan_cache_dir(directory).repos:
+        if repository.repo_type == "model" and repository.revisions:
+            newest = max(repository.revisions, key=lambda revision: revision.last_modified)
+            path = Path(newest.snapshot_path)
+            models.append(CachedModel(repository.repo_id, newest.commit_hash, path))
+    return sorted(models)
+
+
+@contextmanager
+def _failures_of(name: str, revision: str | None) -> Iterator[None]:
+    """The library's failures as ModelErrors."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+        return
+    except HFValidationError:
+        reason = "it is neither a directory nor a valid Hugging Face name"
+    except GatedRepoError:
+        reason = (
+            "its owner asks for access first; log in to Hugging Face with an account that has it"
+        )
+    except RevisionNotFoundError:
+        reason = f"it has no revision {revision}"
+    except RepositoryNotFoundError:
+        reason = "there is no such directory, and no such repository on Hugging Face"
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"
+    except (HfHubHTTPError, OSError) as error:
+        reason = f"the download failed: {error}"
+    raise ModelError(f"cannot load {name}: {reason}")

@@ -1,0 +1,67 @@
+"""From the engine's deltas to answers of any shape, whole or in pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+from quire.engine import Delta, Prompt, RequestOutput
+from quire.errors import RequestError
+from quire.server.guards.clients import Caller
+from quire.server.service import Progress, Service
+from quire.server.streaming import Events, Json
+
+
+async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:
+    """The finished requests, in the order of their prompts."""
+    finished: dict[int, RequestOutput] = {}
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                finished.update({number: delta.final for number, delta in deltas if delta.final})
+    return [finished[number] for number in sorted(finished)]
+
+
+async def pieces(
+    progress: Progress, worded: Callable[[int, Delta], list[Json]], names: Mapping[str, str]
+) -> Events:
+    """What ``worded`` makes of each delta of a prompt, as it comes."""
+    async with aclosing(progress):
+        with in_their_words(names):
+            async for deltas in progress:
+                values = [value for number, delta in deltas for value in worded(number, delta)]
+                if values:
+                    yield values
+
+
+@contextmanager
+def in_their_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name a refused field as the caller wrote it, in the message too: it is all that they see."""
+    try:
+        yield
+    except RequestError as error:
+        theirs = names.get(error.field, error.field)
+        error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
+        error.field = theirs
+        raise
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def asked(
+    service: Service, caller: Caller, prompt: str | list[int], user: str | None = None
+) -> Prompt:
+    """A prompt, together with whose it is."""
+    name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
+    return {name: prompt, **options(service, caller, user)}
+
+
+def options(service: Service, caller: Caller, user: str | None = None) -> dict[str, Any]:
+    """What a prompt says beside its text: whose it is."""
+    given = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
+    return {name: value for name, value in given.items() if value}

@@ -1,0 +1,112 @@
+"""A model's turn as a row of blocks, one after the other: reasoning, text, calls of tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from quire.dialect import (
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+)
+
+
+class Kind(Enum):
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALL = "call"
+
+
+@dataclass
+class Block:
+    """text: of a call the JSON of its arguments. name, call_id, number: of a call, among calls."""
+
+    index: int
+    kind: Kind
+    text: str = ""
+    name: str = ""
+    call_id: str = ""
+    number: int = 0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of a call, as an object: {} if they were cut short, or the model wrote no object."""
+        try:
+            value = json.loads(self.text or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class Opened(NamedTuple):
+    block: Block
+
+
+class Grown(NamedTuple):
+    block: Block
+    text: str
+
+
+class Closed(NamedTuple):
+    """``last``: the turn has ended with it, and may have cut it short."""
+
+    block: Block
+    last: bool = False
+
+
+Change = Opened | Grown | Closed
+
+
+class Blocks:
+    """Puts a dialect's events in a row: a block is closed before the next one is opened.
+
+    call_id: makes an id for a call whose dialect has none.
+    """
+
+    def __init__(self, call_id: Callable[[], str]) -> None:
+        self.closed: list[Block] = []
+        self._open: Block | None = None
+        self._call_id = call_id
+
+    def hear(self, events: Iterable[Event], *, final: bool) -> Iterator[Change]:
+        for event in events:
+            match event:
+                case ReasoningPiece(text):
+                    yield from self._grow(Kind.REASONING, text)
+                case ContentPiece(text):
+                    yield from self._grow(Kind.TEXT, text)
+                case CallBegun(number, name, call_id):
+                    yield from self._begin(Kind.CALL, name, call_id or self._call_id(), number)
+                case CallArguments(_, text):
+                    yield from self._grow(Kind.CALL, text)
+                case CallEnded():
+                    yield from self._close(last=False)
+        if final:
+            yield from self._close(last=True)
+
+    def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
+        if self._open is None or self._open.kind is not kind:
+            yield from self._begin(kind)
+        assert self._open is not None
+        self._open.text += text
+        yield Grown(self._open, text)
+
+    def _begin(
+        self, kind: Kind, name: str = "", call_id: str = "", number: int = 0
+    ) -> Iterator[Change]:
+        yield from self._close(last=False)
+        self._open = Block(len(self.closed), kind, "", name, call_id, number)
+        yield Opened(self._open)
+
+    def _close(self, *, last: bool) -> Iterator[Change]:
+        if self._open is not None:
+            block, self._open = self._open, None
+            self.closed.append(block)
+            yield Closed(block, last)

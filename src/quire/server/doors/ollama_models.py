@@ -1,0 +1,107 @@
+"""What Ollama's clients ask of models and of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
+
+from quire.errors import RequestError
+from quire.server.doors.answering import now
+from quire.server.doors.ollama_types import ShowRequest
+from quire.server.openapi import takes
+from quire.server.service import Service
+from quire.server.streaming import Json
+
+_VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
+_LATEST = ":latest"
+_NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
+
+
+def add_models(app: FastAPI, service: Service) -> None:
+    started = now()
+    cards = [_card(service, name, started) for name in service.model_names]
+
+    @app.get("/", response_class=PlainTextResponse)
+    async def root() -> str:
+        return "Quire is running"  # Ollama's command line asks whether anybody is
+
+    @app.get("/api/version")
+    async def version() -> Json:
+        return {"version": _VERSION, "quire": app.version}
+
+    @app.get("/api/tags")
+    async def tags() -> Json:
+        return {"models": cards}
+
+    @app.get("/api/ps")
+    async def running() -> Json:
+        length = service.input_processor.max_model_len
+        more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
+        return {"models": [{**card, **more} for card in cards]}
+
+    @app.post("/api/show", openapi_extra=takes(ShowRequest))
+    async def show(http: Request) -> Json:
+        request = await service.bodies.parse(http, ShowRequest, from_tools=True)
+        name = request.model or request.name
+        if name is None:
+            raise RequestError("model is missing", "model")
+        check_model(service, name)
+        return _description(service, started)
+
+
+def check_model(service: Service, name: str) -> None:
+    """UnknownModelError unless the name is served, with or without Ollama's tag for the newest."""
+    service.check_model(name if name in service.model_names else name.removesuffix(_LATEST))
+
+
+def _card(service: Service, name: str, started: str) -> Json:
+    tagged = name if ":" in name else name + _LATEST
+    return {
+        "name": tagged,
+        "model": tagged,
+        "modified_at": started,
+        "size": service.facts.weight_bytes,
+        "digest": sha256(name.encode()).hexdigest(),
+        "details": _details(service),
+    }
+
+
+def _details(service: Service) -> Json:
+    facts = service.facts
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": "",
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": facts.quantization or facts.dtype,
+    }
+
+
+def _capabilities(service: Service) -> Iterator[str]:
+    yield "completion"
+    if service.speech.dialect is not None:
+        yield "tools"
+    if service.speech.marks is not None:
+        yield "thinking"
+
+
+def _description(service: Service, started: str) -> Json:
+    input_processor = service.input_processor
+    defaults = input_processor.sampling_defaults
+    return {
+        "modelfile": "",
+        "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
+        "template": "",
+        "details": _details(service),
+        "model_info": {
+            "general.architecture": "quire",
+            "quire.context_length": input_processor.max_model_len,
+            "quire.vocab_size": input_processor.vocab_size,
+        },
+        "capabilities": list(_capabilities(service)),
+        "modified_at": started,
+    }

@@ -1,0 +1,128 @@
+"""OpenAI's Responses: POST /v1/responses, and the responses that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from quire.errors import RequestError
+from quire.server.conversation import begin
+from quire.server.doors.answering import in_their_words, options
+from quire.server.doors.responses_store import ResponseStore
+from quire.server.doors.responses_turns import FIELD_NAMES, turn
+from quire.server.doors.responses_types import ItemReference, ResponsesRequest
+from quire.server.doors.responses_writer import ResponseWriter
+from quire.server.openapi import takes
+from quire.server.rendering import json_response
+from quire.server.service import Service
+from quire.server.streaming import NAMED_EVENTS, EventStream, Json
+
+_MOST_LISTED = 100  # items at a time
+_PREFIXES = {
+    "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
+}  # fmt: skip
+
+
+def add_responses(app: FastAPI, service: Service) -> None:
+    config = service.config
+    store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
+
+    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
+    async def create(http: Request) -> Response:
+        request = await service.bodies.parse(http, ResponsesRequest)
+        service.check_model(request.model)
+        caller = service.caller(http)
+        owner, items = caller.key, _items(store, caller.key, request)
+        history = await _history(service, store, owner, request.previous_response_id)
+        with in_their_words(FIELD_NAMES):
+            asked = options(service, caller, request.user)
+            defaults = service.input_processor.sampling_defaults
+            conversation = await begin(service, turn(request, [*history, *items], defaults, asked))
+
+        def keep(response: Json) -> None:
+            if request.store:
+                store.add(owner, response, items)
+
+        writer = ResponseWriter(conversation, request, keep)
+        if request.stream:
+            return EventStream(writer.events(), NAMED_EVENTS, writer.error)
+        response = await writer.whole()
+        return await json_response(lambda: response, large=request.wants_logprobs)
+
+    @app.get("/v1/responses/{response_id}")
+    async def retrieve(http: Request, response_id: str, stream: bool = False) -> Response:
+        if stream:
+            raise RequestError("a response that is kept cannot be streamed again", "stream")
+        kept = store.get(service.caller(http).key, response_id)
+        return Response(kept.response, media_type="application/json")
+
+    @app.delete("/v1/responses/{response_id}")
+    async def delete(http: Request, response_id: str) -> Json:
+        store.remove(service.caller(http).key, response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    @app.get("/v1/responses/{response_id}/input_items")
+    async def input_items(
+        http: Request,
+        response_id: str,
+        limit: str = "20",
+        order: str = "desc",
+        after: str | None = None,
+    ) -> Json:
+        kept = store.get(service.caller(http).key, response_id)
+        return _page(kept.input_items, limit, order, after)
+
+
+def _items(store: ResponseStore, owner: str | None, request: ResponsesRequest) -> list[Json]:
+    """The input's items as they are kept, each with an id; what is referred to in its place."""
+    items: list[Json] = []
+    for item in request.input:
+        if isinstance(item, ItemReference):
+            items.append(store.item(owner, item.id))
+            continue
+        new_id = _PREFIXES[item.type] + uuid.uuid4().hex
+        given = item.model_dump(mode="json", exclude_none=True)
+        items.append({"id": new_id, "status": "completed", **given})
+    return items
+
+
+async def _history(
+    service: Service, store: ResponseStore, owner: str | None, response_id: str | None
+) -> list[Json]:
+    """The items of a response and of all before it, which may be as large as a body may be."""
+    if response_id is None:
+        return []
+    conversation = store.conversation(owner, response_id)
+    size = sum(kept.size for kept in conversation)
+    if size > service.bodies.max_bytes:
+        raise RequestError(
+            f"the conversation up to {response_id} has {size:,} bytes; with --max-body-bytes it "
+            f"may have at most {service.bodies.max_bytes:,}",
+            "previous_response_id",
+        )
+    return await asyncio.to_thread(lambda: [item for kept in conversation for item in kept.items])
+
+
+def _page(items: list[Json], limit: str, order: str, after: str | None) -> Json:
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MOST_LISTED):
+        raise RequestError(f"limit must be from 1 to {_MOST_LISTED}", "limit")
+    if order not in ("asc", "desc"):
+        raise RequestError('order must be "asc" or "desc"', "order")
+    if order == "desc":
+        items = items[::-1]
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise RequestError("after must be the id of an item of this response", "after")
+    start = 0 if after is None else ids.index(after) + 1
+    end = start + int(limit)
+    page = items[start:end]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": end < len(items),
+    }

@@ -1,0 +1,210 @@
+"""A response as it is written: its items, and the events of a stream that tell of them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+
+from quire.engine import Delta
+from quire.server.conversation import Conversation
+from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.server.doors.responses_turns import FIELD_NAMES
+from quire.server.doors.responses_types import ResponsesRequest
+from quire.server.doors.telling import Telling
+from quire.server.logprobs import chat_logprobs
+from quire.server.streaming import Events, Json
+
+_PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
+_PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
+
+
+class ResponseWriter:
+    """keep: told of the response once it is complete."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        request: ResponsesRequest,
+        keep: Callable[[Json], None],
+    ) -> None:
+        self._conversation = conversation
+        self._telling = Telling(conversation, conversation.call_id, FIELD_NAMES)
+        self._told = self._telling.told
+        self._request = request
+        self._keep = keep
+        self._id = uuid.uuid4().hex
+        self._created = int(time.time())
+        self._number = 0  # of the next event
+        self._logprobs: dict[int, list[Json]] = {}  # of each block of text
+        self._scored_last: Delta | None = None
+
+    async def whole(self) -> Json:
+        """The response; made as its events are, so that both say the same."""
+        async with aclosing(self.events()) as batches:
+            async for batch in batches:
+                last = batch[-1]
+        assert isinstance(last, dict)
+        response: Json = last["response"]
+        return response
+
+    async def events(self) -> Events:
+        response = self._response("in_progress", [])
+        opening = [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+        async with aclosing(self._telling.changes("resp-")) as steps:
+            async for step in steps:
+                events = [*opening]
+                opening = []
+                for delta, changes in step:
+                    for change in changes:
+                        events += self._events(change, delta)
+                if self._told.output is not None:
+                    events.append(self._ending())
+                if events:
+                    yield events
+
+    def error(self, status: int, body: Json) -> Json:
+        """An error after the beginning, as an event."""
+        error = body["error"]
+        code = error["code"] or error["type"]
+        return self._event("error", code=code, message=error["message"], param=error["param"])
+
+    def _ending(self) -> Json:
+        cut = self._told.reason == "length"
+        status = "incomplete" if cut else "completed"
+        response = self._response(status, [self._item(block) for block in self._told.blocks])
+        self._keep(response)
+        return self._event(f"response.{status}", response=response)
+
+    def _event(self, kind: str, **told: object) -> Json:
+        self._number += 1
+        return {"type": kind, "sequence_number": self._number - 1, **told}
+
+    def _events(self, change: Change, delta: Delta) -> Iterator[Json]:
+        block = change.block
+        place: Json = {"output_index": block.index}
+        match change:
+            case Opened():
+                empty = Block(block.index, block.kind, "", block.name, block.call_id)
+                item = self._item(empty, begun=True)
+                yield self._event("response.output_item.added", **place, item=item)
+                if block.kind is not Kind.CALL:
+                    yield self._part_event("added", block, _part(block.kind, ""))
+            case Grown(_, text):
+                yield from self._growth(block, text, delta)
+            case Closed():
+                yield from self._closing(block)
+                yield self._event("response.output_item.done", **place, item=self._item(block))
+
+    def _growth(self, block: Block, text: str, delta: Delta) -> Iterator[Json]:
+        place = {"item_id": self._item_id(block), "output_index": block.index}
+        if block.kind is Kind.CALL:
+            yield self._event("response.function_call_arguments.delta", **place, delta=text)
+            return
+        place["content_index"] = 0
+        if block.kind is Kind.REASONING:
+            yield self._event("response.reasoning_text.delta", **place, delta=text)
+            return
+        logprobs = self._scored(block, delta)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=logprobs)
+
+    def _closing(self, block: Block) -> Iterator[Json]:
+        place: Json = {"item_id": self._item_id(block), "output_index": block.index}
+        if block.kind is Kind.CALL:
+            done = {"name": block.name, "arguments": block.text}
+            yield self._event("response.function_call_arguments.done", **place, **done)
+            return
+        text: Json = {"content_index": 0, "text": block.text}
+        if block.kind is Kind.REASONING:
+            yield self._event("response.reasoning_text.done", **place, **text)
+        else:
+            logprobs = self._logprobs.get(block.index, [])
+            yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
+        yield self._part_event("done", block, self._item(block)["content"][0])
+
+    def _part_event(self, what: str, block: Block, part: Json) -> Json:
+        place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
+        return self._event(f"response.content_part.{what}", **place, part=part)
+
+    def _scored(self, block: Block, delta: Delta) -> list[Json]:
+        """Log-probabilities of a delta's tokens, told once."""
+        if not delta.logprobs:
+            return []
+        entries = chat_logprobs(delta.logprobs, self._request.top_logprobs or 0)["content"]
+        told = self._logprobs.setdefault(block.index, [])
+        new = list(entries) if delta is not self._scored_last else []
+        self._scored_last = delta
+        told += new
+        return new
+
+    def _item_id(self, block: Block) -> str:
+        return f"{_PREFIXES[block.kind]}{self._id}{block.index:x}"
+
+    def _item(self, block: Block, *, begun: bool = False) -> Json:
+        cut = self._told.reason == "length" and block is self._told.blocks[-1]
+        status = "in_progress" if begun else "incomplete" if cut else "completed"
+        item: Json = {"id": self._item_id(block), "status": status}
+        if block.kind is Kind.CALL:
+            called = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            return {**item, "type": "function_call", **called}
+        part = _part(block.kind, block.text, self._logprobs.get(block.index, []))
+        content = [] if begun else [part]
+        if block.kind is Kind.REASONING:
+            return {**item, "type": "reasoning", "summary": [], "content": content}
+        return {**item, "type": "message", "role": "assistant", "content": content}
+
+    def _response(self, status: str, output: list[Json]) -> Json:
+        request, params = self._request, self._conversation.params
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if output else None,
+            "status": status,
+            "error": None,
+            "incomplete_details": cut,
+            "output": output,
+            "usage": self._usage(),
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            **told(request),
+        }
+
+    def _usage(self) -> Json | None:
+        if self._told.output is None:
+            return None
+        usage = self._conversation.usage(self._told.output)
+        return {
+            "input_tokens": usage.prompt,
+            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
+            "output_tokens": usage.completion,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+            "total_tokens": usage.prompt + usage.completion,
+        }
+
+
+def told(request: ResponsesRequest) -> Json:
+    """What a response repeats of its request."""
+    asked = request.model_dump(
+        mode="json",
+        by_alias=True,
+        include={
+            "model", "instructions", "previous_response_id", "store", "tools", "tool_choice",
+            "parallel_tool_calls", "max_tool_calls", "text", "reasoning", "max_output_tokens",
+            "top_logprobs", "truncation", "background", "metadata", "prompt_cache_key",
+            "safety_identifier", "user",
+        },
+    )  # fmt: skip
+    return {**asked, "top_logprobs": request.top_logprobs or 0, "service_tier": "default"}
+
+
+def _part(kind: Kind, text: str, logprobs: list[Json] | None = None) -> Json:
+    part: Json = {"type": _PARTS[kind], "text": text}
+    if kind is Kind.TEXT:
+        part |= {"annotations": [], "logprobs": logprobs or []}
+    return part

@@ -1,0 +1,72 @@
+"""POST /tokenize and /detokenize: what a text comes to, without a model's work."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from quire.server.openapi import takes
+from quire.server.rendering import json_response
+from quire.server.service import Service
+from quire.server.streaming import Json
+
+_MANY = 1024  # tokens whose texts are not made at once
+
+
+def add_tokens(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize", openapi_extra=takes(TokenizeRequest))
+    async def tokenize(http: Request) -> Response:
+        request = await service.bodies.parse(http, TokenizeRequest)
+        token_ids = await _token_ids(service, request)
+        answer = _as_llama_cpp if request.content is not None else _as_vllm
+        large = len(token_ids) > _MANY
+        return await json_response(lambda: answer(service, request, token_ids), large=large)
+
+    @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest))
+    async def detokenize(http: Request) -> Json:
+        request = await service.bodies.parse(http, DetokenizeRequest)
+        if request.model is not None:
+            service.check_model(request.model)
+        with service.reserve():
+            text = await service.engine.detokenize(request.tokens)
+        return {"prompt": text, "content": text}  # vLLM's name for it, and llama.cpp's
+
+
+async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
+    if request.model is not None:
+        service.check_model(request.model)
+    with service.reserve():
+        if request.messages is not None:
+            messages = [message.for_template() for message in request.messages]
+            variables = request.chat_template_kwargs or {}
+            return await service.engine.chat_prompt(messages, variables)
+        if request.content is not None:
+            return await service.engine.tokenize(
+                request.content, add_special_tokens=request.add_special
+            )
+        add_special_tokens = request.add_special_tokens is not False
+        return await service.engine.tokenize(
+            request.prompt or "", add_special_tokens=add_special_tokens
+        )
+
+
+def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+    return {
+        "count": len(token_ids),
+        "max_model_len": service.input_processor.max_model_len,
+        "tokens": token_ids,
+        "token_strs": _pieces(service, token_ids) if request.return_token_strs else None,
+    }
+
+
+def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Json:
+    if not request.with_pieces:
+        return {"tokens": token_ids}
+    pairs = zip(token_ids, _pieces(service, token_ids), strict=True)
+    return {"tokens": [{"id": token_id, "piece": piece} for token_id, piece in pairs]}
+
+
+def _pieces(service: Service, token_ids: list[int]) -> list[str]:
+    decode = service.input_processor.tokenizer.decode
+    return [decode([token_id], skip_special_tokens=False) for token_id in token_ids]

@@ -1,0 +1,87 @@
+"""How the served model writes calls and reasoning, as far as its chat template tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.config import ServerConfig
+from quire.dialect import (
+    DIALECTS,
+    REASONING,
+    Dialect,
+    Marks,
+    OutputParser,
+    Tools,
+    dialect_of,
+    marks_of,
+)
+from quire.engine import Tokenizer
+
+_OPENING = 4  # tokens of an output, among which it opens reasoning if it does: white space is one
+_TAIL = 16  # tokens of a prompt, among which reasoning is opened if it is
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Made once for a model.
+
+    dialect: None where none is known. marks: None where the model does not reason.
+    takes_tools: whether its chat template says anything of tools.
+    special: the marks that are special tokens, with their ids.
+    reasoning_ids: of the marks of reasoning, where each is one token.
+    """
+
+    tokenizer: Tokenizer
+    dialect: Dialect | None
+    marks: Marks | None
+    takes_tools: bool
+    special: Mapping[str, int]
+    reasoning_ids: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, config: ServerConfig) -> Speech:
+        template = tokenizer.chat_template
+        named, reasoning = config.tool_call_parser, config.reasoning_parser
+        dialect = DIALECTS[named] if named else dialect_of(template)
+        marks = REASONING[reasoning] if reasoning else marks_of(template)
+        texts = [*(dialect.marks if dialect else ()), *((marks.start, marks.end) if marks else ())]
+        found = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in texts}
+        ids = {mark: tokens[0] for mark, tokens in found.items() if len(tokens) == 1}
+        special = {mark: id for mark, id in ids.items() if id in tokenizer.special_ids}
+        reasoning_ids = None
+        if marks is not None and marks.start in ids and marks.end in ids:
+            reasoning_ids = ids[marks.start], ids[marks.end]
+        return cls(tokenizer, dialect, marks, "tools" in template, special, reasoning_ids)
+
+    @property
+    def id_length(self) -> int | None:
+        """Characters that its chat template wants a call's id to have; None: any number."""
+        return self.dialect.id_length if self.dialect else None
+
+    def parser(self, tools: Tools | None, *, reasons: bool) -> OutputParser:
+        """For one text. tools: None where calls are not looked for."""
+        form = self.dialect.form if self.dialect and tools is not None else None
+        return OutputParser(form, tools, self.marks, reasons=reasons)
+
+    def reasons_after(self, prompt: Sequence[int]) -> bool:
+        """Whether the prompt has opened the reasoning that the output goes on with."""
+        if self.marks is None:
+            return False
+        if self.marks.implied:
+            return True
+        tail = self.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+        return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
+
+    def reasoning_tokens(self, token_ids: Sequence[int], *, reasons: bool) -> int | None:
+        """How many tokens of an output are reasoning; None where that cannot be told by tokens."""
+        if self.reasoning_ids is None:
+            return 0 if self.marks is None else None
+        start, end = self.reasoning_ids
+        first = 0
+        if start in token_ids[:_OPENING]:
+            first = token_ids.index(start) + 1
+        elif not reasons:
+            return 0
+        last = token_ids.index(end) if end in token_ids else len(token_ids)
+        return last - first

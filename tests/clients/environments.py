@@ -1,0 +1,72 @@
+"""Where clients are installed: each kind apart from the project and from the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.cache import TORCH, Cache, PeerError
+
+Install = Callable[[Cache], Path]
+"""Makes an environment, unless it is there, and gives its interpreter."""
+
+
+@dataclass(frozen=True)
+class Pip:
+    """A virtual environment. torch: a package needs it, and may not bring one with CUDA."""
+
+    name: str
+    packages: Sequence[str]
+    torch: bool = False
+
+    def __call__(self, cache: Cache) -> Path:
+        def make(path: Path) -> None:
+            cache.run([sys.executable, "-m", "venv", path])
+            pip = path / "bin/pip"
+            if self.torch:
+                cache.run([pip, "install", "--quiet", TORCH])
+            cache.run([pip, "install", "--quiet", *self.packages])
+
+        inputs = " ".join([*self.packages, *([TORCH] if self.torch else [])])
+        return cache.once(self.name, inputs, make) / "bin/python"
+
+
+@dataclass(frozen=True)
+class Npm:
+    """A folder of Node's, into which the scripts are linked, so that they find their modules."""
+
+    name: str
+    packages: Sequence[str]
+
+    def __call__(self, cache: Cache) -> Path:
+        npm, node = shutil.which("npm"), shutil.which("node")
+        if npm is None or node is None:
+            raise PeerError("there is no Node here")
+
+        def make(path: Path) -> None:
+            path.mkdir()
+            (path / "package.json").write_text(json.dumps({"private": True}), encoding="utf-8")
+            cache.run([npm, "install", "--prefix", path, "--no-fund", "--no-audit", *self.packages])
+
+        folder = cache.once(self.name, " ".join(self.packages), make)
+        link = folder / "scripts"
+        if not link.is_symlink():
+            link.symlink_to(Path(__file__).parent / "scripts")
+        return Path(node)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Somebody's environment, whose interpreter a variable names: it takes too long to make."""
+
+    variable: str
+
+    def __call__(self, cache: Cache) -> Path:
+        if self.variable not in os.environ:
+            raise PeerError(f"{self.variable} names no interpreter")
+        return Path(os.environ[self.variable])

@@ -1,0 +1,165 @@
+"""Grammars for calls: whatever they allow is a call whose arguments the tool's schema accepts."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import tokenizers
+from llguidance import LLMatcher, LLTokenizer
+
+import quire
+from quire.dialect import DIALECTS, Dialect, OutputParser, Reply
+from quire.dialect.grammar import calls_grammar
+from quire.errors import RequestError
+
+_DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
+TOKENIZER = tokenizers.Tokenizer.from_file(str(_DEMO))
+GUIDE = LLTokenizer(_DEMO.read_text(encoding="utf-8"))
+TOKENS = [TOKENIZER.decode([token]) for token in range(TOKENIZER.get_vocab_size())]
+ENDING = [token for token, text in enumerate(TOKENS) if text and set(text) <= set('"}])>,\n')]
+NAMES = ["qwen3_xml", "hermes", "mistral", "pythonic", "llama3_json"]
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
+    "texts": {
+        "type": "object",
+        "properties": {
+            "unit": {"enum": ["celsius", "fahr::=enheit"]},
+            "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+            "note": {"type": "string", "minLength": 2, "maxLength": 6},
+            "perhaps": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
+        },
+        "required": ["unit", "note"],
+    },
+    "values": {
+        "type": "object",
+        "properties": {
+            "days": {"type": "integer", "minimum": 1, "maximum": 99},
+            "exact": {"type": "boolean"},
+            "point": {"$ref": "#/$defs/point"},
+            "tags": {"type": "array", "items": {"enum": [1, None, "a"]}, "maxItems": 3},
+        },
+        "$defs": {
+            "point": {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "y": {"const": 'a"b'}},
+                "required": ["x", "y"],
+                "additionalProperties": False,
+            }
+        },
+        "required": ["point"],
+    },
+}
+
+
+def spell(text: str) -> str:
+    return json.dumps(text)
+
+
+def written(grammar: str, seed: int) -> str:
+    """A random text that the grammar allows."""
+    matcher = LLMatcher(GUIDE, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    chance, tokens = random.Random(seed), []  # but for 0, the end of sequence
+    while not matcher.is_stopped():
+        mask = matcher.compute_bitmask()
+        allowed = [i for i in range(1, len(TOKENS)) if mask[i >> 3] >> (i & 7) & 1]
+        ending = [token for token in ENDING if mask[token >> 3] >> (token & 7) & 1]
+        if not allowed or (matcher.is_accepting() and (len(tokens) > 150 or chance.random() < 0.5)):
+            break
+        in_haste = ending and (len(tokens) > 150 or chance.random() < 0.5)
+        tokens.append(chance.choice(ending if in_haste else allowed))
+        assert matcher.consume_token(tokens[-1]) and len(tokens) < 400
+    return str(TOKENIZER.decode(tokens, skip_special_tokens=False))
+
+
+def parsed(dialect: Dialect, text: str) -> Reply:
+    return Reply.of(OutputParser(dialect.form, SCHEMAS).parse(text))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_grammar_allows_the_schema_accepts(name: str) -> None:
+    dialect = DIALECTS[name]
+    for tool, schema in SCHEMAS.items():
+        grammar = calls_grammar(dialect.frame, {tool: schema}, spell, several=False)
+        for seed in range(6):
+            text = written(grammar, seed)
+            reply = parsed(dialect, text)
+            assert [call.name for call in reply.calls] == [tool], text
+            assert not reply.content, text
+            jsonschema.validate(json.loads(reply.calls[0].arguments), schema)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_calls_of_several_tools(name: str) -> None:
+    dialect = DIALECTS[name]
+    grammar = calls_grammar(dialect.frame, SCHEMAS, spell, several=True)
+    counts = set()
+    for seed in range(12):
+        reply = parsed(dialect, written(grammar, seed))
+        assert not reply.content
+        counts.add(len(reply.calls))
+        for call in reply.calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+    assert min(counts) == 1 < max(counts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strict_tool_leaves_room_for_text_and_for_an_answer_by_schema(name: str) -> None:
+    frame, tools = DIALECTS[name].frame, {"nothing": SCHEMAS["nothing"]}
+    call = {
+        "qwen3_xml": "<tool_call>\n<function=nothing>\n</function>\n</tool_call>",
+        "hermes": '<tool_call>\n{"name": "nothing", "arguments": {}}\n</tool_call>',
+        "mistral": "[TOOL_CALLS]nothing[ARGS]{}",
+        "pythonic": "[nothing()]",
+        "llama3_json": '{"name": "nothing", "parameters": {}}',
+    }[name]
+    free = calls_grammar(frame, tools, spell, several=True, text=True)
+    around = "" if frame.bare else "Let me see. "
+    assert allows(free, f"{around}{call}") and allows(free, "Nothing to call here.")
+    assert not allows(free, around + call.replace("nothing", "other"))
+    if frame.bare:
+        return
+    other = calls_grammar(frame, tools, spell, several=True, instead={"type": "object"})
+    assert allows(other, call) and allows(other, '{"a": 1}') and not allows(other, "text")
+
+
+def allows(grammar: str, text: str) -> bool:
+    matcher = LLMatcher(GUIDE, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+def test_a_mark_may_be_a_token() -> None:
+    mark = TOKENIZER.token_to_id("<|user|>")
+    grammar = calls_grammar(
+        DIALECTS["hermes"].frame,
+        {"nothing": {"type": "object", "additionalProperties": False}},
+        lambda text: f"<[{mark}]>" if text == "<tool_call>" else json.dumps(text),
+        several=False,
+        text=True,
+    )
+    assert allows(grammar, 'Hm. <|user|>\n{"name": "nothing", "arguments": {}}\n</tool_call>')
+    assert not allows(grammar, "Hm. <|user|>nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("pythonic", {"anyOf": [{"required": ["a"]}]}),
+        ("pythonic", {"properties": {"a-b": {}}}),
+        ("qwen3_xml", {"minProperties": 1}),
+        ("qwen3_xml", {"properties": {"a": {"type": "string", "not": {"const": "x"}}}}),
+        ("qwen3_xml", {"properties": {"a>": {}}}),
+    ],
+)
+def test_what_a_grammar_cannot_promise_is_refused(name: str, schema: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        calls_grammar(DIALECTS[name].frame, {"f": schema}, spell, several=False)
+    assert caught.value.field == "tools"
