@@ -26,7 +26,7 @@ def parsed(*arguments: str) -> tuple[EngineConfig, ServerConfig]:
 SAME_ANYWAY = """--tensor-parallel-size 1 --pipeline-parallel-size=1 --enable-chunked-prefill
     --trust-remote-code --disable-log-requests --enable-log-requests --disable-log-stats
     --load-format safetensors --tokenizer-mode auto --response-role assistant
-    --distributed-executor-backend mp --enable-auto-tool-choice --task generate"""
+    --distributed-executor-backend mp --task generate"""
 
 
 def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(

@@ -115,13 +115,6 @@ class ServerConfig:
         None, "most connections at once; to make room, those that wait for their client are closed "
         "(default: 4096, or what the limit of open files leaves)",
     )  # fmt: skip
-    max_stored_responses: int = setting(
-        4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
-        "asked for again; 0: none",
-    )  # fmt: skip
-    max_stored_response_bytes: int = setting(
-        2**26, "size of all of them together; those that were not used for longest go first"
-    )
     truncate_max_tokens: bool = setting(
         True, "lower a max_tokens that is above what max_model_len leaves after the prompt, and "
         "tell so in the answer; else such a request is refused",
@@ -133,6 +126,13 @@ class ServerConfig:
     trust_request_chat_template: bool = setting(
         False, "requests may bring a chat template of their own, a program in Jinja"
     )
+    max_stored_responses: int = setting(
+        4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
+        "asked for again; 0: none",
+    )  # fmt: skip
+    max_stored_response_bytes: int = setting(
+        2**26, "size of all of them together; those that were not used for longest go first"
+    )
     shutdown_timeout: float = setting(
         30.0, "seconds that running requests may take to end once the server is to end; 0: none"
     )
@@ -141,19 +141,9 @@ class ServerConfig:
         check_count("port", self.port, 0, 65535)
         check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
         check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
-        names = parse_texts("served_model_name", self.served_model_name)
-        object.__setattr__(self, "served_model_name", names)
+        self._check_names()
         self._check_ssl()
         self._check_origins()
-        if self.uvicorn_log_level not in LOG_LEVELS:
-            raise ConfigError(
-                f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}; "
-                f"got {self.uvicorn_log_level!r}"
-            )
-        if self.root_path and (not self.root_path.startswith("/") or self.root_path[-1] == "/"):
-            raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
-        variables = parse_object("default_chat_template_kwargs", self.default_chat_template_kwargs)
-        object.__setattr__(self, "default_chat_template_kwargs", variables or None)
         check_count("max_logprobs", self.max_logprobs, -1, 100)
         if self.max_logprobs == -1:
             object.__setattr__(self, "max_logprobs", None)
@@ -169,15 +159,28 @@ class ServerConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))
                 check_count(name, getattr(self, name))
-        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
-            if getattr(self, name) not in (None, *known):
-                given = getattr(self, name)
-                raise ConfigError(f"{name} must be one of {', '.join(known)}; got {given!r}")
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)
         for name in ("api_key_metrics", "cache_salt_by_key"):
             if getattr(self, name) and not keys:
                 raise ConfigError(f"{name} needs an api_key")
+
+    def _check_names(self) -> None:
+        names = parse_texts("served_model_name", self.served_model_name)
+        object.__setattr__(self, "served_model_name", names)
+        if self.uvicorn_log_level not in LOG_LEVELS:
+            raise ConfigError(
+                f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}; "
+                f"got {self.uvicorn_log_level!r}"
+            )
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path[-1] == "/"):
+            raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
+        variables = parse_object("default_chat_template_kwargs", self.default_chat_template_kwargs)
+        object.__setattr__(self, "default_chat_template_kwargs", variables or None)
+        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
+            if getattr(self, name) not in (None, *known):
+                given, names_known = getattr(self, name), ", ".join(known)
+                raise ConfigError(f"{name} must be one of {names_known}; got {given!r}")
 
     def _check_ssl(self) -> None:
         check_count("ssl_cert_reqs", self.ssl_cert_reqs, 0, 2)

@@ -128,7 +128,6 @@ class ChatTemplate:
         except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
             raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
-        self._knows_developers = "developer" in source
         self.source = with_tools or source
 
     def replaced(self, source: str) -> ChatTemplate:
@@ -167,7 +166,7 @@ class ChatTemplate:
         """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
         if variables.get("documents") and "documents" not in self._understood:
             raise RequestError("the model's chat template takes no documents", "documents")
-        if not self._knows_developers:
+        if "developer" not in self.source:
             messages = [_as_system(message) for message in messages]
         going_on = variables.get("continue_final_message", False)
         given = {

@@ -144,7 +144,7 @@ class ChatChoice(_Choice):
 
 class ChatChunkChoice(_Choice):
     delta: MessageDelta
-    logprobs: ChatLogprobs | None = None
+    logprobs: ChatLogprobs | None
 
 
 class ChatCompletion(_Whole):
@@ -166,14 +166,18 @@ class ModelCard(_Answer):
     created: int
     owned_by: str
     root: str
-    parent: str | None
+    parent: None
     max_model_len: int | None
-    permission: list[dict[str, Any]]
+    permission: list[Any]
 
 
 class ModelList(_Answer):
     object: Literal["list"]
     data: list[ModelCard]
+
+
+class Load(_Answer):
+    server_load: int
 
 
 class Version(_Answer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
@@ -20,6 +22,7 @@ from quire.server.answer_types import (
     Completion,
     CompletionChunk,
     ErrorAnswer,
+    Load,
     ModelCard,
     ModelList,
     Version,
@@ -87,7 +90,7 @@ def create_app(
         version=__version__,
         lifespan=lifespan,
         openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
-        generate_unique_id_function=lambda route: route.name,
+        generate_unique_id_function=_operation_id,
     )
     app.state.service = service
     app.state.drain = drain
@@ -167,15 +170,15 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
             raise EngineUnavailableError("the engine is not running")
         return drain.refusal() if drain.begun else Response()
 
-    @app.get("/ping", responses=_HEALTH)  # SageMaker's
-    @app.post("/ping", include_in_schema=False)
+    @app.get("/ping", response_class=Response, responses=_HEALTH)
+    @app.post("/ping", response_class=Response, responses=_HEALTH)
     async def ping() -> Response:
-        """Whether requests can be served, by SageMaker's name."""
+        """What /health tells, where SageMaker asks."""
         return await health()
 
-    @app.get("/load")
+    @app.get("/load", responses=gives(Load))
     async def load() -> dict[str, int]:
-        """Requests under way, by vLLM's name."""
+        """How many requests are being answered."""
         return {"server_load": drain.running}
 
     @app.get("/version", responses=gives(Version))
@@ -187,6 +190,12 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     async def prometheus() -> Response:
         """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What generated clients call it: get_v1_models_name."""
+    words = re.findall(r"\w+", route.path_format)
+    return "_".join([min(route.methods or ()).lower(), *words])
 
 
 def _log_waste(engine: Engine) -> None:

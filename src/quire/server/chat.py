@@ -26,20 +26,20 @@ async def create_chat_completion(
     service: Service, caller: Caller, request: ChatRequest
 ) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
-    model, inputs = service.check_model(request.model), service.input_processor
+    model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
     turn = Turn(
         [message.for_template() for message in request.messages],
-        request.sampling_params(inputs.sampling_defaults),
+        request.sampling_params(service.input_processor.sampling_defaults),
         tools=[tool.as_tool() for tool in request.tools or ()],
         choice=request.choice,
         parallel_calls=request.parallel_tool_calls,
         reasoning_effort=request.reasoning_effort,
         include_reasoning=request.include_reasoning,
         variables=request.chat_template_kwargs or {},
-        layout=request.layout,
-        form=request.prompt_form(inputs.max_model_len),
-        options=request.options(caller, truncate_max_tokens=service.config.truncate_max_tokens),
+        rendering=request.rendering,
+        form=request.prompt_form(service.input_processor.max_model_len),
+        options=request.options(caller),
         field_names=request.field_names,
     )
     conversation = await begin(service, turn)

@@ -28,7 +28,7 @@ async def create_completion(
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
     check_answer(len(prompts), params, inputs, service.config.max_logprobs)
-    form = request.prompt_form(inputs.max_model_len, request.suffix)
+    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
         with service.reserve(len(prompts)), in_callers_words(request.field_names):
@@ -36,9 +36,7 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     asked = [
-        request.with_options(
-            found or prompt, caller, truncate_max_tokens=service.config.truncate_max_tokens
-        )
+        request.with_options(found or prompt, caller)
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 

@@ -23,8 +23,8 @@ from quire.server.service import Progress, Service
 from quire.server.tools import AUTO, Tool, ToolChoice, check_tools
 
 _TEMPLATE_OWN = {
-    *("messages", "tools", "documents"),
-    *("add_generation_prompt", "continue_final_message", "chat_template"),
+    *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+    "chat_template",
 }
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_LENGTH = 24
@@ -38,8 +38,9 @@ class Turn:
     parallel_calls: several calls may be made at once.
     reasoning_effort: told to the chat template; "none" is no reasoning.
     include_reasoning: tell the caller of it.
-    variables: the chat template's own. layout: what the door's own fields tell it.
-    form: how the rendered text becomes tokens.
+    variables: the chat template's own.
+    rendering: what else the rendering is told, which no caller may give as a variable.
+    form: how its text becomes a prompt.
     options: where the prompt stands in line and in memory (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
     """
@@ -52,7 +53,7 @@ class Turn:
     reasoning_effort: str | None = None
     include_reasoning: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
-    layout: Mapping[str, Any] = field(default_factory=dict)
+    rendering: Mapping[str, Any] = field(default_factory=dict)
     form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
@@ -211,4 +212,4 @@ def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
         given["reasoning_effort"] = turn.reasoning_effort
         given["enable_thinking"] = turn.reasoning_effort != "none"
     defaults = service.config.default_chat_template_kwargs or {}
-    return {**defaults, **given, **turn.layout, **turn.variables}
+    return {**defaults, **given, **turn.rendering, **turn.variables}

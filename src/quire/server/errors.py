@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -35,6 +36,12 @@ from quire.server.others_fields import why_not
 
 REQUEST_ID = "request_id"
 """Where the ASGI scope's state has the name of a request, in headers and in logs."""
+
+
+def new_id() -> str:
+    """A name for a request. Nobody gains by guessing it, so the system is not asked for entropy."""
+    return f"{random.getrandbits(128):032x}"
+
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
 _LONGEST = 200  # characters of a field's name

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from quire.errors import RequestError, shown
-from quire.server.others_fields import MAY_PASS, asks_for_nothing
+from quire.server.others_fields import asks_for_nothing
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -42,10 +42,7 @@ class Strict(BaseModel):
         present = {
             name: value
             for name, value in data.items()
-            if value is not None
-            and (
-                name in cls.model_fields or not (name in MAY_PASS and asks_for_nothing(name, value))
-            )
+            if value is not None and (name in cls.model_fields or not asks_for_nothing(name, value))
         }
         unknown = [name for name in present if name not in cls.model_fields]
         for name in unknown[1:]:  # one is enough to complain of

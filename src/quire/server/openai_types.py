@@ -81,6 +81,22 @@ class GenerationRequest(StructuredFields):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
+    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory."""
+        options = self.options(caller)
+        if not options:
+            return prompt
+        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+
+    def options(self, caller: Caller) -> dict[str, Any]:
+        salt = caller.cache_salt(self.cache_salt)
+        options = {
+            "cache_salt": salt or None,
+            "priority": self.priority,
+            "client": caller.client(self.user) or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
@@ -130,26 +146,6 @@ class PromptedRequest(GenerationRequest):
     truncation_side: Literal["left", "right"] = told(
         "left", "where truncate_prompt_tokens cuts; right: the first ones are kept"
     )
-
-    def with_options(
-        self, prompt: str | list[int], caller: Caller, *, truncate_max_tokens: bool
-    ) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory."""
-        options = self.options(caller, truncate_max_tokens=truncate_max_tokens)
-        if not options:
-            return prompt
-        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
-
-    def options(self, caller: Caller, *, truncate_max_tokens: bool) -> dict[str, Any]:
-        """What goes with a prompt."""
-        salt = caller.cache_salt(self.cache_salt)
-        options = {
-            "cache_salt": salt or None,
-            "priority": self.priority,
-            "client": caller.client(self.user) or None,
-            "truncate_max_tokens": (truncate_max_tokens and self.asked_tokens is not None) or None,
-        }
-        return {name: value for name, value in options.items() if value is not None}
 
     def prompt_form(self, max_model_len: int | None, suffix: str | None = None) -> PromptForm:
         """What the request says of how its prompt becomes tokens."""
@@ -261,21 +257,21 @@ class ChatRequest(PromptedRequest, ToolFields):
         return super().asked_tokens if newer is None else newer
 
     @property
-    def layout(self) -> dict[str, Any]:
-        """What fields of their own tell the chat template."""
-        fields = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
+    def rendering(self) -> dict[str, Any]:
+        """What the request says of the rendering itself, beside the template's variables."""
+        given = {name: getattr(self, name) for name in ("documents", "verbosity", "chat_template")}
         if self.continue_final_message:
-            fields |= {"continue_final_message": True, "add_generation_prompt": False}
+            given |= {"continue_final_message": True, "add_generation_prompt": False}
         elif self.add_generation_prompt is not None:
-            fields["add_generation_prompt"] = self.add_generation_prompt
-        return {name: value for name, value in fields.items() if value is not None}
+            given["add_generation_prompt"] = self.add_generation_prompt
+        return {name: value for name, value in given.items() if value not in (None, [])}
 
     @property
     def echoed(self) -> str:
         """What the answer begins with: the message that it goes on, if that is to be told."""
         content, last = "", self.messages[-1] if self.messages else None
         if self.echo and last is not None and last.role == "assistant":
-            content = last.for_template()["content"]
+            content = str(last.for_template()["content"])
         return content
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields
@@ -16,11 +15,12 @@ from pydantic_core import to_json
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.protocol import SamplingParams
+from quire.server.errors import new_id
 from quire.server.guards.clients import Caller
 from quire.server.openai_types import GenerationRequest
 from quire.server.rendering import json_response
 from quire.server.service import Progress, Service
-from quire.server.streaming import Events, EventStream, Json
+from quire.server.streaming import Events, EventStream, Json, event
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
@@ -74,11 +74,11 @@ async def answer(
     run: begins the work, given an id for it that no other has.
     prompts: their tokens, where a stream is to tell of them.
     """
-    own_id = uuid.uuid4().hex
+    own_id = new_id()
     request_id = wording.id_prefix + (request.request_id or caller.request_id or own_id)
     head = {"id": request_id, "created": int(time.time()), "model": model}
     progress = run(wording.id_prefix + own_id)
-    account = Account(request, wording, service)
+    account = Account(request, service, wording)
     if request.stream:
         head["object"] = wording.chunk_object
         chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
@@ -144,7 +144,8 @@ class Chunks:
         self._tokens: dict[int, int] = {}  # of each choice that has begun
         # What all chunks have in common is made once.
         usage = b',"usage":null}' if request.include_usage else b"}"
-        self._around = (to_json(head)[:-1] + b',"choices":[', b"]" + usage)
+        whole = event(to_json(head)[:-1] + b',"choices":[%b]' + usage)
+        self._before, _, self._after = whole.rpartition(b"%b")
         self._plain = not (request.continuous_usage or request.return_token_ids)
 
     async def of(self, progress: Progress) -> Events:
@@ -170,14 +171,14 @@ class Chunks:
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Json]:
         index = number * self._n + delta.index
-        choices = []
+        choices: list[Json] = []
         if index not in self._tokens:
             self._tokens[index] = 0
             choices = self._wording.opening(index, number)
         self._tokens[index] += len(delta.token_ids)
         choices += self._wording.chunks(index, delta)
         if self._plain and delta.finish_reason is None:
-            before, after = self._around
+            before, after = self._before, self._after
             return [before + to_json(choice, inf_nan_mode="null") + after for choice in choices]
         return [self._full(number, choice, delta, choices) for choice in choices]
 
@@ -206,8 +207,9 @@ class Chunks:
 class Account:
     """What a request has used, its tokens and (if it asks) its memory and time."""
 
-    def __init__(self, request: GenerationRequest, wording: Wording, service: Service) -> None:
-        self._request, self._wording = request, wording
+    def __init__(self, request: GenerationRequest, service: Service, wording: Wording) -> None:
+        self._request = request
+        self._wording = wording
         self._tell_cached = service.config.enable_prompt_tokens_details
         self._max_model_len = service.input_processor.max_model_len
 
@@ -220,8 +222,8 @@ class Account:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
         if None not in reasoning:
-            counts = {"reasoning_tokens": sum(filter(None, reasoning))}
-            usage["completion_tokens_details"] = counts
+            thought = sum(filter(None, reasoning))
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
         if not self._request.include_metrics:
             return {"usage": usage}
         told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]

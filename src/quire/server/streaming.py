@@ -17,7 +17,7 @@ from quire.server.error_shapes import ErrorShape, in_openai_s_shape
 from quire.server.errors import REQUEST_ID, explain
 
 Json = dict[str, Any]
-Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are JSON already
+Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are framed already
 
 DIRECT = "direct_send"
 """Where the ASGI scope's state has the connection's own ``send``, without what is around it.
@@ -33,25 +33,20 @@ class Framing(NamedTuple):
     """How an API writes down the values of a stream, and what ends one that went well."""
 
     media_type: str
-    frame: Callable[[Json | bytes], bytes]
+    frame: Callable[[Json], bytes]
     end: bytes = b""
 
 
-def _rendered(value: Json | bytes) -> bytes:
-    return value if isinstance(value, bytes) else to_json(value, inf_nan_mode="null")
+def _data(value: Json) -> bytes:
+    return event(to_json(value, inf_nan_mode="null"))
 
 
-def _data(value: Json | bytes) -> bytes:
-    return b"data: %b\n\n" % _rendered(value)
-
-
-def _named(value: Json | bytes) -> bytes:
-    assert not isinstance(value, bytes), "its type is its name"
+def _named(value: Json) -> bytes:
     return b"event: %b\n%b" % (str(value["type"]).encode(), _data(value))
 
 
-def _line(value: Json | bytes) -> bytes:
-    return _rendered(value) + b"\n"
+def _line(value: Json) -> bytes:
+    return to_json(value, inf_nan_mode="null") + b"\n"
 
 
 DATA = Framing("text/event-stream", _data)
@@ -103,7 +98,13 @@ class EventStream(Response):
         await send(_body(last, more=False))
 
     def _framed(self, values: Sequence[Json | bytes]) -> bytes:
-        return b"".join(map(self._framing.frame, values))
+        frame = self._framing.frame
+        return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
+
+
+def event(content: bytes) -> bytes:
+    """JSON as the data of an event."""
+    return b"data: %b\n\n" % content
 
 
 def _body(content: bytes, *, more: bool = True) -> Message:

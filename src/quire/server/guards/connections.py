@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from typing import Any
-from uuid import uuid4
 
 from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import (
@@ -18,8 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from quire.server.errors import error_body
+from quire.server.errors import error_body, new_id
 from quire.server.guards.turns import Turnstile
+from quire.server.streaming import DIRECT
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
@@ -170,6 +170,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("too many requests at once")  # the parser stops, see below
         super().on_headers_complete()
         self._cycles.append(self.cycle)
+        self.scope["state"][DIRECT] = self.cycle.send
 
     def on_body(self, body: bytes) -> None:
         """Told to the app when there is much of it, or all: a slow client wakes nobody."""
@@ -230,7 +231,7 @@ class Connection(HttpToolsProtocol):
         content = to_json(body)
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
-            b"x-request-id: %b\r\n\r\n" % (len(content), uuid4().hex.encode())
+            b"x-request-id: %b\r\n\r\n" % (len(content), new_id().encode())
         )
         self.transport.write(STATUS_LINE[status] + head + content)
         self.transport.close()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
-import uuid
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.config import ServerConfig
-from quire.server.errors import REQUEST_ID, explain
+from quire.server.error_shapes import shape_for
+from quire.server.errors import REQUEST_ID, explain, new_id
 from quire.server.guards.cors import Origins
-from quire.server.streaming import DIRECT
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("quire.access")
@@ -46,10 +45,10 @@ class Envelope:
         if self._root_path:
             scope["root_path"] = self._root_path
         headers, begun, status = Headers(scope=scope), time.perf_counter(), 0
-        request_id = _given_id(scope) or uuid.uuid4().hex.encode()
+        request_id = _given_id(scope) or new_id().encode()
         told = [(_HEADER, request_id), *self._origins.headers(headers)]
         state = scope.setdefault("state", {})
-        state[REQUEST_ID], state[DIRECT] = request_id.decode(), send
+        state[REQUEST_ID] = request_id.decode()
 
         async def bearing(message: Message) -> None:
             nonlocal status
@@ -66,7 +65,7 @@ class Envelope:
             if status:
                 raise  # the answer is broken off
             code, body = explain(error, state[REQUEST_ID])
-            await JSONResponse(body, code)(scope, receive, bearing)
+            await JSONResponse(shape_for(scope)(code, body), code)(scope, receive, bearing)
         finally:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
 
