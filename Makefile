@@ -3,11 +3,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Which builds of PyTorch are installed: cpu, or cuda, which takes gigabytes more. By default cuda
+# where there is an NVIDIA driver.
+TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 
 BIN := $(VENV)/bin
+# Beside the usual index, not in its place: where it cannot be reached there is still a PyTorch.
+TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test check lint sanitize attack test-clients world bench-peers clean
+.PHONY: serve test check lint docs sanitize attack test-clients world bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -23,6 +28,10 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+docs: $(VENV)/installed-docs
+	$(BIN)/mkdocs build --strict --quiet
 
 # The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev
@@ -48,13 +57,18 @@ clean:
 	rm -rf $(VENV) build
 
 $(VENV)/torch:
+	$(if $(filter cpu cuda,$(TORCH)),,$(error TORCH must be cpu or cuda, not $(TORCH)))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet $(TORCH_FLAGS_$(TORCH)) torch==2.13.0
 	touch $@
 
 # Compiles the kernels in csrc/ as well; without a C++ compiler it installs without them.
 $(VENV)/installed: $(VENV)/torch $(BUILD_INPUTS)
 	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/torch $(BUILD_INPUTS)
+	$(BIN)/pip install --quiet --editable ".[docs]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/torch $(BUILD_INPUTS)

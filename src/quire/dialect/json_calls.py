@@ -72,7 +72,7 @@ def read_calls(reader: Reader, calls: Calls) -> Reading[bool]:
 
 def past(reader: Reader, mark: str) -> Reading[None]:
     """Past the mark that ends a call, and past brackets too many before it, if it comes."""
-    while (yield from reader.peek()) in ("}", "]", " ", "\n"):
+    while (yield from reader.peek()) in ("}", " ", "\n"):
         reader.at += 1
     if (yield from reader.take(mark)):
         reader.use()

@@ -18,7 +18,6 @@ from functools import cache, partial
 from itertools import groupby
 from typing import Any, TypeVar
 
-from quire.engine.encoder import weight
 from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.output_collector import OutputCollector
@@ -26,6 +25,7 @@ from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
+from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
 from quire.protocol import SamplingParams
 

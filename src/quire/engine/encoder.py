@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quire.engine.tokenizer import Message, Tokenizer
+from quire.engine.weight import weight
 from quire.errors import RequestError
 from quire.protocol.checks import check_unicode
 
@@ -72,21 +73,3 @@ class Encoder:
     def _too_long(self, field: str, length: str, most: int) -> RequestError:
         limit = "" if self._max_model_len is None else f"with max_model_len {self._max_model_len} "
         return RequestError(f"{field} has {length}; {limit}it may have at most {most}", field)
-
-
-def weight(value: object, at_most: int) -> int:
-    """Characters and items in a JSON value, counted until they are more than ``at_most``."""
-    total, todo = 0, [value]
-    while todo and total <= at_most:
-        match todo.pop():
-            case str(text):
-                total += len(text)
-            case Mapping() as items:
-                total += len(items)
-                if total <= at_most:
-                    todo += [*items, *items.values()]
-            case list() | tuple() as items:
-                total += len(items)
-                if total <= at_most:
-                    todo += items
-    return total

@@ -78,9 +78,7 @@ class InputProcessor:
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self._random = random.Random(seed)
-        self.grammars = GrammarCompiler(
-            tokenizer.to_json, self._marks, vocab_size, self._eos_token_ids
-        )
+        self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
     def max_characters(self) -> int:
@@ -250,9 +248,6 @@ class InputProcessor:
         if params.min_tokens > room:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
         return room if params.max_tokens is None else params.max_tokens
-
-    def _marks(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers.models import BPE, Unigram
 
 from quire.engine.longest_token import longest_token
+from quire.engine.sandbox import (
+    MOST_CHARACTERS,
+    MOST_SECONDS,
+    Generation,
+    Sandbox,
+    TooMuch,
+)
 from quire.errors import ModelError, RequestError
 from quire.files import check_plain, one_line, read_object, read_text
 
 Message = Mapping[str, Any]
 
+_MOST_INDENT = 16  # spaces, in JSON
 _WORDS_KEPT = 2_000
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
@@ -87,26 +95,38 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
 
 
 class ChatTemplate:
-    """A model's chat template: Jinja in a sandbox, as in transformers' ``apply_chat_template``."""
+    """A model's chat template: Jinja in a sandbox, as in transformers' ``apply_chat_template``.
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    with_tools: another one, for when there are tools.
+    """
+
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None
+    ) -> None:
+        self._environment = Sandbox(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", Generation],
+            filters={"tojson": _to_json},
         )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
+        self._environment.globals["raise_exception"] = _raise_exception
+        self._environment.globals["strftime_now"] = _strftime_now
         try:
-            self._template = environment.from_string(source)
+            self._template = self._environment.from_string(source)
+            self._with_tools = self._template
+            if with_tools is not None:
+                self._with_tools = self._environment.from_string(with_tools)
         except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
             raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
-        self.source = source
+        self.source = with_tools or source
 
     @classmethod
     def load(
         cls, directory: Path, config: Mapping[str, Any], override: str | None
     ) -> ChatTemplate | None:
         source: Any = override
+        with_tools = None
         file = directory / "chat_template.jinja"
         if source is None and file.exists():
             source = _read_template(file)
@@ -114,26 +134,36 @@ class ChatTemplate:
             source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
             named = (entry for entry in source if isinstance(entry, dict))
-            source = {entry.get("name"): entry.get("template") for entry in named}.get("default")
+            by_name = {entry.get("name"): entry.get("template") for entry in named}
+            source, with_tools = by_name.get("default"), by_name.get("tool_use")
         if source is None:
             return None
-        if not isinstance(source, str):
+        if not isinstance(source, str) or not isinstance(with_tools, (str, type(None))):
             raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        return cls(source, {name: _content(config[name]) for name in names if config.get(name)})
+        special = {name: _content(config[name]) for name in names if config.get(name)}
+        return cls(source, special, with_tools)
 
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
     ) -> str:
         """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
         given = {"messages": messages, "add_generation_prompt": True}
+        template = self._with_tools if variables.get("tools") else self._template
         pieces, length = [], 0
         try:
-            for piece in self._template.generate({**self._special_tokens, **variables, **given}):
-                pieces.append(piece)
-                length += len(piece)
-                if length > max_characters:
-                    break  # it need not end
+            with self._environment.limits():
+                for piece in template.generate({**self._special_tokens, **variables, **given}):
+                    pieces.append(piece)
+                    length += len(piece)
+                    if length > max_characters:
+                        break  # it need not end
+        except TooMuch:
+            raise RequestError(
+                f"the model's chat template takes more than {MOST_SECONDS:g} seconds or "
+                f"{MOST_CHARACTERS:,} characters to put these messages together",
+                "messages",
+            ) from None
         except Exception as error:  # whatever its operations on these values raise
             why = str(error)[:_MOST_OF_A_REASON]
             raise RequestError(
@@ -277,9 +307,25 @@ def _content(token: Any) -> str:
     return str(token.get("content", "") if isinstance(token, dict) else token)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes for HTML, which prompts are not.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent if indent is None else min(indent, _MOST_INDENT),
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
 
 
 def _raise_exception(message: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from typing import Protocol
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -29,21 +30,26 @@ _LIMITS = LLParserLimits(
 )
 
 
+class Tokenizer(Protocol):
+    """What is asked of a model's tokenizer."""
+
+    def to_json(self) -> str | None:
+        """The text of a tokenizer.json for it; None where there is none."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
+
+
 class GrammarCompiler:
     """Makes the rules for the outputs of a model. Any thread may call it.
 
-    tokenizer: gives the text of a tokenizer.json; None if there is none to be had. It is read when
-        the first grammar is compiled, which takes a while for a large vocabulary.
+    tokenizer: its words are read when the first grammar is compiled, which takes a while where they
+        are many.
+    ends: tokens that end a text.
     """
 
-    def __init__(
-        self,
-        tokenizer: Callable[[], str | None],
-        encode: Callable[[str], Iterable[int]],
-        vocab_size: int,
-        ends: frozenset[int],
-    ) -> None:
-        self._read_tokenizer, self._encode = tokenizer, encode
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()  # of the vocabulary
         self._vocabulary: LLTokenizer | None = None
@@ -64,15 +70,14 @@ class GrammarCompiler:
             thinking = self._thinking(params.reasoning, budget, single=text is not None)
         return Rules(text, thinking, self._ends)
 
-    def load(self) -> None:
-        """Read the vocabulary, so that nobody waits for it later."""
-        self._tokenizer()
-
     def _thinking(self, marks: Reasoning, budget: int | None, *, single: bool) -> Thinking:
-        start = () if marks.open else tuple(self._encode(marks.start))
+        start = () if marks.open else self._encode(marks.start)
         if single and len(start) > 1:
             start = ()  # a grammar would have to go along with each of its parts
-        return Thinking(start, tuple(self._encode(marks.end)), marks.open, budget)
+        return Thinking(start, self._encode(marks.end), marks.open, budget)
+
+    def _encode(self, mark: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(mark, add_special_tokens=False))
 
     def _matcher(self, asked: StructuredOutputs) -> LLMatcher:
         """At the beginning of a text. It is not to be moved: others have it too."""
@@ -93,7 +98,7 @@ class GrammarCompiler:
 
     def _compile(self, asked: StructuredOutputs) -> LLMatcher:
         source = grammar_source(asked)
-        matcher = LLMatcher(self._tokenizer(), source, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._words(), source, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # what it finds out is kept for all copies
         if matcher.is_error():
@@ -103,10 +108,10 @@ class GrammarCompiler:
             raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
         return matcher
 
-    def _tokenizer(self) -> LLTokenizer:
+    def _words(self) -> LLTokenizer:
         with self._lock:
             if self._vocabulary is None:
-                text = self._read_tokenizer()
+                text = self._tokenizer.to_json()
                 if text is None or not self._ends:
                     why = "whose text can be read token by token" if text is None else "with an end"
                     raise RequestError(f"{_FIELD} needs a tokenizer {why}", _FIELD)

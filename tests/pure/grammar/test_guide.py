@@ -40,15 +40,28 @@ def backend() -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(file))
 
 
+class Words:
+    """The demonstration model's tokenizer, or one that is none of the library's."""
+
+    def __init__(self, *, readable: bool = True) -> None:
+        self._readable = readable
+
+    def to_json(self) -> str | None:
+        return str(backend().to_str()) if self._readable else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = backend().encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+
 def encode(text: str) -> list[int]:
-    ids: list[int] = backend().encode(text, add_special_tokens=False).ids
-    return ids
+    return Words().encode(text, add_special_tokens=False)
 
 
 @cache
 def compiler() -> GrammarCompiler:
     size = backend().get_vocab_size()
-    return GrammarCompiler(backend().to_str, encode, size, frozenset({EOS}))
+    return GrammarCompiler(Words(), size, frozenset({EOS}))
 
 
 @cache
@@ -176,8 +189,8 @@ def test_the_same_is_compiled_once() -> None:
 
 
 def test_a_tokenizer_without_a_text_is_refused() -> None:
-    without = GrammarCompiler(lambda: None, encode, 10, frozenset({EOS}))
-    endless = GrammarCompiler(backend().to_str, encode, 4_096, frozenset())
+    without = GrammarCompiler(Words(readable=False), 10, frozenset({EOS}))
+    endless = GrammarCompiler(Words(), 4_096, frozenset())
     for each, why in ((without, "token by token"), (endless, "with an end")):
         with pytest.raises(RequestError, match=why):
             each.rules(SamplingParams(structured_outputs=TEXTS[2]))
