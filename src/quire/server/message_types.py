@@ -146,6 +146,7 @@ class ToolFields(Strict):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
+    thinking_budget: int | None = None  # another name of thinking_token_budget
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )

@@ -169,4 +169,9 @@ class ChatRequest(GenerationRequest, ToolFields):
             defaults,
             max_tokens=self.max_tokens if longest is None else longest,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            thinking_token_budget=(
+                self.thinking_budget
+                if self.thinking_token_budget is None
+                else self.thinking_token_budget
+            ),
         )
