@@ -17,7 +17,7 @@ _SMOLAGENTS = Pip("smolagents", ("smolagents[openai]",))
 _DSPY = Pip("dspy", ("dspy",))
 _LITELLM = Pip("litellm", ("litellm[proxy]",))
 _GUIDELLM = Pip("guidellm", ("guidellm",), torch=True)
-_LM_EVAL = Pip("lm-eval", ("lm-eval[api]",), torch=True)
+_LM_EVAL = Pip("lm-eval", ("lm-eval[api]", "transformers"), torch=True)
 _NODE = Npm(
     "node",
     ("openai", "ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "zod@3"),
