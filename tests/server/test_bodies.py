@@ -163,15 +163,15 @@ def test_logprobs_are_bounded_together(shared: LiveServer) -> None:
 def test_a_large_answer_is_made_off_the_event_loop(
     shared: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import quire.server.reply
+    from quire.server.reply import Account
 
-    def noting(*arguments: Any, **others: Any) -> Any:
+    def noting(*arguments: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return account(*arguments, **others)
+        return account(*arguments)
 
     threads: list[str] = []
-    account = quire.server.reply._account
-    monkeypatch.setattr(quire.server.reply, "_account", noting)
+    account = Account.of
+    monkeypatch.setattr(Account, "of", noting)
     shared.complete(prompt="x")
     shared.complete(prompt="x", logprobs=1)
     shared.complete(prompt=[[5]] * 17)

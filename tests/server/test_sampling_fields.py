@@ -26,7 +26,8 @@ def test_openapi_tells_of_every_parameter(body: type[GenerationRequest]) -> None
             kind, null = told[name]["anyOf"]
             assert told[name]["description"] == description(parameter)
             assert told[name]["default"] is None and null == {"type": "null"}
-            assert kind.items() >= parameter.metadata["allowed"].schema.items()
+            bounds = parameter.metadata["allowed"].schema.items()
+            assert kind.items() >= dict(bound for bound in bounds if bound[0] != "enum").items()
         else:
             assert name not in told
 

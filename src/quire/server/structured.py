@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from quire.errors import RequestError
 from quire.protocol import StructuredOutputs
-from quire.server.fields import Name, Strict
+from quire.server.fields import Name, Strict, told
 from quire.server.sampling_fields import SamplingFields
 
 _GUIDED = {  # vLLM's older names
@@ -59,12 +59,16 @@ class ResponseFormat(Strict):
 class StructuredFields(SamplingFields):
     """The ways in which a body may ask for structured text. One of them at a time."""
 
-    response_format: ResponseFormat | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_whitespace_pattern: str | None = None
+    response_format: ResponseFormat | None = told(
+        None, "what the text must be: OpenAI's way to say"
+    )
+    guided_json: str | dict[str, Any] | None = told(None, "structured_outputs.json, as vLLM had it")
+    guided_regex: str | None = told(None, "structured_outputs.regex, as vLLM had it")
+    guided_choice: list[str] | None = told(None, "structured_outputs.choice, as vLLM had it")
+    guided_grammar: str | None = told(None, "structured_outputs.grammar, as vLLM had it")
+    guided_whitespace_pattern: str | None = told(
+        None, "structured_outputs.whitespace_pattern, as vLLM had it"
+    )
 
     @property
     def structure_field(self) -> str:
