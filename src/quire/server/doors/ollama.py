@@ -43,6 +43,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
 
     @app.post("/api/generate", openapi_extra=takes(GenerateRequest))
     async def generate(http: Request) -> Response:
+        """Ollama's completions, whole or a JSON object a line."""
         request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         check_model(service, request.model)
         if not request.prompt:
@@ -54,6 +55,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
 
     @app.post("/api/chat", openapi_extra=takes(OllamaChatRequest))
     async def chat(http: Request) -> Response:
+        """Ollama's chats, whole or a JSON object a line."""
         request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         check_model(service, request.model)
         if not request.messages:

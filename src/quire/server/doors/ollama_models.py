@@ -26,24 +26,29 @@ def add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
+        """That somebody is here."""
         return "Quire is running"  # Ollama's command line asks whether anybody is
 
     @app.get("/api/version")
     async def version() -> Json:
+        """A version of Ollama whose API this is, and Quire's own."""
         return {"version": _VERSION, "quire": app.version}
 
     @app.get("/api/tags")
     async def tags() -> Json:
+        """The model that is served, by each of its names."""
         return {"models": cards}
 
     @app.get("/api/ps")
     async def running() -> Json:
+        """The same: it is always loaded."""
         length = service.input_processor.max_model_len
         more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
         return {"models": [{**card, **more} for card in cards]}
 
     @app.post("/api/show", openapi_extra=takes(ShowRequest))
     async def show(http: Request) -> Json:
+        """What is known of the model."""
         request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:

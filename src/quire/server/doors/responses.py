@@ -32,6 +32,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
     async def create(http: Request) -> Response:
+        """OpenAI's Responses, whole or as named events."""
         request = await service.bodies.parse(http, ResponsesRequest)
         service.check_model(request.model)
         caller = service.caller(http)
@@ -54,6 +55,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/responses/{response_id}")
     async def retrieve(http: Request, response_id: str, stream: bool = False) -> Response:
+        """A response that is kept."""
         if stream:
             raise RequestError("a response that is kept cannot be streamed again", "stream")
         kept = store.get(service.caller(http).key, response_id)
@@ -61,6 +63,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
 
     @app.delete("/v1/responses/{response_id}")
     async def delete(http: Request, response_id: str) -> Json:
+        """Keep a response no longer."""
         store.remove(service.caller(http).key, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -72,6 +75,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
         order: str = "desc",
         after: str | None = None,
     ) -> Json:
+        """What a kept response was the answer to."""
         kept = store.get(service.caller(http).key, response_id)
         return _page(kept.input_items, limit, order, after)
 

@@ -153,7 +153,7 @@ class ReasoningConfig(Strict):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class StreamOptions(Strict):
+class EventOptions(Strict):
     include_obfuscation: Literal[False] = False
 
 
@@ -169,7 +169,7 @@ class ResponsesRequest(Strict):
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: EventOptions | None = None
 
     tools: Annotated[list[FunctionTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = (
         Field(default_factory=list)
