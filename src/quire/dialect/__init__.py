@@ -12,6 +12,7 @@ from quire.dialect.events import (
     ReasoningPiece,
     Reply,
 )
+from quire.dialect.grammar import Frame, calls_grammar, literal
 from quire.dialect.parser import CallForm, Marks, OutputParser
 
 __all__ = [
@@ -25,11 +26,14 @@ __all__ = [
     "ContentPiece",
     "Dialect",
     "Event",
+    "Frame",
     "Marks",
     "OutputParser",
     "ReasoningPiece",
     "Reply",
     "Tools",
+    "calls_grammar",
     "dialect_of",
+    "literal",
     "marks_of",
 ]

@@ -18,6 +18,7 @@ class Dialect:
     sign, unless: what a chat template holds, and does not hold, where its model speaks so.
     marks: of its calls; where they are special tokens, they must not be left out of the text.
     id_length: characters of a call's id, where its chat template insists.
+    old_frame: of chat templates that do not hold ``new_sign``.
     """
 
     names: tuple[str, ...]
@@ -27,6 +28,13 @@ class Dialect:
     marks: tuple[str, ...]
     unless: tuple[str, ...] = ()
     id_length: int | None = None
+    old_frame: Frame | None = None
+    new_sign: str = ""
+
+    def frame_in(self, template: str) -> Frame:
+        if self.old_frame is not None and self.new_sign not in template:
+            return self.old_frame
+        return self.frame
 
 
 # Of those whose sign a template holds, the first counts.
@@ -53,6 +61,8 @@ _ALL = (
         sign=mistral.OPENS,
         marks=(mistral.OPENS, mistral.ID, mistral.ARGUMENTS),
         id_length=9,
+        old_frame=mistral.LIST_FRAME,
+        new_sign=mistral.ARGUMENTS,
     ),
     Dialect(
         ("pythonic", "llama4_pythonic"),

@@ -13,7 +13,7 @@ _NAME = "name"
 _ARGUMENTS = ("arguments", "parameters")
 _WRAPPER = "function"  # {"type": "function", "function": {...}}, or the name
 
-_IN_TEXT = re.compile(r'[^"\\]*')
+_IN_TEXT = re.compile(r'[^"\\]*(?:\\[\s\S][^"\\]*)*')
 _BETWEEN = re.compile(r"[-+.:,\s0-9a-zA-Z]*")  # what stands outside of texts and brackets
 _SCALAR = re.compile(r"[-+.0-9a-zA-Z]*")
 _CLOSING = {"{": "}", "[": "]"}
@@ -107,9 +107,7 @@ def read_text(reader: Reader) -> Reading[str | None]:
     while True:
         text = reader.text
         reader.at = _end_of(_IN_TEXT, text, reader.at)
-        if reader.at + 1 < len(text) and text[reader.at] == "\\":
-            reader.at += 2
-        elif reader.at < len(text) and text[reader.at] == '"':
+        if reader.at < len(text) and text[reader.at] == '"':
             reader.at += 1
             value = _decoded(text[start : reader.at])
             return value if isinstance(value, str) else None
@@ -178,11 +176,11 @@ def _read_container(reader: Reader, give: Callable[[str], None] | None = None) -
         while at < size and not closed and not broken:
             if in_text:
                 at = _end_of(_IN_TEXT, text, at)
-                if at + 1 == size and text[at] == "\\" and not reader.ended:
-                    break  # what it escapes is to come
                 if at < size:
                     in_text = text[at] != '"'
-                    at = min(at + 1 + in_text, size)
+                    if in_text and not reader.ended:
+                        break  # what it escapes is to come
+                    at += 1
             else:
                 at = _end_of(_BETWEEN, text, at)
                 if at < size:

@@ -44,7 +44,7 @@ FRAME = Frame(
 )
 
 _BETWEEN = re.compile(r"""[^\[\](){}"']*""")
-_IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*") for quote in "'\""}
+_IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*(?:\\[\s\S][^\\{quote}]*)*") for quote in "'\""}
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -75,23 +75,16 @@ def _pass_brackets(reader: Reader) -> Reading[bool]:
     """Past a bracket and the one that closes it; False where they do not match."""
     opened: list[str] = []
     while True:
-        match = _BETWEEN.match(reader.text, reader.at)
-        reader.at = match.end() if match else reader.at
-        char = yield from reader.peek()
-        if not char:
-            return False
+        char = yield from _next_of(reader, _BETWEEN)
         if char in _IN_TEXT:
             if not (yield from _pass_text(reader, char)):
                 return False
             continue
+        reader.at += 1
         if char in _CLOSING:
             opened.append(_CLOSING[char])
-        elif char in _CLOSING.values():
-            if char != opened.pop():
-                return False
-        else:
-            continue  # it has come only now
-        reader.at += 1
+        elif not char or char != opened.pop():
+            return False
         if not opened:
             return True
 
@@ -104,20 +97,27 @@ def _pass_text(reader: Reader, quote: str) -> Reading[bool]:
     if end == quote * 2:
         return True  # an empty one
     while True:
-        match = _IN_TEXT[quote].match(reader.text, reader.at)
-        reader.at = match.end() if match else reader.at
-        char = yield from reader.peek()
-        if not char:
-            return False
-        if char == "\\":
-            reader.at += 1
-            if not (yield from reader.peek()):
-                return False
-            reader.at += 1
-        elif (yield from reader.take(end)):
+        char = yield from _next_of(reader, _IN_TEXT[quote])
+        if char == quote and (yield from reader.take(end)):
             return True
-        else:
+        if not char or (char == "\\" and reader.ended):
+            return False
+        if char == quote:
             reader.at += 1
+        else:  # what it escapes is to come
+            yield
+
+
+def _next_of(reader: Reader, others: re.Pattern[str]) -> Reading[str]:
+    """The first character that is none of the others; none at the end."""
+    while True:
+        text = reader.text
+        reader.at = others.match(text, reader.at).end()  # type: ignore[union-attr]
+        if reader.at < len(text):
+            return text[reader.at]
+        if reader.ended:
+            return ""
+        yield
 
 
 def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:

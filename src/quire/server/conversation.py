@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.dialect import CallBegun, ContentPiece, Event, OutputParser, ReasoningPiece, Reply
@@ -18,6 +18,7 @@ from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words
 from quire.server.guards.limits import check_answer
+from quire.server.guidance import guided
 from quire.server.histories import for_template
 from quire.server.service import Progress, Service
 from quire.server.tools import AUTO, Tool, ToolChoice, check_tools
@@ -116,11 +117,17 @@ class Conversation:
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
         self._listeners: dict[int, Listener] = {}
-        self.params = turn.params
-        if self._tools is not None or service.speech.marks is not None:
-            self.params = replace(
-                turn.params, kept_special_tokens=tuple(service.speech.special.values())
-            )
+        self.params = guided(
+            service.speech,
+            turn.params,
+            turn.tools if self._tools is not None else (),
+            turn.choice,
+            several=turn.parallel_calls,
+            reasons=reasons,
+        )
+        self._field_names = turn.field_names
+        if self.params.structured_outputs is not turn.params.structured_outputs:
+            self._field_names = {**turn.field_names, "structured_outputs": "tools"}
 
     @property
     def prompt_token_ids(self) -> Sequence[int]:
@@ -132,7 +139,7 @@ class Conversation:
         return len(self.prompt_token_ids)
 
     def run(self, request_id: str) -> Progress:
-        return self._service.run(request_id, [self._prompt], self.params, self._turn.field_names)
+        return self._service.run(request_id, [self._prompt], self.params, self._field_names)
 
     def listener(self, index: int) -> Listener:
         """Of one choice: the one for all its deltas."""
@@ -177,8 +184,8 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
             token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
-    prompt = {"prompt_token_ids": token_ids, **turn.options}
-    return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
+        prompt = {"prompt_token_ids": token_ids, **turn.options}
+        return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
 
 
 def _listens(service: Service, turn: Turn) -> bool:

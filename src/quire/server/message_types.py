@@ -147,6 +147,7 @@ class ToolFields(Strict):
     tool_choice: Choice | None = told(None, "whether it may, or must, or which; left out, it may")
     parallel_tool_calls: bool = told(True, "several calls may be made at once")
     include_reasoning: bool = told(True, "tell the reasoning, if the model does that")
+    thinking_budget: int | None = told(None, "another name of thinking_token_budget")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         told(None, "for templates that take it; none: no reasoning")
     )

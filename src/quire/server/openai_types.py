@@ -279,4 +279,9 @@ class ChatRequest(PromptedRequest, ToolFields):
             defaults,
             max_tokens=self.asked_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            thinking_token_budget=(
+                self.thinking_budget
+                if self.thinking_token_budget is None
+                else self.thinking_token_budget
+            ),
         )

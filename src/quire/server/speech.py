@@ -10,6 +10,7 @@ from quire.dialect import (
     DIALECTS,
     REASONING,
     Dialect,
+    Frame,
     Marks,
     OutputParser,
     Tools,
@@ -27,7 +28,7 @@ class Speech:
     """Made once for a model.
 
     dialect: None where none is known. marks: None where the model does not reason.
-    takes_tools: whether its chat template says anything of tools.
+    frame: what stands around calls, where the dialect is known.
     special: the marks that are special tokens, with their ids.
     reasoning_ids: of the marks of reasoning, where each is one token.
     """
@@ -35,7 +36,7 @@ class Speech:
     tokenizer: Tokenizer
     dialect: Dialect | None
     marks: Marks | None
-    takes_tools: bool
+    frame: Frame | None
     special: Mapping[str, int]
     reasoning_ids: tuple[int, int] | None
 
@@ -52,7 +53,8 @@ class Speech:
         reasoning_ids = None
         if marks is not None and marks.start in ids and marks.end in ids:
             reasoning_ids = ids[marks.start], ids[marks.end]
-        return cls(tokenizer, dialect, marks, "tools" in template, special, reasoning_ids)
+        frame = dialect.frame_in(template) if dialect else None
+        return cls(tokenizer, dialect, marks, frame, special, reasoning_ids)
 
     @property
     def id_length(self) -> int | None:

@@ -67,8 +67,20 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
         if tool.name in names:
             raise RequestError(f"{field}: there are two tools named {tool.name}", field)
         names.add(tool.name)
+        _check_schema(f"tools[{number}].function.parameters", tool.parameters or {})
     if choice.mode == "required" and not tools:
         raise RequestError("tool_choice needs tools to choose from", "tool_choice")
     for name in choice.names or ():
         if name not in names:
             raise RequestError(f"tool_choice names {shown(name)}, which is no tool", "tool_choice")
+
+
+def _check_schema(field: str, schema: Mapping[str, Any]) -> None:
+    """As far as others than the grammar rely on it."""
+    if schema.get("type", "object") != "object":
+        raise RequestError(f"{field} must be the schema of an object", field)
+    if not isinstance(schema.get("properties", {}), dict):
+        raise RequestError(f"{field}.properties must be an object", f"{field}.properties")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise RequestError(f"{field}.required must be a list of texts", f"{field}.required")

@@ -41,6 +41,8 @@ class Watched:
         self.given.append(len(text))
         return self.inner.encode(text, add_special_tokens=add_special_tokens)
 
+    to_json = staticmethod(lambda: None)
+
     def count(self, text: str) -> int:
         self.given.append(len(text))
         return self.inner.count(text)

@@ -17,7 +17,7 @@ _MANY = 1024  # tokens whose texts are not made at once
 def add_tokens(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize", openapi_extra=takes(TokenizeRequest))
     async def tokenize(http: Request) -> Response:
-        """The tokens of a text or of a conversation."""
+        """The tokens of a text, or of a conversation."""
         request = await service.bodies.parse(http, TokenizeRequest)
         token_ids = await _token_ids(service, request)
         answer = _as_llama_cpp if request.content is not None else _as_vllm

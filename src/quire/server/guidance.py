@@ -1,0 +1,100 @@
+"""What a turn's tools ask of the text, beside what its caller does: grammars and reasoning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.dialect import calls_grammar, literal
+from quire.errors import RequestError
+from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.protocol.structured_outputs import LONGEST_GRAMMAR
+from quire.server.speech import Speech
+from quire.server.tools import Tool, ToolChoice
+
+_ANYTHING: Mapping[str, Any] = {"type": "object"}
+
+
+def guided(
+    speech: Speech,
+    params: SamplingParams,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    *,
+    several: bool,
+    reasons: bool,
+) -> SamplingParams:
+    """A turn's parameters, with what calls and reasoning need.
+
+    tools: none where calls are not looked for.
+    several: more than one may be called at once.
+    reasons: the prompt has opened the reasoning.
+    """
+    if params.thinking_token_budget is not None and speech.marks is None:
+        raise RequestError(
+            "thinking_token_budget: this model does not reason, as far as its chat template tells "
+            "(--reasoning-parser)",
+            "thinking_token_budget",
+        )
+    if tools or speech.marks is not None:
+        params = replace(params, kept_special_tokens=tuple(speech.special.values()))
+    grammar = None
+    if tools:
+        grammar = _grammar(speech, params.structured_outputs, tools, choice, several=several)
+    if grammar is not None:
+        params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
+    if params.guided and speech.marks is not None:
+        marks = Reasoning(speech.marks.start, speech.marks.end, reasons)
+        params = replace(params, reasoning=marks)
+    return params
+
+
+def _grammar(
+    speech: Speech,
+    asked: StructuredOutputs | None,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    *,
+    several: bool,
+) -> str | None:
+    """None where the model may write what it likes, or what the caller asks for.
+
+    A tool that must be called has arguments by its schema; so has one that is strict, whenever it
+    is called. What else the caller asks of the text is asked of an answer without calls.
+    """
+    assert speech.frame is not None
+    must = choice.mode == "required"
+    counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
+    schemas = {
+        tool.name: {**_ANYTHING, **(tool.parameters or {})} if must or tool.strict else _ANYTHING
+        for tool in counting
+    }
+    bound = choice.names is not None or any(tool.strict for tool in counting)
+    instead = None if must or speech.frame.bare else _schema(asked)
+    if not must and (instead is None if asked is not None else not bound):
+        return None
+    grammar = calls_grammar(
+        speech.frame,
+        schemas,
+        lambda text: f"<[{speech.special[text]}]>" if text in speech.special else literal(text),
+        several=several and not (must and len(counting) == 1),
+        text=not must,
+        instead=instead,
+    )
+    if len(grammar) > LONGEST_GRAMMAR:
+        raise RequestError(
+            f"the schemas of tools may have at most {LONGEST_GRAMMAR:,} characters together where "
+            "calls must keep to them",
+            "tools",
+        )
+    return grammar
+
+
+def _schema(asked: StructuredOutputs | None) -> Mapping[str, Any] | None:
+    """The JSON schema that the caller asks for."""
+    if asked is None or (asked.json is None and not asked.json_object):
+        return None
+    schema = _ANYTHING if asked.json is None else json.loads(str(asked.json))
+    return schema if isinstance(schema, dict) else {}

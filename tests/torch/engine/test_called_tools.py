@@ -1,0 +1,121 @@
+"""A real model that knows of no tools: where it must call, it calls as it must."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import BadRequestError, OpenAI
+
+from quire.build import build_engine
+from quire.config import EngineConfig, ServerConfig
+from quire.server import Server, create_app
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content }}<|end|>"
+    "{% endfor %}<|assistant|>{% if enable_thinking %}<think>\n{% endif %}{# </think>#}"
+    "{# <tool_call> #}"
+)
+PLACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["C", "F"]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "weather", "parameters": PLACE, "strict": True}},
+    {
+        "type": "function",
+        "function": {"name": "now", "parameters": {"additionalProperties": False}},
+    },
+]
+ASK: Any = {
+    "model": "quire-demo",
+    "messages": [{"role": "user", "content": "What is the weather like?"}],
+    "tools": TOOLS,
+    "temperature": 2.0,
+    "max_tokens": 120,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    template: Path = tmp_path_factory.mktemp("template") / "chat.jinja"
+    template.write_text(TEMPLATE)
+    options: Any = {"kv_cache_memory_bytes": "16MiB", "chat_template": str(template)}
+    engine, capacity = build_engine(EngineConfig.create(options))
+    config = ServerConfig(host="127.0.0.1", port=0)
+    server = Server(create_app(engine, [capacity.model_name], config), config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+        yield client
+    server.should_exit = True
+    thread.join(30)
+
+
+def check(choice: Any, names: set[str]) -> None:
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert {call.function.name for call in choice.message.tool_calls} <= names
+    for call in choice.message.tool_calls:
+        schema = PLACE if call.function.name == "weather" else {"maxProperties": 0}
+        jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
+def test_a_call_that_must_be_is_one_that_its_schema_accepts(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        **ASK, n=4, tool_choice="required", parallel_tool_calls=False
+    )
+    for choice in answer.choices:
+        check(choice, {"weather", "now"})
+        assert len(choice.message.tool_calls or ()) == 1
+    named: Any = {"type": "function", "function": {"name": "weather"}}
+    for choice in client.chat.completions.create(**ASK, n=3, tool_choice=named).choices:
+        check(choice, {"weather"})
+
+
+def test_a_call_comes_after_the_reasoning(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        **ASK,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        reasoning_effort="low",
+        extra_body={"thinking_budget": 9},
+    )
+    (choice,) = answer.choices
+    check(choice, {"weather", "now"})
+    assert choice.message.reasoning_content
+
+
+def test_the_stream_comes_to_the_same(client: OpenAI) -> None:
+    ask: Any = {**ASK, "tool_choice": "required", "parallel_tool_calls": False}
+    whole = client.chat.completions.create(**ask).choices[0].message.tool_calls[0].function
+    with client.chat.completions.stream(**ask) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls"
+    called = final.message.tool_calls[0].function
+    assert (called.name, called.arguments) == (whole.name, whole.arguments)
+
+
+def test_a_schema_that_cannot_be_kept_to_is_refused_as_the_tool_s(client: OpenAI) -> None:
+    tool = {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}
+    with pytest.raises(BadRequestError) as refused:
+        client.chat.completions.create(
+            **{**ASK, "tools": [{"type": "function", "function": tool}]}, tool_choice="required"
+        )
+    assert refused.value.param == "tools"
