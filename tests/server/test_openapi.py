@@ -57,6 +57,7 @@ def test_everything_is_told_of_every_route() -> None:
     assert len(ids) == len(set(ids)) and all(re.fullmatch("[a-z0-9_]+", one) for one in ids)
     for name in re.findall(r"#/components/schemas/(\w+)", str(document)):
         assert name in schemas
+    assert not [name for name in schemas if "__" in name], "two types of one name"
     for name in ("CompletionRequest", "ChatRequest"):
         undescribed = [field for field, told in schemas[name]["properties"].items()
                        if not told.get("description")]  # fmt: skip
