@@ -64,6 +64,11 @@ class OutputParser:
         self._reading = self._read(reasons)
         next(self._reading)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        return self._form is None and self._marks is None
+
     def push(self, text: str) -> list[Event]:
         """What ``text`` makes known."""
         self._reader.add(text)

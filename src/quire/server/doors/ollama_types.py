@@ -96,7 +96,7 @@ class GenerateRequest(OllamaRequest):
         return [*system, {"role": "user", "content": self.prompt}]
 
 
-class CalledFunction(Strict):
+class OllamaFunction(Strict):
     name: str
     arguments: JsonObject = Field(default_factory=dict)
     index: int | None = None
@@ -105,7 +105,7 @@ class CalledFunction(Strict):
 class OllamaCall(Strict):
     id: Name | None = None
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: OllamaFunction
 
     def for_template(self) -> dict[str, Any]:
         function = {"name": self.function.name, "arguments": self.function.arguments}
