@@ -111,6 +111,16 @@ def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: li
     ]
 
 
+def test_the_assistant_s_last_words_are_gone_on_with(
+    speaking: LiveServer, prompts: list[str]
+) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well, I"}]
+    ask(speaking, messages=begun, max_tokens=1)
+    body = {"model": MODEL, "messages": begun, "options": {"num_predict": 1}}
+    speaking.http.post("/api/chat", json=body)
+    assert prompts == ["<|user|>hello<|end|><|assistant|>Well, I"] * 2
+
+
 def test_tools_are_told_and_one_may_be_asked_for(speaking: LiveServer, prompts: list[str]) -> None:
     ask(speaking, tools=[TOOL], max_tokens=1)
     assert prompts[0].startswith("TOOLS") and json.dumps(TOOL["description"]) in prompts[0]

@@ -10,8 +10,9 @@ from fastapi.responses import PlainTextResponse
 
 from quire.errors import RequestError
 from quire.server.doors.answering import now
+from quire.server.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.server.doors.ollama_types import ShowRequest
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.service import Service
 from quire.server.streaming import Json
 
@@ -26,24 +27,29 @@ def add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
-        return "Quire is running"  # Ollama's command line asks whether anybody is
+        """That somebody is there, for Ollama's command line."""
+        return "Quire is running"
 
-    @app.get("/api/version")
+    @app.get("/api/version", responses=gives(OllamaVersion))
     async def version() -> Json:
+        """Which Ollama's API this is."""
         return {"version": _VERSION, "quire": app.version}
 
-    @app.get("/api/tags")
+    @app.get("/api/tags", responses=gives(OllamaModels))
     async def tags() -> Json:
+        """Ollama's list of models: the one that is served, by each of its names."""
         return {"models": cards}
 
-    @app.get("/api/ps")
+    @app.get("/api/ps", responses=gives(OllamaModels))
     async def running() -> Json:
+        """Ollama's list of models that are loaded."""
         length = service.input_processor.max_model_len
         more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
         return {"models": [{**card, **more} for card in cards]}
 
-    @app.post("/api/show", openapi_extra=takes(ShowRequest))
+    @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
     async def show(http: Request) -> Json:
+        """Ollama's: what is known of a model."""
         request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:

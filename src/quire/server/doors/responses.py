@@ -11,11 +11,17 @@ from fastapi.responses import Response
 from quire.errors import RequestError
 from quire.server.conversation import begin
 from quire.server.doors.answering import in_their_words, options
+from quire.server.doors.answers import (
+    DeletedResponse,
+    InputItems,
+    ResponseAnswer,
+    ResponseEvent,
+)
 from quire.server.doors.responses_store import ResponseStore
 from quire.server.doors.responses_turns import FIELD_NAMES, turn
 from quire.server.doors.responses_types import ItemReference, ResponsesRequest
 from quire.server.doors.responses_writer import ResponseWriter
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import NAMED_EVENTS, EventStream, Json
@@ -30,8 +36,13 @@ def add_responses(app: FastAPI, service: Service) -> None:
     config = service.config
     store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
 
-    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
+    @app.post(
+        "/v1/responses",
+        openapi_extra=takes(ResponsesRequest),
+        responses=gives(ResponseAnswer, ResponseEvent, framing=NAMED_EVENTS),
+    )
     async def create(http: Request) -> Response:
+        """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
         request = await service.bodies.parse(http, ResponsesRequest)
         service.check_model(request.model)
         caller = service.caller(http)
@@ -52,19 +63,21 @@ def add_responses(app: FastAPI, service: Service) -> None:
         response = await writer.whole()
         return await json_response(lambda: response, large=request.wants_logprobs)
 
-    @app.get("/v1/responses/{response_id}")
-    async def retrieve(http: Request, response_id: str, stream: bool = False) -> Response:
-        if stream:
+    @app.get("/v1/responses/{response_id}", responses=gives(ResponseAnswer, None, 404))
+    async def retrieve(http: Request, response_id: str, stream: str = "false") -> Response:
+        """A response that is kept."""
+        if stream != "false":
             raise RequestError("a response that is kept cannot be streamed again", "stream")
         kept = store.get(service.caller(http).key, response_id)
         return Response(kept.response, media_type="application/json")
 
-    @app.delete("/v1/responses/{response_id}")
+    @app.delete("/v1/responses/{response_id}", responses=gives(DeletedResponse, None, 404))
     async def delete(http: Request, response_id: str) -> Json:
+        """Forget a response."""
         store.remove(service.caller(http).key, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    @app.get("/v1/responses/{response_id}/input_items")
+    @app.get("/v1/responses/{response_id}/input_items", responses=gives(InputItems, None, 400, 404))
     async def input_items(
         http: Request,
         response_id: str,
@@ -72,6 +85,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
         order: str = "desc",
         after: str | None = None,
     ) -> Json:
+        """What a response was given, item by item, the last one first unless asked otherwise."""
         kept = store.get(service.caller(http).key, response_id)
         return _page(kept.input_items, limit, order, after)
 

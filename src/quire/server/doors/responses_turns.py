@@ -35,6 +35,7 @@ def turn(
         choice=request.choice,
         parallel_calls=request.parallel_tool_calls,
         reasoning_effort=request.reasoning.effort,
+        rendering={"verbosity": request.text.verbosity} if request.text.verbosity else {},
         options=options,
     )
 
