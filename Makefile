@@ -31,7 +31,8 @@ lint: $(VENV)/installed-dev
 
 # The documentation as a site, in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/site_pages.py
+	$(BIN)/zensical build --strict --clean
 
 # The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev

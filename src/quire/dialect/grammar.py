@@ -17,6 +17,8 @@ Spell = Callable[[str], str]
 """How a grammar spells a text or a mark, which may be a token of its own."""
 
 _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
+_TEXT = "/(?s:.*)/"
+_NO_CALL = r"/[^\[{<](?s:.*)/"
 _DEFINITIONS = ("$defs", "definitions")
 _PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
 _SAID = {"title", "description", "$schema", "$id", "default", "examples"}  # binds nobody
@@ -83,40 +85,41 @@ def calls_grammar(
         return " ".join(map(spell, parts))
 
     def call(before: Sequence[str]) -> str:
-        return rules.rule(
-            " | ".join(
-                f"{line([part.replace('NAME', name) for part in before])} "
-                f"{frame.arguments(rules, schema)} {line(frame.after)}"
-                for name, schema in tools.items()
-            )
-        )
+        named = {name: line([part.replace("NAME", name) for part in before]) for name in tools}
+        each = [
+            f"{named[name]} {frame.arguments(rules, schema)} {line(frame.after)}"
+            for name, schema in tools.items()
+        ]
+        return rules.rule(" | ".join(each))
 
-    first = frame.opening or frame.before
-    mark, beyond = ("", first) if frame.bare else (spell(first[0]), first[1:])
+    mark, *beyond = frame.opening or frame.before
+    head = spell(mark)
+    if frame.bare:
+        head, beyond = "", [mark, *beyond]
     if frame.opening:
         one = call(frame.before)
-        listed = f"{one} ({line(frame.between)} {one})*" if several else one
-        unit = rules.rule(f"{line(beyond)} {listed} {line(frame.closing)}")
-        again = ""
+        more = f"({line(frame.between)} {one})*" if several else ""
+        unit = rules.rule(f"{line(beyond)} {one} {more} {line(frame.closing)}")
+        start = f"{head} {unit}"
     else:
         unit = call(beyond)
-        again = f" ({line(frame.between)} {mark} {unit})*" if several else ""
-    start = rules.rule(f"{mark} {unit}{again}")
+        more = f"({line(frame.between)} {head} {unit})*" if several else ""
+        start = f"{head} {unit} {more}"
     if instead is not None:
-        start = f"{start} | {rules.json(instead)}"
+        start = f"{rules.rule(start)} | {rules.json(instead)}"
     elif text and frame.bare:
-        start = f"{start} | {rules.terminal(_NO_CALL)}"
+        start = f"{rules.rule(start)} | {rules.terminal(_NO_CALL)}"
     elif text:
-        any_text = rules.terminal(_TEXT)
-        head = f"{any_text} {mark}"
-        if mark.startswith('"'):  # no token of its own: the first one that comes is it
-            head = rules.rule(head, lazy=True)
-        start = f"({head} {unit}){'*' if several else '?'} {any_text}"
+        start = _amid_text(rules, head, unit, several=several)
     return "\n".join([f"start: {start}", *rules.lines])
 
 
-_TEXT = "/(?s:.*)/"
-_NO_CALL = r"/[^\[{<](?s:.*)/"
+def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:
+    text = rules.terminal(_TEXT)
+    head = f"{text} {mark}"
+    if mark.startswith('"'):  # no token of its own: the first one that comes is it
+        head = rules.rule(head, lazy=True)
+    return f"({head} {unit}){'*' if several else '?'} {text}"
 
 
 def members(schema: Schema) -> list[tuple[str, Schema, bool]]:

@@ -111,9 +111,7 @@ class OutputParser:
                 yield from reader.drop_spaces()
                 return
             # Some models call before they have done reasoning; others write about calls.
-            if (yield from self._call(only_known=True)):
-                reader.gap = reader.gap or space
-            else:
+            if not (yield from self._call(space, only_known=True)):
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
@@ -122,16 +120,14 @@ class OutputParser:
         opens = form.opens if form is not None else ()
         if form is not None and form.bare:
             yield from reader.spaces()
-            if not (yield from self._call(only_known=True)):
+            if not (yield from self._call("", only_known=True)):
                 reader.retreat()
         while opens:
             space, mark = yield from reader.flow(reader.content, opens)
             if not mark:
                 reader.content(space)
                 return
-            if (yield from self._call(only_known=False)):
-                reader.gap = reader.gap or space
-            else:
+            if not (yield from self._call(space, only_known=False)):
                 reader.content(space + mark)
                 reader.pass_mark(mark)
         while True:
@@ -141,13 +137,17 @@ class OutputParser:
                 return
             yield
 
-    def _call(self, *, only_known: bool) -> Reading[bool]:
-        """Read a call, if there is one at this place, and the white space after it."""
+    def _call(self, space: str, *, only_known: bool) -> Reading[bool]:
+        """Read a call, if there is one at this place, and the white space after it.
+
+        space: before it.
+        """
         assert self._form is not None
         self._calls.only_known = only_known
         called: bool = yield from self._form.read(self._reader, self._calls)
         if called:
-            yield from self._reader.drop_spaces()
+            after = yield from self._reader.drop_spaces()
+            self._reader.gap = self._reader.gap or space or after
         else:
             self._reader.retreat()
         return called

@@ -89,13 +89,15 @@ class Reader:
                 return
             yield
 
-    def drop_spaces(self) -> Reading[None]:
-        """Past white space, which is done with."""
+    def drop_spaces(self) -> Reading[str]:
+        """Past white space, which is done with; the first of it."""
+        dropped = ""
         while True:
-            self.text = self.text[self.at :].lstrip()
-            self.at = 0
+            rest = self.text[self.at :]
+            self.text, self.at = rest.lstrip(), 0
+            dropped = (dropped + rest[: len(rest) - len(self.text)])[:_MOST_SPACE]
             if self.text or self.ended:
-                return
+                return dropped
             yield
 
     def word(self) -> Reading[str]:

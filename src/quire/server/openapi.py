@@ -180,6 +180,8 @@ def _complete_operation(
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
+    for told in responses.get("200", {}).get("content", {}).values():
+        told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
     statuses = [401] if secured else []
     if "requestBody" in operation:
         statuses += _OF_BODIES

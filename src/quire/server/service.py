@@ -95,11 +95,16 @@ class Service:
         return {**prompt, "truncate_max_tokens": True}
 
     def run_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int,
+        field_names: Mapping[str, str],
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
         turn = self.engine.generate_turn(request_id, session_id, params, priority)
-        return self._together(turn, [request_id], {})
+        return self._together(turn, [request_id], field_names)
 
     async def _together(
         self, deltas: Deltas, request_ids: Sequence[str], field_names: Mapping[str, str]

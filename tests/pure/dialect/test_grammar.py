@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import tokenizers
 from llguidance import LLMatcher, LLTokenizer
@@ -21,7 +22,7 @@ _DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 TOKENIZER = tokenizers.Tokenizer.from_file(str(_DEMO))
 GUIDE = LLTokenizer(_DEMO.read_text(encoding="utf-8"))
 TOKENS = [TOKENIZER.decode([token]) for token in range(TOKENIZER.get_vocab_size())]
-ENDING = [token for token, text in enumerate(TOKENS) if text and set(text) <= set('"}])>,\n')]
+ENDING = np.array([i for i, text in enumerate(TOKENS) if text and set(text) <= set('"}])>,\n')])
 NAMES = ["qwen3_xml", "hermes", "mistral", "pythonic", "llama3_json"]
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -67,13 +68,16 @@ def written(grammar: str, seed: int) -> str:
     assert not matcher.is_error(), matcher.get_error()
     chance, tokens = random.Random(seed), []  # but for 0, the end of sequence
     while not matcher.is_stopped():
-        mask = matcher.compute_bitmask()
-        allowed = [i for i in range(1, len(TOKENS)) if mask[i >> 3] >> (i & 7) & 1]
-        ending = [token for token in ENDING if mask[token >> 3] >> (token & 7) & 1]
-        if not allowed or (matcher.is_accepting() and (len(tokens) > 150 or chance.random() < 0.5)):
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        free = np.unpackbits(mask, bitorder="little")[: len(TOKENS)]
+        free[0] = 0
+        allowed, ending = free.nonzero()[0], ENDING[free[ENDING] > 0]
+        if not len(allowed):
             break
-        in_haste = ending and (len(tokens) > 150 or chance.random() < 0.5)
-        tokens.append(chance.choice(ending if in_haste else allowed))
+        if matcher.is_accepting() and (len(tokens) > 150 or chance.random() < 0.5):
+            break
+        in_haste = len(ending) and (len(tokens) > 150 or chance.random() < 0.5)
+        tokens.append(int(chance.choice(ending if in_haste else allowed)))
         assert matcher.consume_token(tokens[-1]) and len(tokens) < 400
     return str(TOKENIZER.decode(tokens, skip_special_tokens=False))
 
@@ -87,7 +91,8 @@ def test_what_a_grammar_allows_the_schema_accepts(name: str) -> None:
     dialect = DIALECTS[name]
     for tool, schema in SCHEMAS.items():
         grammar = calls_grammar(dialect.frame, {tool: schema}, spell, several=False)
-        for seed in range(6):
+        assert "::=" not in grammar, "it would be taken for GBNF"
+        for seed in range(10):
             text = written(grammar, seed)
             reply = parsed(dialect, text)
             assert [call.name for call in reply.calls] == [tool], text
@@ -100,7 +105,7 @@ def test_several_calls_of_several_tools(name: str) -> None:
     dialect = DIALECTS[name]
     grammar = calls_grammar(dialect.frame, SCHEMAS, spell, several=True)
     counts = set()
-    for seed in range(12):
+    for seed in range(16):
         reply = parsed(dialect, written(grammar, seed))
         assert not reply.content
         counts.add(len(reply.calls))
@@ -147,6 +152,15 @@ def test_a_mark_may_be_a_token() -> None:
     )
     assert allows(grammar, 'Hm. <|user|>\n{"name": "nothing", "arguments": {}}\n</tool_call>')
     assert not allows(grammar, "Hm. <|user|>nothing")
+
+
+def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
+    schema = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    grammar = calls_grammar(DIALECTS["qwen3_xml"].frame, {"f": schema}, spell, several=False)
+    call = "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
+    assert allows(grammar, call % "\n <b>x</b> ")
+    for end in ("</parameter>", "<parameter=b>", "</function>"):
+        assert not allows(grammar, call % f"x{end}y")
 
 
 @pytest.mark.parametrize(

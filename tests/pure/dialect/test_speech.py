@@ -1,0 +1,80 @@
+"""Marks that are special tokens stay in the text, and nobody sees the other special ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+import quire
+from quire.config import ServerConfig
+from quire.dialect import DIALECTS, REASONING, Reply
+from quire.engine.detokenizer import Detokenizer
+from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.errors import ConfigError
+from quire.server.speech import Speech
+
+DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
+TEMPLATE = "{{ '<tool_call>' }}<|assistant|>{# </think> #}"
+MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
+
+
+def tokenizer(*special: str) -> JsonTokenizer:
+    backend = tokenizers.Tokenizer.from_file(str(DEMO))
+    backend.add_special_tokens([tokenizers.AddedToken(one, special=True) for one in special])
+    return JsonTokenizer(backend, ChatTemplate(TEMPLATE, {}))
+
+
+def test_a_mark_that_is_a_token_is_read() -> None:
+    made = tokenizer(*MARKS)
+    speech = Speech.of(made, ServerConfig())
+    assert set(speech.special) == set(MARKS)
+    text = '<think>Hm.</think>Hi<tool_call>{"name": "f", "arguments": {}}</tool_call><|end|> you'
+    ids = made.encode(text, add_special_tokens=False)
+    detokenizer = Detokenizer(made, [], True, tuple(speech.special.values()))
+    shown = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
+    assert shown == text.replace("<|end|>", "")
+    reply = Reply.of(speech.parser({"f": {}}, reasons=False).parse(shown))
+    assert (reply.reasoning, reply.content, len(reply.calls)) == ("Hm.", "Hi you", 1)
+
+
+def test_marks_that_are_text_need_no_care() -> None:
+    assert not Speech.of(tokenizer(), ServerConfig()).special
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("<|user|>x<|end|><|assistant|><think>\n", True),
+        ("<|user|><think>x</think><|end|><|assistant|>", False),
+        ("<|assistant|><think>\n\n</think>\n\n", False),
+    ],
+)
+def test_a_prompt_opens_the_reasoning(text: str, reasons: bool) -> None:
+    for made in (tokenizer(), tokenizer(*MARKS)):
+        speech = Speech.of(made, ServerConfig())
+        assert speech.reasons_after(made.encode(text, add_special_tokens=False)) == reasons
+
+
+def test_tokens_of_reasoning_are_counted_where_marks_are_tokens() -> None:
+    made = tokenizer(*MARKS)
+    speech = Speech.of(made, ServerConfig())
+    thought = made.encode("Let me see.", add_special_tokens=False)
+    start, end = speech.special["<think>"], speech.special["</think>"]
+    for before, reasons in (([start], False), ([], True)):
+        for after in ([end, *thought], []):
+            ids = [*before, *thought, *after]
+            assert speech.reasoning_tokens(ids, reasons=reasons) == len(thought)
+    assert speech.reasoning_tokens(thought, reasons=False) == 0
+    assert Speech.of(tokenizer(), ServerConfig()).reasoning_tokens([1], reasons=True) is None
+
+
+def test_settings_come_before_what_the_template_tells() -> None:
+    config = ServerConfig(tool_call_parser="mistral", reasoning_parser="deepseek_r1")
+    speech = Speech.of(tokenizer(), config)
+    assert speech.dialect is DIALECTS["mistral"] and speech.marks is REASONING["deepseek_r1"]
+    assert speech.reasons_after([])
+    for name in ("tool_call_parser", "reasoning_parser"):
+        with pytest.raises(ConfigError, match=f"{name} must be one of"):
+            ServerConfig(**{name: "nonsense"})
