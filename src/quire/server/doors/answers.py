@@ -206,6 +206,7 @@ class Props(_Answer):
     total_slots: int
     model_alias: str
     model_path: str
+    chat_template: str
     modalities: dict[str, bool]
     build_info: str
     is_sleeping: bool

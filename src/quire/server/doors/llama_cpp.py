@@ -72,6 +72,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
             "total_slots": _num_slots(service),
             "model_alias": service.model_names[0],
             "model_path": service.model_names[0],
+            "chat_template": service.input_processor.tokenizer.chat_template,
             "modalities": {"vision": False, "audio": False},
             "build_info": f"quire-{app.version}",
             "is_sleeping": False,

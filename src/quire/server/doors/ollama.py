@@ -96,7 +96,8 @@ def _as_message(said: Json) -> Json:
 async def _speaker(
     service: Service, caller: Caller, request: GenerateRequest, params: SamplingParams
 ) -> Speaker:
-    if request.raw:
+    templated = service.input_processor.tokenizer.chat_template or request.system
+    if request.raw or not templated:
         return RawText(service, asked(service, caller, request.prompt), params)
     turn = Turn(
         messages=request.messages,

@@ -101,7 +101,7 @@ def _description(service: Service, started: str) -> Json:
     return {
         "modelfile": "",
         "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
-        "template": "",
+        "template": input_processor.tokenizer.chat_template,  # Jinja, not Go's
         "details": _details(service),
         "model_info": {
             "general.architecture": "quire",
