@@ -99,14 +99,17 @@ def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: li
         messages=[
             {"role": "user", "content": [text]},
             {"role": "assistant", "content": [thinking, {"type": "text", "text": "well"}, call]},
-            {"role": "user", "content": [result, {"type": "text", "text": "and now?"}]},
+            {"role": "user", "content": [
+                {"type": "text", "text": "so"}, result, {"type": "text", "text": "and now?"},
+            ]},
         ],
         thinking={"type": "disabled"},
         max_tokens=1,
-    )
+    )  # fmt: skip
     assert prompts == [
         "<|system|>Be brief.<|end|><|user|>weather?<|end|><|assistant|>well<think>hm</think>"
-        '<tool_call>weather{"city": "Paris"}<|end|><|tool|>hot<|end|><|user|>and now?<|end|>'
+        '<tool_call>weather{"city": "Paris"}<|end|><|user|>so<|end|><|tool|>hot<|end|>'
+        "<|user|>and now?<|end|>"
         "<|assistant|><think></think>"
     ]
 

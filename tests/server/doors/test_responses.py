@@ -152,6 +152,20 @@ def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
     assert made.text and made.text.format and made.text.format.type == "json_schema"
 
 
+def test_a_conversation_is_no_larger_than_a_body_may_be() -> None:
+    with live_server(max_body_bytes=4_000) as server:
+        made = server.openai.responses.create(**FEW, input="x")
+        for _ in range(9):
+            try:
+                made = server.openai.responses.create(
+                    **FEW, input="x", previous_response_id=made.id
+                )
+            except openai.BadRequestError as error:
+                assert error.param == "previous_response_id"
+                return
+    pytest.fail("it has no end")
+
+
 def response(name: str, previous: str | None = None, text: str = "") -> Any:
     output = [{"id": f"msg_{name}", "text": text}]
     return {"id": name, "previous_response_id": previous, "output": output}
