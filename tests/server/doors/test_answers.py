@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from quire.server.doors.answers import (
     AnthropicErrorAnswer,
+    CountedInput,
     CountedTokens,
     DeletedResponse,
     Detokenized,
@@ -42,6 +43,7 @@ POSTS: list[tuple[Any, str, dict[str, Any]]] = [
     (Detokenized, "/detokenize", {"tokens": [5]}),
     (ResponseAnswer, "/v1/responses", {"input": "x", "tools": [
         {"type": "function", **WEATHER["function"]}]}),
+    (CountedInput, "/v1/responses/input_tokens", {"input": "x", "instructions": "Be brief."}),
     (MessageAnswer, "/v1/messages", {"messages": CHAT, "max_tokens": 99, "tools": [TOOL]}),
     (AnthropicErrorAnswer, "/v1/messages", {"messages": CHAT}),
     (CountedTokens, "/v1/messages/count_tokens", {"messages": CHAT}),
@@ -68,6 +70,29 @@ GETS: list[tuple[Any, str]] = [
     (Props, "/props"),
     (list[Slot], "/slots"),
 ]
+
+
+def test_a_step_that_fails_is_told_by_the_last_event(speaking: LiveServer) -> None:
+    def fail(step: object) -> None:
+        raise RuntimeError("planted")
+
+    for path, body, kind in (
+        ("/v1/messages", {"messages": CHAT, "max_tokens": 99}, "api_error"),
+        ("/v1/responses", {"input": "x"}, "error"),
+        ("/completion", {"prompt": "x"}, "server_error"),
+    ):
+        speaking.executor.hold()
+        speaking.executor.let(steps=1)
+        asked = {"model": MODEL, "stream": True, **body}
+        with speaking.http.stream("POST", path, json=asked) as response:
+            speaking.executor.fail = fail
+            speaking.executor.release()
+            lines = [line.removeprefix("data: ") for line in response.iter_lines()]
+        *events, last = [json.loads(line) for line in lines if line.startswith("{")]
+        speaking.executor.fail = lambda step: None
+        assert last.get("error", last)["type"] == kind
+        if kind == "error":
+            assert last["sequence_number"] == events[-1]["sequence_number"] + 1
 
 
 def check(kind: Any, answer: httpx.Response) -> None:

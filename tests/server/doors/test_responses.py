@@ -97,6 +97,8 @@ def test_a_conversation_goes_on_from_what_is_kept(speaking: LiveServer, prompts:
     ]  # fmt: skip
     speaking.openai.responses.create(model=MODEL, input=referred, store=False)
     assert prompts[2] == prompts[3] == prompts[1], "or is sent again, or referred to"
+    count = speaking.openai.responses.input_tokens.count(model=MODEL, input=whole).input_tokens
+    assert second.usage is not None and count == second.usage.input_tokens
     with pytest.raises(openai.NotFoundError):
         speaking.openai.responses.retrieve(second.id)
 

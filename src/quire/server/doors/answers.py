@@ -87,6 +87,11 @@ class InputItems(_Answer):
     has_more: bool
 
 
+class CountedInput(_Answer):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class DeletedResponse(_Answer):
     id: str
     object: Literal["response"]

@@ -40,12 +40,12 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     async def messages(http: Request) -> Response:
         """Anthropic's Messages: answer a conversation."""
         request = await service.bodies.parse(http, MessagesRequest)
-        service.check_model(request.model)
+        model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             asked = turn(request, params, options(service, service.caller(http)))
             conversation = await begin(service, asked)
-        writer = MessageWriter(conversation, request.model)
+        writer = MessageWriter(conversation, model)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, in_anthropic_s_shape)
         message = await writer.whole()

@@ -158,7 +158,7 @@ class ResponsesStreamOptions(Strict):
 
 
 class ResponsesRequest(Strict):
-    model: str
+    model: str | None = None
     input: Annotated[
         list[InputItem],
         Field(fail_fast=True),
