@@ -39,6 +39,7 @@ _TOLD = {  # of the parameters, as their clients know them
 
 
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
+    _add_state(app, service)
     answers = gives(LlamaCppAnswer, LlamaCppAnswer, framing=DATA)
 
     @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
@@ -61,6 +62,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
         )
 
+
+def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/props", responses=gives(Props))
     async def props() -> Json:
         """llama.cpp's: what the server is, and its parameters where none are given."""

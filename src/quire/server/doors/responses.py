@@ -37,7 +37,11 @@ _PREFIXES = {
 def add_responses(app: FastAPI, service: Service) -> None:
     config = service.config
     store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
+    _add_making(app, service, store)
+    _add_keeping(app, service, store)
 
+
+def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
     @app.post(
         "/v1/responses",
         openapi_extra=takes(ResponsesRequest),
@@ -75,6 +79,8 @@ def add_responses(app: FastAPI, service: Service) -> None:
         counted = conversation.num_prompt_tokens
         return {"object": "response.input_tokens", "input_tokens": counted}
 
+
+def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
     @app.get("/v1/responses/{response_id}", responses=gives(ResponseAnswer, None, 404))
     async def retrieve(http: Request, response_id: str, stream: str = "false") -> Response:
         """A response that is kept."""
