@@ -22,7 +22,7 @@ Think = Annotated[
 ]
 
 
-class Options(LlamaOptions):
+class OllamaOptions(LlamaOptions):
     idle = LlamaOptions.idle | {
         "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu",
         "num_keep", "num_thread", "numa", "penalize_newline", "use_mlock", "use_mmap", "vocab_only",
@@ -46,7 +46,7 @@ class OllamaRequest(Strict):
     model: str
     stream: bool = True
     format: Format | None = None
-    options: Options = Options()
+    options: OllamaOptions = OllamaOptions()
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False

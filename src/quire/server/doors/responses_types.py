@@ -98,7 +98,7 @@ def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class ResponseFunctionTool(Strict):
+class ResponsesTool(Strict):
     type: Literal["function"]
     name: str
     description: str | None = None
@@ -109,7 +109,7 @@ class ResponseFunctionTool(Strict):
         return Tool(self.name, self.description, self.parameters, self.strict)
 
 
-class ResponseNamedTool(Strict):
+class ResponsesNamedTool(Strict):
     type: Literal["function"]
     name: str
 
@@ -117,10 +117,10 @@ class ResponseNamedTool(Strict):
         return ToolChoice.named(self.name)
 
 
-class ResponseAllowedTools(Strict):
+class ResponsesAllowedTools(Strict):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ResponseNamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+    tools: Annotated[list[ResponsesNamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
 
     def as_choice(self) -> ToolChoice:
         return ToolChoice(self.mode, tuple(tool.name for tool in self.tools))
@@ -139,8 +139,8 @@ class SchemaFormat(Strict):
 
 
 class TextConfig(Strict):
-    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] = Field(
-        default_factory=lambda: PlainFormat(type="text")
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] = PlainFormat(
+        type="text"
     )
     verbosity: Literal["low", "medium", "high"] | None = None
 
@@ -153,12 +153,12 @@ class ReasoningConfig(Strict):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class EventOptions(Strict):
+class ResponsesStreamOptions(Strict):
     include_obfuscation: Literal[False] = False
 
 
 class ResponsesRequest(Strict):
-    model: str
+    model: str | None = None
     input: Annotated[
         list[InputItem],
         Field(fail_fast=True),
@@ -169,13 +169,13 @@ class ResponsesRequest(Strict):
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
-    stream_options: EventOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
 
-    tools: Annotated[
-        list[ResponseFunctionTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")
-    ] = Field(default_factory=list)
+    tools: Annotated[list[ResponsesTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = (
+        Field(default_factory=list)
+    )
     tool_choice: Annotated[
-        Literal["auto", "none", "required"] | ResponseNamedTool | ResponseAllowedTools,
+        Literal["auto", "none", "required"] | ResponsesNamedTool | ResponsesAllowedTools,
         expecting('"auto", "none", "required" or {"type": "function", "name": ...}'),
     ] = "auto"
     parallel_tool_calls: bool = True
