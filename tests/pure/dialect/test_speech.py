@@ -35,6 +35,8 @@ def test_a_mark_that_is_a_token_is_read() -> None:
     detokenizer = Detokenizer(made, [], True, tuple(speech.special.values()))
     shown = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
     assert shown == text.replace("<|end|>", "")
+    every = Detokenizer(made, [], False, tuple(speech.special.values()))
+    assert "".join(map(every.push, ids)) + every.flush() == text
     reply = Reply.of(speech.parser({"f": {}}, reasons=False).parse(shown))
     assert (reply.reasoning, reply.content, len(reply.calls)) == ("Hm.", "Hi you", 1)
 
