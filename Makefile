@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: serve test check lint docs sanitize attack world bench-peers clean
+.PHONY: serve test check lint docs sanitize attack test-clients world bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -31,7 +31,8 @@ lint: $(VENV)/installed-dev
 
 # The documentation as a site, in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/site_pages.py
+	$(BIN)/zensical build --strict --clean
 
 # The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev
@@ -40,6 +41,10 @@ sanitize: $(VENV)/installed-dev
 # Hostile clients against a server of their own, and what everybody else notices of them.
 attack: $(VENV)/installed
 	$(BIN)/python -m attacks $(ARGS)
+
+# Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
+test-clients: $(VENV)/installed
+	$(BIN)/python -m tests.clients $(ARGS)
 
 # Lives of the server on a virtual clock, among faults; ARGS=SEED tells one of them again.
 world: $(VENV)/installed-dev

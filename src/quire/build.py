@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from quire.capacity import Capacity, EngineLimits, fill
 from quire.config import EngineConfig
 from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
-from quire.errors import ConfigError, ModelError, RequestError
+from quire.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, OnCPU
 from quire.execution.free_memory import memory_or_refusal
@@ -20,7 +22,7 @@ from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import RecoveryCosts, SamplingParams
-from quire.shape import CacheShape
+from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 
 DEMO_MODEL = Path(__file__).parent / "demo"
@@ -33,8 +35,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
-    directory = resolve_model(config.model or DEMO_MODEL, config.revision)
-    read_config(directory)  # first: without it, what a tokenizer lacks would not be the point
+    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    read_config(
+        directory, config.hf_overrides
+    )  # first: without it, what a tokenizer lacks would not be the point
     tokenizer = _load_tokenizer(config, directory)
     defaults = _sampling_defaults(config, directory)
     with runtime.start_up_lock():
@@ -73,7 +77,7 @@ def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
 
 def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
     if config.tokenizer is not None:
-        directory = resolve_model(config.tokenizer)
+        directory = resolve_model(config.tokenizer, download_dir=config.download_dir)
     return load_tokenizer(directory, _read_template(config.chat_template))
 
 
@@ -90,6 +94,7 @@ def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -
         device=runtime.device,
         admit=runtime.admit,
         instruction_set=runtime.instruction_set,
+        hf_overrides=config.hf_overrides,
     )
 
 
@@ -179,20 +184,32 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _sampling_defaults(config: EngineConfig, directory: Path) -> dict[str, float | int]:
-    if config.generation_config == "none":
-        return {}
-    defaults = sampling_defaults(directory)
+    defaults: dict[str, float | int] = {}
+    if config.generation_config != "none":
+        source = directory if config.generation_config == "auto" else Path(config.generation_config)
+        defaults = sampling_defaults(source)
+        _check_defaults(defaults, ModelError(f"{source}/generation_config.json"))
+    overrides = config.override_generation_config or {}
+    for name in overrides:
+        if name not in SAMPLING_DEFAULTS:
+            known = ", ".join(SAMPLING_DEFAULTS)
+            raise ConfigError(f"override_generation_config may hold {known}; not {name}")
+    _check_defaults(overrides, ConfigError("override_generation_config"))
+    return {**defaults, **overrides}
+
+
+def _check_defaults(defaults: Mapping[str, Any], refusal: QuireError) -> None:
     try:
-        SamplingParams(**defaults)  # type: ignore[arg-type]
+        SamplingParams(**defaults)
     except RequestError as error:
-        raise ModelError(f"{directory}/generation_config.json: {error}") from error
-    return defaults
+        raise type(refusal)(f"{refusal}: {error}") from error
 
 
-def _read_template(file: str | None) -> str | None:
-    if file is None:
-        return None
+def _read_template(given: str | None) -> str | None:
+    """The text of a file, or the one given, which a brace tells from a name."""
+    if given is None or "{" in given:
+        return given
     try:
-        return read_text(Path(file))
+        return read_text(Path(given))
     except (OSError, ValueError) as error:
         raise ConfigError(f"chat_template cannot be read: {error}") from error

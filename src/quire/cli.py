@@ -20,6 +20,7 @@ from quire.commands.flags import (
 )
 from quire.commands.generate import add_generate, generate
 from quire.commands.models import add_models, models
+from quire.commands.parser import Parser
 from quire.commands.pull import add_pull, pull
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
@@ -30,11 +31,13 @@ from quire.version import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    arguments = _parser().parse_args(argv)
-    wait_briefly()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    run: Callable[[argparse.Namespace], int] = arguments.run
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     try:
+        arguments = _parser().parse_args(argv)
+        wait_briefly()
+        run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except QuireError as error:
         print(f"quire: error: {error}", file=sys.stderr)
@@ -107,9 +110,7 @@ def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="quire", description="Serve large language models from paged memory."
-    )
+    parser = Parser(prog="quire", description="Serve large language models from paged memory.")
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -192,7 +193,7 @@ def _planning_commands(commands: Any) -> None:
 
 def _command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+) -> Parser:
+    command: Parser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run)
     return command

@@ -25,7 +25,7 @@ from quire.bench.processes import serving
 from quire.build import DEMO_MODEL
 
 _HERE = Path(__file__).parent
-_PATIENCE = 180.0  # seconds that a client's script may take
+_PATIENCE = 300.0  # seconds that a client's script may take
 _TOLD = 25  # lines of one that failed
 _MODEL = "quire-demo"
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from tests.clients.environments import Given, Install, Npm, Pip
 
-_AGENTS = Pip(
-    "python",
-    (
-        "openai", "openai-agents", "anthropic", "ollama", "langchain-openai", "langchain-ollama",
-        "langchain-anthropic", "pydantic-ai-slim[openai,anthropic]", "instructor",
-        "smolagents[openai]",
-    ),
-)  # fmt: skip
-_LITELLM = Pip("litellm", ("dspy", "litellm[proxy]"))
+# Packages that ask for each other's neighbours keep an old pip busy for ever: one a client.
+_VENDORS = Pip("vendors", ("openai", "anthropic", "ollama"))
+_AGENTS = Pip("agents", ("openai-agents",))
+_LANGCHAIN = Pip("langchain", ("langchain-openai", "langchain-ollama", "langchain-anthropic"))
+_PYDANTIC_AI = Pip("pydantic-ai", ("pydantic-ai-slim[openai,anthropic]",))
+_INSTRUCTOR = Pip("instructor", ("instructor",))
+_SMOLAGENTS = Pip("smolagents", ("smolagents[openai]",))
+_DSPY = Pip("dspy", ("dspy",))
+_LITELLM = Pip("litellm", ("litellm[proxy]",))
 _GUIDELLM = Pip("guidellm", ("guidellm",), torch=True)
-_LM_EVAL = Pip("lm-eval", ("lm-eval[api]",), torch=True)
+_LM_EVAL = Pip("lm-eval", ("lm-eval[api]", "transformers"), torch=True)
 _NODE = Npm(
     "node",
     ("openai", "ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "zod@3"),
@@ -27,9 +27,8 @@ _VLLM = Given("QUIRE_CLIENTS_VLLM")
 
 @dataclass(frozen=True)
 class Client:
-    """package: whose version is told. script: below scripts/."""
+    """script: below scripts/."""
 
-    package: str
     script: str
     install: Install
 
@@ -39,21 +38,21 @@ class Client:
 
 
 CLIENTS: Sequence[Client] = (
-    Client("openai", "openai_python.py", _AGENTS),
-    Client("openai", "openai_responses.py", _AGENTS),
-    Client("openai-agents", "openai_agents.py", _AGENTS),
-    Client("anthropic", "anthropic_python.py", _AGENTS),
-    Client("ollama", "ollama_python.py", _AGENTS),
-    Client("langchain-openai", "langchain_python.py", _AGENTS),
-    Client("pydantic-ai-slim", "pydantic_ai_python.py", _AGENTS),
-    Client("instructor", "instructor_python.py", _AGENTS),
-    Client("smolagents", "smolagents_python.py", _AGENTS),
-    Client("dspy", "dspy_python.py", _LITELLM),
-    Client("litellm", "litellm_library.py", _LITELLM),
-    Client("litellm", "litellm_proxy.py", _LITELLM),
-    Client("openai", "openai_node.mjs", _NODE),
-    Client("ai", "ai_sdk.mjs", _NODE),
-    Client("guidellm", "guidellm_benchmark.py", _GUIDELLM),
-    Client("lm-eval", "lm_eval_task.py", _LM_EVAL),
-    Client("vllm", "vllm_bench.py", _VLLM),
+    Client("openai_python.py", _VENDORS),
+    Client("openai_responses.py", _VENDORS),
+    Client("anthropic_python.py", _VENDORS),
+    Client("ollama_python.py", _VENDORS),
+    Client("openai_agents.py", _AGENTS),
+    Client("langchain_python.py", _LANGCHAIN),
+    Client("pydantic_ai_python.py", _PYDANTIC_AI),
+    Client("instructor_python.py", _INSTRUCTOR),
+    Client("smolagents_python.py", _SMOLAGENTS),
+    Client("dspy_python.py", _DSPY),
+    Client("litellm_library.py", _LITELLM),
+    Client("litellm_proxy.py", _LITELLM),
+    Client("openai_node.mjs", _NODE),
+    Client("ai_sdk.mjs", _NODE),
+    Client("guidellm_benchmark.py", _GUIDELLM),
+    Client("lm_eval_task.py", _LM_EVAL),
+    Client("vllm_bench.py", _VLLM),
 )

@@ -28,6 +28,7 @@ class Pip:
         def make(path: Path) -> None:
             cache.run([sys.executable, "-m", "venv", path])
             pip = path / "bin/pip"
+            cache.run([pip, "install", "--quiet", "--upgrade", "pip"])
             if self.torch:
                 cache.run([pip, "install", "--quiet", TORCH])
             cache.run([pip, "install", "--quiet", *self.packages])

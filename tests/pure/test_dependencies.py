@@ -17,6 +17,7 @@ tomllib = pytest.importorskip("tomllib")  # since Python 3.11
 SOURCE = Path(quire.__file__).parent
 PROJECT = SOURCE.parents[1] / "pyproject.toml"
 OPTIONAL = {"matplotlib": "reports", "triton": "gpu"}  # by the extra that brings them
+IMPORTED_AS = {"pyyaml": "yaml"}
 NOT_IMPORTED = {"httptools", "uvloop"}  # uvicorn looks for them
 
 
@@ -29,7 +30,8 @@ def imported_packages(file: Path) -> Iterator[str]:
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    return {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in requirements}
+    found = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in requirements}
+    return {IMPORTED_AS.get(name, name) for name in found}
 
 
 @pytest.mark.skipif(not PROJECT.exists(), reason="Quire runs without its sources")

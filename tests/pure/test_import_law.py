@@ -85,7 +85,7 @@ MAY_IMPORT = {
     },
     "llm": {"build", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
-    "terminal": {"protocol", "llm"},
+    "terminal": {"dialect", "protocol", "llm"},
     "doctor": {"cgroups", "config", "hub", "threads", "kernels", "execution", "bench", "version"},
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all

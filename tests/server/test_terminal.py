@@ -37,8 +37,9 @@ def test_an_answer_that_is_closed_stops_the_server(server: LiveServer) -> None:
 def test_a_conversation_that_is_too_long_is_told_from_other_refusals(shared: LiveServer) -> None:
     model = RemoteModel(shared.url, MODEL)
     long = [{"role": "user", "content": "word " * 400}]
-    room = model.room(long)
-    assert room is None or room < 1  # None: a server that does not count
+    room, short = model.room(long), model.room(HELLO)
+    assert room is not None and room < 1
+    assert short is not None and MAX_MODEL_LEN - 60 < short < MAX_MODEL_LEN
     with pytest.raises(ContextFullError):
         next(model.answer(long, {}))
     with pytest.raises(QuireError, match="top_p") as refusal:

@@ -47,7 +47,8 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     """
     # Steps one by one: what they cost cannot be seen where they overlap with their planning.
     engine, capacity = build_engine(replace(config, async_scheduling=False))
-    shape = read_shape(resolve_model(config.model or DEMO_MODEL, config.revision) / "config.json")
+    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    shape = read_shape(directory / "config.json", config.hf_overrides)
     name = DEMO_NAME if config.model is None else shape.name
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:

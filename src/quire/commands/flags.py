@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -25,11 +25,24 @@ def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
     elif "Sequence[str]" in kind:
         group.add_argument(flag, action="append", default=[], metavar="TEXT", help=text)
     else:
-        number = float if kind.startswith("float") else int
-        # Sizes such as 4GiB are read by the config itself.
-        parse = str if kind.startswith("str") or name.endswith("_bytes") else number
-        metavar = {str: "TEXT", float: "X", int: "N"}[parse]
+        number = float if kind.startswith("float") else _integer
+        # Sizes such as 4GiB, and JSON, are read by the config itself.
+        itself = kind.startswith(("str", "Mapping")) or name.endswith("_bytes")
+        parse = str if itself else number
+        metavar = "JSON" if kind.startswith("Mapping") else _METAVARS[parse]
         group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
+
+
+def _integer(text: str) -> int:
+    """A number, or with an ending as vLLM has them: 32k is 32,000, and 32K 32,768."""
+    factor = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:])
+    try:
+        return int(text) if factor is None else int(float(text[:-1]) * factor)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+_METAVARS: Mapping[Callable[[str], Any], str] = {str: "TEXT", float: "X", _integer: "N"}
 
 
 # -- of the engine -----------------------------------------------------------------------------

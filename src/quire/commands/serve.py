@@ -10,13 +10,17 @@ import sys
 from types import FrameType
 
 from quire.commands.flags import add_engine_flags, add_server_flags, help_of, options, server_config
+from quire.commands.others_flags import add_others_flags
+from quire.commands.parser import Parser
 from quire.config import EngineConfig
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
+def add_serve(parser: Parser) -> None:
+    parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     add_engine_flags(parser)
     add_server_flags(parser)
+    add_others_flags(parser)
 
 
 def serve(arguments: argparse.Namespace) -> int:

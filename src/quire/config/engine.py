@@ -6,9 +6,10 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.config.settings import check_count, check_number, parse_bytes, parse_object, setting
 from quire.errors import ConfigError
 
 
@@ -25,13 +26,23 @@ class EngineConfig:
     tokenizer: str | None = setting(
         None, "directory or Hugging Face name of the tokenizer (default: the model's own)"
     )
+    download_dir: str | None = setting(
+        None, "directory for what is downloaded from Hugging Face (default: its own cache)"
+    )
+    hf_overrides: Mapping[str, Any] | None = setting(
+        None, "JSON object over the fields of the model's config.json"
+    )
     chat_template: str | None = setting(
-        None, "file with a Jinja chat template to use in place of the model's"
+        None, "file with a Jinja chat template to use in place of the model's, or the template"
     )
     generation_config: str = setting(
         "auto",
         "what sampling parameters are that a request leaves out: auto, as the model's "
-        "generation_config.json says; none, as OpenAI's API does",
+        "generation_config.json says; none (or vllm), as OpenAI's API does; or another directory "
+        "with such a file",
+    )
+    override_generation_config: Mapping[str, Any] | None = setting(
+        None, 'JSON object over these sampling parameters: {"temperature": 0.5}'
     )
     device: str = setting("auto", "what computes: auto (a GPU, if one can be used), cpu or cuda")
     cpu_isa: str = setting(
@@ -142,6 +153,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
+        for name in ("hf_overrides", "override_generation_config"):
+            object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
+        self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
         if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
             raise ConfigError(
@@ -170,6 +184,16 @@ class EngineConfig:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
+
+    def _check_generation_config(self) -> None:
+        if self.generation_config == "vllm":
+            object.__setattr__(self, "generation_config", "none")
+        known = self.generation_config in ("auto", "none")
+        if not known and not Path(self.generation_config).is_dir():
+            raise ConfigError(
+                "generation_config must be auto, none, vllm or a directory; "
+                f"got {self.generation_config!r}"
+            )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -245,7 +269,6 @@ _COUNTS = (
 _QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
-    "generation_config": ("auto", "none"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),

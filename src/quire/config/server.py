@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quire.config.keys import gather_keys
 from quire.config.open_files import most_connections
-from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.config.settings import (
+    check_count,
+    check_number,
+    parse_bytes,
+    parse_object,
+    parse_texts,
+    setting,
+)
 from quire.dialect import DIALECTS, REASONING
 from quire.errors import ConfigError
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 _DEFAULT_CONNECTIONS = 4096
 
@@ -18,8 +30,19 @@ _DEFAULT_CONNECTIONS = 4096
 class ServerConfig:
     """Where and how an engine is served. ``help`` in a field's metadata says what it does."""
 
-    host: str = setting("0.0.0.0", "address to listen on")
+    host: str = setting(
+        "127.0.0.1", "address to listen on; 0.0.0.0: all of this machine's, for others to reach"
+    )
     port: int = setting(8000, "port to listen on; 0: one that is free")
+    root_path: str = setting(
+        "", "path below which a proxy shows the server to its clients, for the API's description"
+    )
+    ssl_keyfile: str | None = setting(None, "file with the key of a certificate, to speak HTTPS")
+    ssl_certfile: str | None = setting(None, "file with the certificate")
+    ssl_ca_certs: str | None = setting(None, "file with those who may have signed a client's")
+    ssl_cert_reqs: int = setting(
+        0, "whether clients need a certificate: 0, no; 1, if they have one it must be good; 2, yes"
+    )
     served_model_name: Sequence[str] = setting(
         (), "name that requests may use for the model; may be given several times, the first one "
         "labels metrics (default: the model's own)",
@@ -33,6 +56,25 @@ class ServerConfig:
     api_key_file: str | None = setting(
         None, "file with such keys, one a line; lines that begin with # are comments"
     )
+    allowed_origins: Sequence[str] = setting(
+        (), "web pages whose scripts may use the server, by scheme, host and port; one or several, "
+        "or a JSON list, [] for none (default: all)",
+    )  # fmt: skip
+    allowed_methods: Sequence[str] = setting((), "what they may do (default: everything)")
+    allowed_headers: Sequence[str] = setting((), "headers that they may send (default: all)")
+    allow_credentials: bool = setting(False, "they may send cookies; needs allowed_origins")
+    uvicorn_log_level: str = setting(
+        "info", "what the server logs at least: critical, error, warning, info, debug or trace"
+    )
+    disable_uvicorn_access_log: bool = setting(False, "log no line for each request")
+    disable_access_log_for_endpoints: str = setting(
+        "/health,/metrics,/ping", "paths whose requests are not logged, separated by commas"
+    )
+    disable_fastapi_docs: bool = setting(False, "serve neither /docs nor /openapi.json")
+    default_chat_template_kwargs: Mapping[str, Any] | None = setting(
+        None, 'JSON object of variables for chat templates, under the requests\' own: '
+        '{"enable_thinking": false}',
+    )  # fmt: skip
     api_key_metrics: bool = setting(False, "/metrics needs a key too")
     cache_salt_by_key: bool | None = setting(
         None,
@@ -73,6 +115,17 @@ class ServerConfig:
         None, "most connections at once; to make room, those that wait for their client are closed "
         "(default: 4096, or what the limit of open files leaves)",
     )  # fmt: skip
+    truncate_max_tokens: bool = setting(
+        True, "lower a max_tokens that is above what max_model_len leaves after the prompt, and "
+        "tell so in the answer; else such a request is refused",
+    )  # fmt: skip
+    max_logprobs: int | None = setting(
+        None, "most likeliest tokens beside each that a request may ask for; -1: as many as there "
+        "may be (default: 100)",
+    )  # fmt: skip
+    trust_request_chat_template: bool = setting(
+        False, "requests may bring a chat template of their own, a program in Jinja"
+    )
     max_stored_responses: int = setting(
         4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
         "asked for again; 0: none",
@@ -88,6 +141,12 @@ class ServerConfig:
         check_count("port", self.port, 0, 65535)
         check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
         check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
+        self._check_names()
+        self._check_ssl()
+        self._check_origins()
+        check_count("max_logprobs", self.max_logprobs, -1, 100)
+        if self.max_logprobs == -1:
+            object.__setattr__(self, "max_logprobs", None)
         most = most_connections()
         if most == 0:
             raise ConfigError("max_connections: the limit of open files (ulimit -n) leaves none")
@@ -100,15 +159,54 @@ class ServerConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))
                 check_count(name, getattr(self, name))
-        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
-            if getattr(self, name) not in (None, *known):
-                given, names = getattr(self, name), ", ".join(known)
-                raise ConfigError(f"{name} must be one of {names}; got {given!r}")
         keys = gather_keys(self.api_key, self.api_key_file)
         object.__setattr__(self, "api_key", keys)
         for name in ("api_key_metrics", "cache_salt_by_key"):
             if getattr(self, name) and not keys:
                 raise ConfigError(f"{name} needs an api_key")
+
+    def _check_names(self) -> None:
+        names = parse_texts("served_model_name", self.served_model_name)
+        object.__setattr__(self, "served_model_name", names)
+        if self.uvicorn_log_level not in LOG_LEVELS:
+            raise ConfigError(
+                f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}; "
+                f"got {self.uvicorn_log_level!r}"
+            )
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path[-1] == "/"):
+            raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
+        variables = parse_object("default_chat_template_kwargs", self.default_chat_template_kwargs)
+        object.__setattr__(self, "default_chat_template_kwargs", variables or None)
+        for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
+            if getattr(self, name) not in (None, *known):
+                given, names_known = getattr(self, name), ", ".join(known)
+                raise ConfigError(f"{name} must be one of {names_known}; got {given!r}")
+
+    def _check_ssl(self) -> None:
+        check_count("ssl_cert_reqs", self.ssl_cert_reqs, 0, 2)
+        for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
+            path = getattr(self, name)
+            if path is not None and not os.access(path, os.R_OK):
+                raise ConfigError(f"{name} {path} cannot be read")
+        if self.ssl_certfile is None:
+            for name in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} does nothing without ssl_certfile")
+            return
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs, to tell which clients are good")
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile, password="")
+        except OSError as error:
+            raise ConfigError(f"ssl_certfile and ssl_keyfile cannot be used: {error}") from error
+
+    def _check_origins(self) -> None:
+        for name in ("allowed_origins", "allowed_methods", "allowed_headers"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, parse_texts(name, given) if given else ("*",))
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError("allow_credentials needs allowed_origins: with all of them, any page")
 
     @property
     def salts_by_key(self) -> bool:

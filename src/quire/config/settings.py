@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -34,6 +36,32 @@ def check_number(name: str, value: object, low: float, high: float, unit: str) -
     in_range = isinstance(value, (int, float)) and low <= value <= high
     if isinstance(value, bool) or not in_range:
         raise ConfigError(f"{name} must be from {low:g} to {high:g} {unit}, got {value!r}")
+
+
+def parse_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """A mapping, or the JSON object that a text spells; none is empty."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name} is no JSON: {error}") from None
+    if not isinstance(value, Mapping | None):
+        raise ConfigError(f"{name} must be a JSON object, got {value!r}")
+    return dict(value or {})
+
+
+def parse_texts(name: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Texts one by one, or all of them in one JSON list, as vLLM's flags have them."""
+    if isinstance(values, str):
+        values = [values]
+    if len(values) == 1 and values[0].startswith("["):
+        try:
+            values = json.loads(values[0])
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name} is no JSON: {error}") from None
+    if not all(isinstance(value, str) and value for value in values):
+        raise ConfigError(f"{name} must hold texts, got {values!r}")
+    return tuple(values)
 
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

@@ -5,6 +5,7 @@ from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.prompt_form import PromptForm
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.streaming_session import StreamingSession
@@ -26,6 +27,7 @@ __all__ = [
     "Message",
     "PreparedParams",
     "Prompt",
+    "PromptForm",
     "RequestOutput",
     "RequestRecorder",
     "Session",

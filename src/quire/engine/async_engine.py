@@ -23,6 +23,7 @@ from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine.prompt_form import PromptForm
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
 from quire.engine.weight import weight
@@ -146,11 +147,19 @@ class AsyncEngine:
 
         return self._deltas([request_id], submit)
 
+    async def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
+        """Token ids of a prompt in a form of its caller's: a prompt for ``generate``."""
+        prepare = partial(self.engine.input_processor.text_prompt, given, form)
+        return await self._preparation.run(len(given) + len(form.suffix or ""), prepare)
+
     async def chat_prompt(
-        self, messages: Sequence[Message], variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        form: PromptForm = PromptForm(),  # noqa: B008  # frozen
     ) -> list[int]:
         """Token ids of a conversation: a prompt for ``generate``."""
-        prepare = partial(self.engine.input_processor.chat_prompt, messages, variables)
+        prepare = partial(self.engine.input_processor.chat_prompt, messages, variables, form)
         return await self._preparation.run(weight([messages, variables], LONG), prepare)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool) -> list[int]:

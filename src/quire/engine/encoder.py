@@ -39,11 +39,13 @@ class Encoder:
                 most = max_model_len * tokenizer.longest_token
                 self.max_characters = min(self.max_characters, most)
 
-    def encode(self, field: str, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, field: str, text: str, *, add_special_tokens: bool = True, to_be_cut: bool = False
+    ) -> list[int]:
         """The tokens of a text; RequestError, naming ``field``, if they cannot fit."""
         self.check_characters(field, len(text))
         check_unicode(field, text)
-        if len(text) > _PIECE:
+        if len(text) > _PIECE and not to_be_cut:
             self._check_pieces(field, text)
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 

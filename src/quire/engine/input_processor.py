@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from quire.engine.encoder import Encoder
+from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, shown
@@ -19,15 +21,18 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
-"priority", an integer: under the priority and fair policies, the lower, the sooner; and "client",
-a text: under the fair policy, clients share.
+"priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
+text: under the fair policy, clients share; and "truncate_max_tokens": true lowers a max_tokens that
+is above what max_model_len leaves, where else the request is refused.
 """
 
 MAX_PRIORITY = 1_000  # up or down
 MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-_PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "priority", "client"}
+_PROMPT_KEYS = {
+    *("prompt", "prompt_token_ids", "cache_salt", "priority", "client", "truncate_max_tokens")
+}
 _LONGEST_CLIENT = 256  # characters
 
 
@@ -124,7 +129,8 @@ class InputProcessor:
         _check_client(client)
         given = _given(prompt)
         token_ids = self._token_ids("prompt", given)
-        max_tokens = self._max_tokens(len(token_ids), params.params)
+        cut = options.get("truncate_max_tokens") is True
+        max_tokens = self._max_tokens(len(token_ids), params.params, cut=cut)
         self._check_prompt_logprobs(len(token_ids), params.params)
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
         request = replace(request, cache_salt=cache_salt, client=client)
@@ -161,11 +167,42 @@ class InputProcessor:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def chat_prompt(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None = None,
+        form: PromptForm = PromptForm(),  # noqa: B008  # frozen
     ) -> list[int]:
         """Token ids of a conversation, by the model's chat template and its own variables."""
         text = self._encoder.render(messages, variables or {})
-        return self._encoder.encode("messages", text, add_special_tokens=False)
+        return form.cut(
+            self._encoder.encode(
+                "messages",
+                text,
+                add_special_tokens=form.add_special_tokens is True,
+                to_be_cut=form.most is not None,
+            )
+        )
+
+    def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
+        """Token ids of a prompt in the form that its caller asks for."""
+        special = form.add_special_tokens is not False
+        encode = partial(self._encoder.encode, to_be_cut=form.most is not None)
+        if form.suffix is None:
+            if not isinstance(given, str):
+                return form.cut(list(given))
+            return form.cut(encode("prompt", given, add_special_tokens=special))
+        marks = infilling_marks(self.tokenizer, self.vocab_size)
+        if marks is None:
+            raise RequestError(
+                "suffix needs a model that fills in the middle, whose tokenizer has marks for it "
+                "(<|fim_prefix|> and the like); this model's has none",
+                "suffix",
+            )
+        begin, before = encode("prompt", "") if special else [], given
+        if isinstance(before, str):
+            before = encode("prompt", before, add_special_tokens=False)
+        after = encode("suffix", form.suffix, add_special_tokens=False)
+        return form.cut(around_the_gap(marks, begin, before, after))
 
     def _request(
         self,
@@ -228,6 +265,8 @@ class InputProcessor:
         params: SamplingParams,
         what: str = "the prompt",
         field: str = "prompt",
+        *,
+        cut: bool = False,
     ) -> int:
         """``params.max_tokens``, or what None means, after ``known`` tokens."""
         if self.max_model_len is None:
@@ -239,7 +278,7 @@ class InputProcessor:
                 f"it may have at most {self.max_model_len - 1}",
                 field,
             )
-        if params.max_tokens is not None and params.max_tokens > room:
+        if params.max_tokens is not None and params.max_tokens > room and not cut:
             raise RequestError(
                 f"max_tokens is {params.max_tokens}, but max_model_len {self.max_model_len} "
                 f"leaves at most {room} after the {known} tokens of {what}",
@@ -247,7 +286,7 @@ class InputProcessor:
             )
         if params.min_tokens > room:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
-        return room if params.max_tokens is None else params.max_tokens
+        return min(room, params.max_tokens or room)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:
@@ -266,7 +305,8 @@ def _given(prompt: Prompt) -> str | Sequence[int]:
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
             'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            f'hold "cache_salt", "priority" and "client"; got the keys {shown(list(prompt))}',
+            'hold "cache_salt", "priority", "client" and "truncate_max_tokens"; got the keys '
+            f"{shown(list(prompt))}",
             "prompt",
         )
     return cast("str | Sequence[int]", prompt[known[0]])

@@ -33,6 +33,11 @@ class TokenLogprobTable(Mapping[int, Logprob]):
         self._text_of = text_of
 
     @property
+    def token_id(self) -> int:
+        """Of the chosen token."""
+        return self._token_id
+
+    @property
     def chosen(self) -> Logprob:
         return Logprob(self._found.logprob, self._found.rank, self._text_of(self._token_id))
 

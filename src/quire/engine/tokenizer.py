@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import tokenizers
 from jinja2 import TemplateError
+from jinja2.meta import find_undeclared_variables
 from tokenizers.models import BPE, Unigram
 
+from quire.engine.final_message import cut_at_mark, marked
 from quire.engine.longest_token import longest_token
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
@@ -58,6 +60,10 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
 
+    def token_id(self, token: str) -> int | None:
+        """Of a token by its name; None: there is no such token."""
+        ...
+
     def to_json(self) -> str | None:
         """The text of a tokenizer.json for it; None where there is none."""
         ...
@@ -70,7 +76,9 @@ class Tokenizer(Protocol):
     ) -> str:
         """The messages as one prompt text; RequestError if the template refuses them.
 
-        So it is if the text would have more than ``max_characters``.
+        So it is if the text would have more than ``max_characters``. Of the template's
+        ``variables``, ``add_generation_prompt`` is true if left out, ``continue_final_message``
+        ends the text with the last message, and ``chat_template`` is another template's text.
         """
         ...
 
@@ -116,10 +124,18 @@ class ChatTemplate:
             self._with_tools = self._template
             if with_tools is not None:
                 self._with_tools = self._environment.from_string(with_tools)
+            self._understood = find_undeclared_variables(self._environment.parse(source))
         except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
             raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
         self.source = with_tools or source
+
+    def replaced(self, source: str) -> ChatTemplate:
+        """Another template, a request's own, for the same model."""
+        try:
+            return ChatTemplate(source, self._special_tokens)
+        except ModelError as error:
+            raise RequestError(str(error), "chat_template") from error
 
     @classmethod
     def load(
@@ -148,12 +164,22 @@ class ChatTemplate:
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
     ) -> str:
         """The prompt for an answer to ``messages``; ``variables`` are the template's own."""
-        given = {"messages": messages, "add_generation_prompt": True}
+        if variables.get("documents") and "documents" not in self._understood:
+            raise RequestError("the model's chat template takes no documents", "documents")
+        if "developer" not in self.source:
+            messages = [_as_system(message) for message in messages]
+        going_on = variables.get("continue_final_message", False)
+        given = {
+            "add_generation_prompt": True,
+            **self._special_tokens,
+            **variables,
+            "messages": marked(messages) if going_on else messages,
+        }
         template = self._with_tools if variables.get("tools") else self._template
         pieces, length = [], 0
         try:
             with self._environment.limits():
-                for piece in template.generate({**self._special_tokens, **variables, **given}):
+                for piece in template.generate(given):
                     pieces.append(piece)
                     length += len(piece)
                     if length > max_characters:
@@ -175,7 +201,8 @@ class ChatTemplate:
                 "template, and come to more",
                 "messages",
             )
-        return "".join(pieces)
+        text = "".join(pieces)
+        return cut_at_mark(text) if going_on else text
 
 
 class JsonTokenizer:
@@ -203,6 +230,9 @@ class JsonTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
 
     def to_json(self) -> str | None:
         return self._backend.to_str()
@@ -248,6 +278,10 @@ class PythonTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
+    def token_id(self, token: str) -> int | None:
+        vocabulary: dict[str, int] = self._backend.get_vocab()
+        return vocabulary.get(token)
+
     def to_json(self) -> str | None:
         return None
 
@@ -279,6 +313,9 @@ def _render(
         )
     if not messages:
         raise RequestError("messages must hold at least one message", "messages")
+    own = variables.get("chat_template")
+    if own is not None:
+        template = template.replaced(own)
     return template.render(messages, variables, max_characters)
 
 
@@ -301,6 +338,11 @@ def _read_template(file: Path) -> str:
         return read_text(file)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file} cannot be read: {one_line(error)}") from error
+
+
+def _as_system(message: Message) -> Message:
+    """For templates that know no developers, who are systems by another name."""
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def _content(token: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,11 +29,14 @@ class ModelConfig:
     architecture: str  # the class name in transformers, "LlamaForCausalLM"
     dtype: torch.dtype | None  # of the checkpoint, where it says so
     eos_token_ids: tuple[int, ...]
-    fields: Fields  # config.json
+    fields: Fields  # config.json, with the overrides
+    overrides: Mapping[str, Any]
 
 
-def read_config(directory: Path) -> ModelConfig:
+def read_config(directory: Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
     """The config of the model in ``directory``. ModelError: see ``read_checkpoint``."""
-    found = read_checkpoint(directory)
+    found = read_checkpoint(directory, overrides)
     dtype = None if found.dtype is None else DTYPES[found.dtype]
-    return ModelConfig(found.architecture, dtype, found.eos_token_ids, found.fields)
+    return ModelConfig(
+        found.architecture, dtype, found.eos_token_ids, found.fields, overrides or {}
+    )

@@ -32,8 +32,12 @@ _NATIVE: Mapping[str, Family[Any]] = {
 _CPU = torch.device("cpu")
 
 
-def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
+def resolve_model(
+    name_or_dir: str | Path, revision: str | None = None, download_dir: str | None = None
+) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
+
+    download_dir: where snapshots are kept; None: in Hugging Face's own cache.
 
     Raises:
         ModelError: it is neither a directory nor a repository that can be downloaded or that an
@@ -50,7 +54,7 @@ def resolve_model(name_or_dir: str | Path, revision: str | None = None) -> Path:
     name = str(name_or_dir)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"{name} is not a directory")
-    return snapshot(name, revision)
+    return snapshot(name, revision, download_dir)
 
 
 def check_servable(directory: Path) -> str:
@@ -78,6 +82,7 @@ def load_model(
     device: torch.device = _CPU,
     admit: Callable[[int], None] = lambda num_bytes: None,
     instruction_set: str = "",
+    hf_overrides: Mapping[str, Any] | None = None,
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -90,6 +95,7 @@ def load_model(
         device: where its weights are to be.
         admit: told the bytes of the weights before they are taken there, to refuse them.
         instruction_set: of the kernels that compute in main memory; by default the best.
+        hf_overrides: over the fields of config.json.
 
     Raises:
         ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, or its
@@ -98,7 +104,7 @@ def load_model(
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
-    config = read_config(directory)
+    config = read_config(directory, hf_overrides)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
     family = _NATIVE.get(config.architecture)
     rounded = _is_rounded(config) or quantization is not None

@@ -44,15 +44,23 @@ def load_causal_lm(
     directory, auto = weights.directory, cast(Any, AutoModelForCausalLM)
     given = {"dtype": dtype or "auto", "attn_implementation": "eager", "trust_remote_code": False}
     try:
-        known = AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
+        known, unused = AutoConfig.from_pretrained(
+            directory,
+            local_files_only=True,
+            trust_remote_code=False,
+            return_unused_kwargs=True,
+            **config.overrides,
         )
+        if unused:
+            names = ", ".join(map(str, unused))
+            raise ModelError(f"hf_overrides: {config.architecture} has no field {names}")
         with torch.device("meta"):
             outline = auto.from_config(known, **given)
         _check_sizes(outline, config, weights)
         admit(sum(t.nbytes for t in (*outline.parameters(), *outline.buffers())))
         causal_lm, report = auto.from_pretrained(
             directory,
+            config=known,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,

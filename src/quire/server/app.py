@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.server.answer_types import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    ErrorAnswer,
+    Load,
+    ModelCard,
+    ModelList,
+    Version,
+)
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.doors.all import add_doors
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
+from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
 from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.openapi import describe_bodies, takes
+from quire.server.openapi import describe, gives, takes
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
 from quire.server.speech import Speech
 from quire.version import __version__
+
+_HEALTH: dict[int | str, dict[str, Any]] = {
+    200: {"description": "They can."},
+    503: {"description": "The server ends, or the engine is gone.", "model": ErrorAnswer},
+}
+_METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "The metrics."}}
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +85,13 @@ def create_app(
             bodies.close()
             _log_waste(engine)
 
-    app = FastAPI(title="Quire", version=__version__, lifespan=lifespan)
+    app = FastAPI(
+        title="Quire",
+        version=__version__,
+        lifespan=lifespan,
+        openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
+        generate_unique_id_function=_operation_id,
+    )
     app.state.service = service
     app.state.drain = drain
     # The last one added is outermost.
@@ -75,24 +101,35 @@ def create_app(
         app.add_middleware(RequireApiKey, config=config)
     app.add_middleware(CloseUnread)
     app.add_middleware(CancelOnDisconnect)
+    app.add_middleware(Envelope, config=config)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
     add_doors(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
-    describe_bodies(app)
+    describe(app, config, (CompletionChunk, ChatCompletionChunk))
     return app
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+    @app.post(
+        "/v1/completions",
+        openapi_extra=takes(CompletionRequest),
+        responses=gives(Completion, CompletionChunk),
+    )
     async def completions(http: Request) -> Response:
+        """Complete one or several prompts, given as texts or as token ids."""
         request = await service.bodies.parse(http, CompletionRequest)
         return await create_completion(service, service.caller(http), request)
 
-    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+    @app.post(
+        "/v1/chat/completions",
+        openapi_extra=takes(ChatRequest),
+        responses=gives(ChatCompletion, ChatCompletionChunk),
+    )
     async def chat_completions(http: Request) -> Response:
+        """Answer a conversation."""
         request = await service.bodies.parse(http, ChatRequest)
         return await create_chat_completion(service, service.caller(http), request)
 
@@ -112,39 +149,53 @@ def _add_models(app: FastAPI, service: Service) -> None:
             "permission": [],
         }
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=gives(ModelList))
     async def models() -> dict[str, Any]:
+        """The model that is served, by each of its names."""
         return {"object": "list", "data": [card(name) for name in service.model_names]}
 
-    @app.get("/v1/models/{name:path}")  # names of the Hugging Face hub hold a slash
+    # Names of the Hugging Face hub hold a slash.
+    @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
     async def model(name: str) -> dict[str, Any]:
+        """The model by one of its names."""
         service.check_model(name)
         return card(name)
 
 
 def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
-    @app.get("/health")
+    @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
+        """Whether requests can be served; nothing is in the body if they can."""
         if not service.engine.healthy:
             raise EngineUnavailableError("the engine is not running")
         return drain.refusal() if drain.begun else Response()
 
-    @app.get("/ping")  # SageMaker's
-    @app.post("/ping")
+    @app.get("/ping", response_class=Response, responses=_HEALTH)
+    @app.post("/ping", response_class=Response, responses=_HEALTH)
     async def ping() -> Response:
+        """What /health tells, where SageMaker asks."""
         return await health()
 
-    @app.get("/load")
+    @app.get("/load", responses=gives(Load))
     async def load() -> dict[str, int]:
+        """How many requests are being answered."""
         return {"server_load": drain.running}
 
-    @app.get("/version")
+    @app.get("/version", responses=gives(Version))
     async def quire_version() -> dict[str, str]:
+        """Quire's version."""
         return {"version": app.version}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=_METRICS)
     async def prometheus() -> Response:
+        """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What generated clients call it: get_v1_models_name."""
+    words = re.findall(r"\w+", route.path_format)
+    return "_".join([min(route.methods or ()).lower(), *words])
 
 
 def _log_waste(engine: Engine) -> None:

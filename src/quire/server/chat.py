@@ -26,7 +26,8 @@ async def create_chat_completion(
     service: Service, caller: Caller, request: ChatRequest
 ) -> Response:
     """Answer a conversation, put into one prompt by the model's chat template."""
-    service.check_model(request.model)
+    model = service.check_model(request.model)
+    service.check_chat_template(request.chat_template)
     turn = Turn(
         [message.for_template() for message in request.messages],
         request.sampling_params(service.input_processor.sampling_defaults),
@@ -36,13 +37,21 @@ async def create_chat_completion(
         reasoning_effort=request.reasoning_effort,
         include_reasoning=request.include_reasoning,
         variables=request.chat_template_kwargs or {},
+        rendering=request.rendering,
+        form=request.prompt_form(service.input_processor.max_model_len),
         options=request.options(caller),
         field_names=request.field_names,
     )
     conversation = await begin(service, turn)
-    wording = ChatWording(request, conversation)
     return await answer(
-        service, request, request.model, conversation.params, wording, conversation.run
+        service,
+        caller,
+        request,
+        model,
+        conversation.params,
+        ChatWording(request, conversation),
+        conversation.run,
+        [conversation.prompt_token_ids],
     )
 
 
@@ -52,6 +61,7 @@ class ChatWording:
     id_prefix = "chatcmpl-"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+    one_prompt = True
 
     def __init__(self, request: ChatRequest, conversation: Conversation) -> None:
         self._request = request
@@ -73,7 +83,7 @@ class ChatWording:
         return choice
 
     def opening(self, index: int, number: int) -> list[Json]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self._request.echoed}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def chunks(self, index: int, delta: Delta) -> list[Json]:
@@ -95,11 +105,12 @@ class ChatWording:
         return self._conversation.usage(request).reasoning
 
     def _message(self, reply: Reply) -> Json:
-        message: Json = {"role": "assistant", "content": reply.content, "refusal": None}
+        content = self._request.echoed + reply.content
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
         if reply.reasoning:
             message |= _reasoning(reply.reasoning)
         if reply.calls:
-            message["content"] = reply.content or None
+            message["content"] = content or None
             message["tool_calls"] = [
                 {
                     "id": call.id or self._conversation.call_id(),
@@ -132,7 +143,8 @@ class ChatWording:
     def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
         if source.logprobs is None:
             return None
-        return chat_logprobs(source.logprobs, self._request.top_logprobs or 0)
+        by_id = self._request.return_tokens_as_token_ids
+        return chat_logprobs(source.logprobs, self._request.top_logprobs or 0, by_id=by_id)
 
 
 def _reasoning(text: str) -> Json:

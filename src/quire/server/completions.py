@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
 
 from fastapi.responses import Response
 
-from quire.engine import CompletionOutput, Delta, RequestOutput, Tokenizer
+from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
+from quire.server.errors import in_callers_words
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
 from quire.server.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.openai_types import CompletionRequest
 from quire.server.reply import answer
-from quire.server.service import Service
+from quire.server.service import Progress, Service
 from quire.server.session_types import TurnRequest
 from quire.server.streaming import Json
 
@@ -21,19 +24,56 @@ async def create_completion(
     service: Service, caller: Caller, request: CompletionRequest
 ) -> Response:
     """Complete one or several prompts, given as texts or as token ids."""
-    service.check_model(request.model)
-    prompts = request.prompts()
-    params = request.sampling_params(service.input_processor.sampling_defaults)
-    check_answer(len(prompts), params, service.input_processor)
-    wording = CompletionWording(request, prompts, service.input_processor.tokenizer)
-    asked = [request.with_options(prompt, caller) for prompt in prompts]
-    return await answer(
-        service,
-        request,
-        request.model,
-        params,
-        wording,
-        lambda request_id: service.run(request_id, asked, params, request.field_names),
+    model, prompts = service.check_model(request.model), request.prompts()
+    inputs = service.input_processor
+    params = request.sampling_params(inputs.sampling_defaults)
+    check_answer(len(prompts), params, inputs, service.config.max_logprobs)
+    form = request.prompt_form(inputs.max_model_len, request.suffix or None)
+    # Else the engine's threads encode them, as one prepared request each.
+    if form != PromptForm() or request.return_token_ids or request.continuous_usage:
+        with service.reserve(len(prompts)), in_callers_words(request.field_names):
+            ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
+    else:
+        ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+    asked = [
+        request.with_options(found or prompt, caller)
+        for found, prompt in zip(ids, prompts, strict=True)
+    ]
+
+    def run(request_id: str) -> Progress:
+        progress = service.run(request_id, asked, params, request.field_names)
+        return _without_outputs(progress) if request.only_prompts else progress
+
+    wording = CompletionWording(request, prompts if form.most is None else ids, inputs.tokenizer)
+    return await answer(service, caller, request, model, params, wording, run, ids)
+
+
+async def _without_outputs(progress: Progress) -> Progress:
+    """Leave out the one token with which the computing of a prompt ends."""
+    async with aclosing(progress):
+        async for deltas in progress:
+            yield [(number, _emptied(delta)) for number, delta in deltas]
+
+
+def _emptied(delta: Delta) -> Delta:
+    final = delta.final
+    if final is not None:
+        outputs = [
+            replace(
+                one, text="", token_ids=[], logprobs=None, finish_reason="length", stop_reason=None
+            )
+            for one in final.outputs
+        ]
+        metrics = replace(final.metrics, num_output_tokens=0)
+        final = replace(final, outputs=outputs, metrics=metrics)
+    return replace(
+        delta,
+        text="",
+        token_ids=(),
+        logprobs=None,
+        finish_reason="length",
+        stop_reason=None,
+        final=final,
     )
 
 
@@ -42,6 +82,7 @@ class CompletionWording:
 
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"
+    one_prompt = False
 
     def __init__(
         self,
@@ -78,8 +119,10 @@ class CompletionWording:
         logprobs, count = None, self._request.logprobs
         if count is not None and delta.logprobs:
             offset = self._offsets.get(index, 0)
-            logprobs = completion_logprobs(delta.logprobs, count, offset=offset)
-            self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
+            by_id = self._request.return_tokens_as_token_ids
+            logprobs = completion_logprobs(delta.logprobs, count, offset=offset, by_id=by_id)
+            lengths = (len(table.chosen.decoded_token) for table in delta.logprobs)
+            self._offsets[index] = offset + sum(lengths)
         return [
             {
                 "index": index,
@@ -97,11 +140,13 @@ class CompletionWording:
         count, tables = self._request.logprobs, output.logprobs or []
         if count is None:
             return None
+        by_id = self._request.return_tokens_as_token_ids
         if not self._request.echo:
-            return completion_logprobs(tables, count)
+            return completion_logprobs(tables, count, by_id=by_id)
         echoed = [table for table in request.prompt_logprobs or () if table is not None]
-        first = self._tokenizer.decode(request.prompt_token_ids[:1], skip_special_tokens=False)
-        return completion_logprobs([*echoed, *tables], count, unscored=[first])
+        first = request.prompt_token_ids[0]
+        unscored = [(first, self._tokenizer.decode([first], skip_special_tokens=False))]
+        return completion_logprobs([*echoed, *tables], count, unscored=unscored, by_id=by_id)
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.dialect import CallBegun, ContentPiece, Event, OutputParser, ReasoningPiece, Reply
-from quire.engine import CompletionOutput, Delta, Message, RequestOutput
+from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.errors import in_callers_words
@@ -23,7 +23,10 @@ from quire.server.histories import for_template
 from quire.server.service import Progress, Service
 from quire.server.tools import AUTO, Tool, ToolChoice, check_tools
 
-_TEMPLATE_OWN = {"messages", "add_generation_prompt", "tools"}
+_TEMPLATE_OWN = {
+    *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+    "chat_template",
+}
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_LENGTH = 24
 
@@ -37,6 +40,8 @@ class Turn:
     reasoning_effort: told to the chat template; "none" is no reasoning.
     include_reasoning: tell the caller of it.
     variables: the chat template's own.
+    rendering: what else the rendering is told, which no caller may give as a variable.
+    form: how its text becomes a prompt.
     options: where the prompt stands in line and in memory (see ``Prompt``).
     field_names: how the door calls what is refused under another name.
     """
@@ -49,6 +54,8 @@ class Turn:
     reasoning_effort: str | None = None
     include_reasoning: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
+    rendering: Mapping[str, Any] = field(default_factory=dict)
+    form: PromptForm = field(default_factory=PromptForm)
     options: Mapping[str, Any] = field(default_factory=dict)
     field_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -123,8 +130,13 @@ class Conversation:
             self._field_names = {**turn.field_names, "structured_outputs": "tools"}
 
     @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        token_ids: Sequence[int] = self._prompt["prompt_token_ids"]
+        return token_ids
+
+    @property
     def num_prompt_tokens(self) -> int:
-        return len(self._prompt["prompt_token_ids"])
+        return len(self.prompt_token_ids)
 
     def run(self, request_id: str) -> Progress:
         return self._service.run(request_id, [self._prompt], self.params, self._field_names)
@@ -165,13 +177,13 @@ class Conversation:
 async def begin(service: Service, turn: Turn) -> Conversation:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
-        check_answer(1, turn.params, service.input_processor)
+        check_answer(1, turn.params, service.input_processor, service.config.max_logprobs)
         check_tools(turn.tools, turn.choice)
         _check_dialect(service, turn)
         variables = _variables(service, turn)
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
-            token_ids = await service.engine.chat_prompt(messages, variables)
+            token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
         prompt = {"prompt_token_ids": token_ids, **turn.options}
         return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
 
@@ -206,4 +218,5 @@ def _variables(service: Service, turn: Turn) -> Mapping[str, Any]:
     if turn.reasoning_effort is not None:
         given["reasoning_effort"] = turn.reasoning_effort
         given["enable_thinking"] = turn.reasoning_effort != "none"
-    return {**given, **turn.variables}
+    defaults = service.config.default_chat_template_kwargs or {}
+    return {**defaults, **given, **turn.rendering, **turn.variables}

@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
 
 from quire.errors import (
     EngineError,
@@ -25,8 +29,19 @@ from quire.errors import (
     SessionBusyError,
     TooManySessionsError,
     UnknownSessionError,
+    shown,
 )
 from quire.server.error_shapes import shape_for
+from quire.server.others_fields import why_not
+
+REQUEST_ID = "request_id"
+"""Where the ASGI scope's state has the name of a request, in headers and in logs."""
+
+
+def new_id() -> str:
+    """A name for a request. Nobody gains by guessing it, so the system is not asked for entropy."""
+    return f"{random.getrandbits(128):032x}"
+
 
 _CLIENT, _SERVER = "invalid_request_error", "server_error"
 _LONGEST = 200  # characters of a field's name
@@ -50,7 +65,7 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def explain(error: Exception) -> tuple[int, dict[str, Any]]:
+def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
     """The HTTP status and the body that tell a client of this error."""
     match error:
         case UnknownModelError():
@@ -77,7 +92,8 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
             kind = _CLIENT if error.status_code < 500 else _SERVER
             return error.status_code, error_body(str(error.detail), kind)
         case _:
-            return 500, error_body("internal error; the server's log tells more", _SERVER)
+            where = f" of request {request_id}" if request_id else ""
+            return 500, error_body(f"internal error; the server's log tells more{where}", _SERVER)
 
 
 @contextmanager
@@ -97,8 +113,40 @@ def install_error_handlers(app: FastAPI) -> None:
         status, body = explain(error)
         return JSONResponse(shape_for(request.scope)(status, body), status, _headers(error))
 
-    for kind in (QuireError, HTTPException, Exception):
+    async def no_route(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        if error.detail == HTTPStatus(error.status_code).phrase:  # the router's own
+            error = what_there_is(request)
+        return await handle(request, error)
+
+    for kind in (QuireError, HTTPException):
         app.add_exception_handler(kind, handle)
+    for status in (404, 405):
+        app.add_exception_handler(status, no_route)
+
+
+def what_there_is(request: Request) -> HTTPException:
+    """The error of a path or a method that no route has, with what there is in its place."""
+    path, routes = shown(request.url.path), list(routes_of(request.app.routes))
+    matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    methods = {method for route in matching for method in route.methods or ()}
+    if methods:
+        allowed = ", ".join(sorted(methods))
+        text = f"{path} takes {allowed}, not {shown(request.method)}"
+        return HTTPException(405, text, {"allow": allowed})
+    known = [route.path for route in routes]
+    close = difflib.get_close_matches(request.url.path[:_LONGEST], known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "/docs tells what there is"
+    return HTTPException(404, f"there is no {path}; {hint}")
+
+
+def routes_of(found: Iterable[BaseRoute]) -> Iterator[Route]:
+    """Those of an app, or of what it includes."""
+    for route in found:
+        if isinstance(route, Route):
+            yield route
+        else:  # FastAPI keeps routers that were included whole
+            yield from routes_of(getattr(getattr(route, "original_router", None), "routes", ()))
 
 
 def _headers(error: Exception) -> Mapping[str, str] | None:
@@ -119,7 +167,7 @@ def first_complaint(invalid: ValidationError) -> RequestError:
     inside = error.get("ctx", {}).get("field")  # of an object that was checked as a whole
     path = _path((*error["loc"], inside) if inside else error["loc"])
     if error["type"] == "extra_forbidden":
-        return RequestError(f"field {path} is not supported by Quire", path)
+        return RequestError(why_not(path), path)
     return RequestError(f"{path}: {error['msg']}", path)
 
 

@@ -21,24 +21,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from quire.errors import RequestError, shown
+from quire.server.others_fields import asks_for_nothing
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
-
-# Fields that Quire does not have, with the values by which a client asks for nothing.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "function_call": ("none",),
-    "functions": ([],),
-    "metadata": ({},),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
-}
+RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
 
 
 class Strict(BaseModel):
@@ -54,13 +42,20 @@ class Strict(BaseModel):
         present = {
             name: value
             for name, value in data.items()
-            if value is not None
-            and (name in cls.model_fields or value not in _NEUTRAL.get(name, ()))
+            if value is not None and (name in cls.model_fields or not asks_for_nothing(name, value))
         }
         unknown = [name for name in present if name not in cls.model_fields]
         for name in unknown[1:]:  # one is enough to complain of
             del present[name]
         return present
+
+
+def told(default: Any, text: str, **more: Any) -> Any:
+    """A field with what /docs tells of it. ``more``: bounds that it tells; others check them."""
+    examples = more.pop("examples", None)
+    names = {"ge": "minimum", "le": "maximum"}
+    bounds = {names[name]: value for name, value in more.items()}
+    return Field(default, description=text, examples=examples, json_schema_extra=bounds or None)
 
 
 def expecting(what: str) -> WrapValidator:

@@ -17,9 +17,12 @@ Json = dict[str, Any]
 _LOWEST = -9999.0  # JSON has no -inf
 
 
-def chat_logprobs(tables: Iterable[TokenLogprobTable], count: int) -> Json:
-    """Chats: each token with the ``count`` likeliest in its place."""
-    return {"content": (_content(table, count) for table in tables), "refusal": None}
+def chat_logprobs(tables: Iterable[TokenLogprobTable], count: int, *, by_id: bool = False) -> Json:
+    """Chats: each token with the ``count`` likeliest in its place.
+
+    by_id: a token is told as "token_id:7".
+    """
+    return {"content": (_content(table, count, by_id) for table in tables), "refusal": None}
 
 
 def completion_logprobs(
@@ -27,21 +30,24 @@ def completion_logprobs(
     count: int,
     *,
     offset: int = 0,
-    unscored: Sequence[str] = (),
+    unscored: Sequence[tuple[int, str]] = (),
+    by_id: bool = False,
 ) -> Json:
     """Completions: parallel lists.
 
     offset: of the first token in the choice's text.
     unscored: tokens before the first table: an echoed prompt's first one follows nothing.
+    by_id: a token is told as "token_id:7".
     """
-    chosen = [table.chosen for table in tables]
-    tokens = [*unscored, *(entry.decoded_token for entry in chosen)]
+    chosen = [(table.token_id, table.chosen) for table in tables]
+    texts = [*(text for _, text in unscored), *(entry.decoded_token for _, entry in chosen)]
+    names = [_by_id(id) for id, _ in (*unscored, *chosen)] if by_id else texts
     nothing = [None] * len(unscored)
     return {
-        "tokens": tokens,
-        "token_logprobs": [*nothing, *(_finite(entry.logprob) for entry in chosen)],
-        "top_logprobs": chain(nothing, (_top(table, count) for table in tables)),
-        "text_offset": list(accumulate(map(len, tokens[:-1]), initial=offset)),
+        "tokens": names,
+        "token_logprobs": [*nothing, *(_finite(entry.logprob) for _, entry in chosen)],
+        "top_logprobs": chain(nothing, (_top(table, count, by_id) for table in tables)),
+        "text_offset": list(accumulate(map(len, texts[:-1]), initial=offset)),
     }
 
 
@@ -50,17 +56,21 @@ def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[Json
     return (None if table is None else _by_token_id(table) for table in tables)
 
 
-def _top(table: TokenLogprobTable, count: int) -> dict[str, float]:
+def _top(table: TokenLogprobTable, count: int, by_id: bool) -> dict[str, float]:
     chosen, likeliest = _ranked(table, count)
     top: dict[str, float] = {}
-    for entry in (chosen, *likeliest):  # tokens may look the same: the first one counts
-        top.setdefault(entry.decoded_token, _finite(entry.logprob))
+    for token_id, entry in (chosen, *likeliest):  # tokens may look the same: the first one counts
+        name = _by_id(token_id) if by_id else entry.decoded_token
+        top.setdefault(name, _finite(entry.logprob))
     return top
 
 
-def _content(table: TokenLogprobTable, count: int) -> Json:
+def _content(table: TokenLogprobTable, count: int, by_id: bool) -> Json:
     chosen, likeliest = _ranked(table, count)
-    return {**_entry(chosen), "top_logprobs": [_entry(entry) for entry in likeliest]}
+    return {
+        **_entry(*chosen, by_id),
+        "top_logprobs": [_entry(*entry, by_id) for entry in likeliest],
+    }
 
 
 def _by_token_id(table: TokenLogprobTable) -> Json:
@@ -70,16 +80,26 @@ def _by_token_id(table: TokenLogprobTable) -> Json:
     }
 
 
-def _ranked(table: TokenLogprobTable, count: int) -> tuple[Logprob, list[Logprob]]:
+def _ranked(
+    table: TokenLogprobTable, count: int
+) -> tuple[tuple[int, Logprob], list[tuple[int, Logprob]]]:
     """The chosen token and the ``count`` likeliest ones, the likeliest first."""
-    entries = list(table.values())
-    ranked = sorted(entries, key=lambda entry: entry.rank)
-    return entries[0], [entry for entry in ranked if entry.rank <= count][:count]
+    entries = list(table.items())
+    ranked = sorted(entries, key=lambda entry: entry[1].rank)
+    return entries[0], [entry for entry in ranked if entry[1].rank <= count][:count]
 
 
-def _entry(logprob: Logprob) -> Json:
-    token = logprob.decoded_token
-    return {"token": token, "logprob": _finite(logprob.logprob), "bytes": list(token.encode())}
+def _entry(token_id: int, logprob: Logprob, by_id: bool) -> Json:
+    text = logprob.decoded_token
+    return {
+        "token": _by_id(token_id) if by_id else text,
+        "logprob": _finite(logprob.logprob),
+        "bytes": list(text.encode()),
+    }
+
+
+def _by_id(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
 def _finite(logprob: float) -> float:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.engine import Message
-from quire.server.fields import Name, Strict, at_most, expecting, no_deeper
+from quire.server.fields import Name, Strict, at_most, expecting, no_deeper, told
 from quire.server.tools import MOST_TOOLS, Tool, ToolChoice
 
 _MOST_PARTS = 1024  # of one message
@@ -27,6 +27,7 @@ def _wrong(field: str, message: str) -> PydanticCustomError:
 class TextPart(Strict):
     type: Literal["text"]
     text: str
+    cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
 
 
 class CalledFunction(Strict):
@@ -142,13 +143,13 @@ Choice = Annotated[
 class ToolFields(Strict):
     """The fields of a chat's body that speak of tools and reasoning."""
 
-    tools: Tools | None = None
-    tool_choice: Choice | None = None
-    parallel_tool_calls: bool = True
-    include_reasoning: bool = True
-    thinking_budget: int | None = None  # another name of thinking_token_budget
+    tools: Tools | None = told(None, "functions that the model may call")
+    tool_choice: Choice | None = told(None, "whether it may, or must, or which; left out, it may")
+    parallel_tool_calls: bool = told(True, "several calls may be made at once")
+    include_reasoning: bool = told(True, "tell the reasoning, if the model does that")
+    thinking_budget: int | None = told(None, "another name of thinking_token_budget")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
+        told(None, "for templates that take it; none: no reasoning")
     )
 
     @property

@@ -1,47 +1,158 @@
-"""What /docs and /openapi.json tell of bodies, which the routes read for themselves."""
+"""What /docs and /openapi.json tell: bodies, which the routes read for themselves, and answers."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Iterator
+from threading import Lock
 from typing import Any, Literal
 
 from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from quire.server.doors.anthropic_types import CountTokensRequest, MessagesRequest
-from quire.server.doors.llama_cpp_types import LlamaCppRequest
-from quire.server.doors.ollama_types import GenerateRequest, OllamaChatRequest, ShowRequest
-from quire.server.doors.responses_types import ResponsesRequest
-from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
-from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
+from quire.config import ServerConfig
+from quire.server.answer_types import ErrorAnswer
+from quire.server.docs_page import page
+from quire.server.errors import routes_of
+from quire.server.guards.keys import is_open
 
 _SCHEMAS = "#/components/schemas/"
-_GENERATION = (CompletionRequest, ChatRequest)
-_SESSIONS = (OpenRequest, AppendRequest, TurnRequest, RecomputeRequest)
-_DOORS = (
-    TokenizeRequest, DetokenizeRequest, LlamaCppRequest, MessagesRequest, CountTokensRequest,
-    GenerateRequest, OllamaChatRequest, ShowRequest, ResponsesRequest,
-)  # fmt: skip
-_BODIES: list[tuple[type[BaseModel], Literal["validation"]]] = [
-    (kind, "validation") for kind in (*_GENERATION, *_SESSIONS, *_DOORS)
-]
+_ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
+
+A field that is not understood is refused by name; its neutral value passes. `null` means that a
+field is absent. Errors have one shape, and every answer bears an `x-request-id`: the request's own,
+or a new one.
+"""
+_ERRORS = {
+    400: "The request cannot be served; the message names the field and what is allowed.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such model, session or path.",
+    408: "The body was too slow.",
+    409: "The session has a turn under way.",
+    413: "The body is too large.",
+    415: "The body is packed in a way that is not understood.",
+    429: "Too many requests wait, or sessions are open; `Retry-After` says when to ask again.",
+    500: "The step that computed the request failed, or something nobody has foreseen.",
+    503: "Waited too long, too many large bodies, the server ends, or the engine is gone.",
+}
+_OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503)
+
+
+class _Takes(dict[str, Any]):
+    """``openapi_extra`` of a route, and the type of its body."""
+
+    def __init__(self, kind: type[BaseModel]) -> None:
+        content = {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}}}
+        super().__init__(requestBody={"required": True, "content": content})
+        self.kind = kind
 
 
 def takes(kind: type[BaseModel]) -> dict[str, Any]:
     """What a route's documentation says of its body (``openapi_extra``)."""
-    content = {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}}}
-    return {"requestBody": {"required": True, "content": content}}
+    return _Takes(kind)
 
 
-def describe_bodies(app: FastAPI) -> None:
-    """Put the schemas that ``takes`` refers to into /openapi.json."""
-    routes_only = app.openapi
+def gives(
+    answer: type[BaseModel], chunk: type[BaseModel] | None = None, *errors: int
+) -> dict[int | str, dict[str, Any]]:
+    """What it says of its answers (``responses``).
+
+    chunk: of a stream; each event's data are one, but for the last, which are ``[DONE]``.
+    errors: statuses beside those that every body may be answered with.
+    """
+    told: dict[int | str, dict[str, Any]] = {
+        200: {"description": "The answer.", "model": answer},
+        **{status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in errors},
+    }
+    if chunk is not None:
+        told[200]["content"] = {"text/event-stream": {"schema": {
+            "type": "string", "description": f"With `stream: true`, server-sent events. The data "
+            f"of each are a {chunk.__name__}; the last are `[DONE]`.",
+            "x-event": {"$ref": _SCHEMAS + chunk.__name__},
+        }}}  # fmt: skip
+    return told
+
+
+def describe(app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]) -> None:
+    """Make the app's description whole, and serve it: /openapi.json and, of it, /docs.
+
+    kinds: types that only streams give.
+    """
+    routes_only, one_at_a_time = app.openapi, Lock()
+    app.description = _ABOUT
 
     def described() -> dict[str, Any]:
-        document = routes_only()
-        _, bodies = models_json_schema(_BODIES, ref_template=_SCHEMAS + "{model}")
-        document.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
-        return document
+        with one_at_a_time:
+            if app.openapi_schema is None:
+                _complete(routes_only(), app, config, kinds)
+        return app.openapi_schema or {}
 
     app.openapi = described  # type: ignore[method-assign]
+    if not config.disable_fastapi_docs:
+        _serve(app)
+
+
+def _serve(app: FastAPI) -> None:
+    """In a thread: to make it takes long enough for others to notice."""
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return await asyncio.to_thread(lambda: JSONResponse(app.openapi()))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return await asyncio.to_thread(lambda: HTMLResponse(page(app.openapi())))
+
+
+def _complete(
+    document: dict[str, Any], app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]
+) -> None:
+    _add_types(document, app, kinds)
+    for path, operations in document["paths"].items():
+        secured = bool(config.api_key) and not is_open(path, config)
+        for operation in operations.values():
+            _complete_operation(operation, secured=secured)
+    if config.api_key:
+        scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
+        document["components"]["securitySchemes"] = {"key": scheme}
+        document["security"] = [{"key": []}]
+    if config.root_path:
+        document["servers"] = [{"url": config.root_path}]
+
+
+def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[BaseModel]]) -> None:
+    modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
+    modes += [(kind, "validation") for kind in _bodies(app)]
+    answers: list[type[BaseModel]] = [ErrorAnswer, *kinds]
+    modes += [(kind, "serialization") for kind in answers]
+    _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(found["$defs"])
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which nobody gets
+        schemas.pop(unused, None)
+
+
+def _bodies(app: FastAPI) -> Iterator[type[BaseModel]]:
+    for route in routes_of(app.routes):
+        if isinstance(route, APIRoute) and isinstance(route.openapi_extra, _Takes):
+            yield route.openapi_extra.kind
+
+
+def _complete_operation(operation: dict[str, Any], *, secured: bool) -> None:
+    """Every status that occurs, in the shape in which it does."""
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for told in responses.get("200", {}).get("content", {}).values():
+        told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
+    statuses = [401] if secured else []
+    if "requestBody" in operation:
+        statuses += _OF_BODIES
+    content = {"application/json": {"schema": {"$ref": _SCHEMAS + ErrorAnswer.__name__}}}
+    for status in statuses:
+        responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})
+    operation["responses"] = dict(sorted(responses.items()))
+    if not secured:
+        operation["security"] = []

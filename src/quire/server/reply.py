@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields
-from functools import partial
 from typing import Protocol
 
 from fastapi.responses import Response
+from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.protocol import SamplingParams
+from quire.server.errors import new_id
+from quire.server.guards.clients import Caller
 from quire.server.openai_types import GenerationRequest
 from quire.server.rendering import json_response
 from quire.server.service import Progress, Service
-from quire.server.streaming import Events, EventStream, Json
+from quire.server.streaming import Events, EventStream, Json, event
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),
@@ -30,8 +31,6 @@ _FEW_CHOICES = 16  # of which an answer can be made at once
 _FEW_LOGPROBS = 1024  # of which chunks can
 _TELL_OF_OTHERS = ("cached_tokens", "block_seconds")  # who have sent the same, or are sending it
 
-Account = Callable[[Mapping[int, RequestOutput]], Json]
-
 
 class Wording(Protocol):
     """How an endpoint words the choices of one answer."""
@@ -39,6 +38,7 @@ class Wording(Protocol):
     id_prefix: str
     object: str
     chunk_object: str
+    one_prompt: bool  # what is told of it then stands beside the choices, not in them
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
@@ -61,24 +61,28 @@ class Wording(Protocol):
 
 async def answer(
     service: Service,
+    caller: Caller,
     request: GenerationRequest,
     model: str,
     params: SamplingParams,
     wording: Wording,
     run: Callable[[str], Progress],
+    prompts: Sequence[Sequence[int]] = (),
 ) -> Response:
     """Answer as the request asks, at once or as a stream.
 
-    run: begins the work, given an id for it.
+    run: begins the work, given an id for it that no other has.
+    prompts: their tokens, where a stream is to tell of them.
     """
-    request_id = wording.id_prefix + uuid.uuid4().hex
+    own_id = new_id()
+    request_id = wording.id_prefix + (request.request_id or caller.request_id or own_id)
     head = {"id": request_id, "created": int(time.time()), "model": model}
-    progress = run(request_id)
-    tell_cached = service.config.enable_prompt_tokens_details
-    account = partial(_account, request, wording, tell_cached=tell_cached)
+    progress = run(wording.id_prefix + own_id)
+    account = Account(request, service, wording)
     if request.stream:
         head["object"] = wording.chunk_object
-        return EventStream(_chunks(head, request, params.num_outputs, progress, wording, account))
+        chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
+        return EventStream(chunks.of(progress))
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):
@@ -86,13 +90,13 @@ async def answer(
             outputs.update({number: delta.final for number, delta in deltas if delta.final})
 
     def build() -> Json:
-        n = params.num_outputs
-        choices = [
-            wording.choice(number * n + output.index, number, output, outputs[number])
-            for number in sorted(outputs)
-            for output in outputs[number].outputs
-        ]
-        return {**head, "choices": choices, **account(outputs)}
+        return {
+            **head,
+            "choices": list(_choices(request, params.num_outputs, wording, outputs)),
+            **account.of(outputs),
+            **account.warnings(outputs.values()),
+            **_prompt_tokens(request, wording, outputs[0].prompt_token_ids, beside=True),
+        }
 
     scored = params.logprobs is not None or params.prompt_logprobs is not None
     many = len(outputs) * params.num_outputs > _FEW_CHOICES
@@ -102,64 +106,149 @@ async def answer(
     return response
 
 
-async def _chunks(
-    head: Json,
-    request: GenerationRequest,
-    n: int,
-    progress: Progress,
-    wording: Wording,
-    account: Account,
-) -> Events:
-    usage = {"usage": None} if request.include_usage else {}
-    opened = set()
-    outputs = {}
-    async with aclosing(progress):
-        async for deltas in progress:
-            choices: list[Json] = []
-            logprobs = 0
-            for number, delta in deltas:
-                index = number * n + delta.index
-                if index not in opened:
-                    opened.add(index)
-                    choices += wording.opening(index, number)
-                choices += wording.chunks(index, delta)
-                if delta.final is not None:
-                    outputs[number] = delta.final
-                logprobs += sum(map(len, delta.logprobs or ()))
-                if logprobs > _FEW_LOGPROBS:
-                    yield [{**head, "choices": [choice], **usage} for choice in choices]
-                    choices, logprobs = [], 0
-                    await asyncio.sleep(0)  # others have their turn
-            if choices:
-                yield [{**head, "choices": [choice], **usage} for choice in choices]
-    if request.include_usage:
-        yield [{**head, "choices": [], **account(outputs)}]
+def _choices(
+    request: GenerationRequest, n: int, wording: Wording, outputs: Mapping[int, RequestOutput]
+) -> Iterator[Json]:
+    for number in sorted(outputs):
+        done = outputs[number]
+        for output in done.outputs:
+            choice = wording.choice(number * n + output.index, number, output, done)
+            if request.return_token_ids:
+                choice["token_ids"] = output.token_ids
+                choice |= _prompt_tokens(request, wording, done.prompt_token_ids, beside=False)
+            yield choice
 
 
-def _account(
-    request: GenerationRequest,
-    wording: Wording,
-    outputs: Mapping[int, RequestOutput],
-    *,
-    tell_cached: bool,
+def _prompt_tokens(
+    request: GenerationRequest, wording: Wording, token_ids: Sequence[int], *, beside: bool
 ) -> Json:
-    """What the request has used, its tokens and (if it asks) its memory and time."""
-    stories = [outputs[number].metrics for number in sorted(outputs)]
-    prompt = sum(story.num_prompt_tokens for story in stories)
-    completion = sum(story.num_output_tokens for story in stories)
-    usage: Json = {
+    """What is told of a prompt, beside the choices or in each of them."""
+    told = request.return_token_ids and wording.one_prompt is beside
+    return {"prompt_token_ids": token_ids} if told else {}
+
+
+class Chunks:
+    """A streamed answer: a chunk for each token, and one for the usage if it is asked for."""
+
+    def __init__(
+        self,
+        head: Json,
+        request: GenerationRequest,
+        n: int,
+        wording: Wording,
+        account: Account,
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
+        self._head, self._request, self._n, self._wording = head, request, n, wording
+        self._account, self._prompts = account, prompts
+        self._tokens: dict[int, int] = {}  # of each choice that has begun
+        # What all chunks have in common is made once.
+        usage = b',"usage":null}' if request.include_usage else b"}"
+        whole = event(to_json(head)[:-1] + b',"choices":[%b]' + usage)
+        self._before, _, self._after = whole.rpartition(b"%b")
+        self._plain = not (request.continuous_usage or request.return_token_ids)
+
+    async def of(self, progress: Progress) -> Events:
+        outputs = {}
+        async with aclosing(progress):
+            async for deltas in progress:
+                chunks: list[bytes | Json] = []
+                logprobs = 0
+                for number, delta in deltas:
+                    if delta.final is not None:
+                        outputs[number] = delta.final
+                    chunks += self._chunks(number, delta)
+                    if delta.logprobs is not None:
+                        logprobs += sum(map(len, delta.logprobs))
+                    if logprobs > _FEW_LOGPROBS:
+                        yield chunks
+                        chunks, logprobs = [], 0
+                        await asyncio.sleep(0)  # others have their turn
+                if chunks:
+                    yield chunks
+        if self._request.include_usage:
+            yield [{**self._head, "choices": [], **self._account.of(outputs)}]
+
+    def _chunks(self, number: int, delta: Delta) -> list[bytes | Json]:
+        index = number * self._n + delta.index
+        choices: list[Json] = []
+        if index not in self._tokens:
+            self._tokens[index] = 0
+            choices = self._wording.opening(index, number)
+        self._tokens[index] += len(delta.token_ids)
+        choices += self._wording.chunks(index, delta)
+        if self._plain and delta.finish_reason is None:
+            before, after = self._before, self._after
+            return [before + to_json(choice, inf_nan_mode="null") + after for choice in choices]
+        return [self._full(number, choice, delta, choices) for choice in choices]
+
+    def _full(self, number: int, choice: Json, delta: Delta, choices: Sequence[Json]) -> Json:
+        """A chunk that tells more than what was written."""
+        request = self._request
+        usage: Json = {}
+        beside: Json = {}
+        last, first = choice is choices[-1], choice is choices[0]
+        if request.return_token_ids:
+            choice["token_ids"] = delta.token_ids if last else ()
+            if first and self._tokens[choice["index"]] == len(delta.token_ids) and self._prompts:
+                prompt = self._prompts[number]
+                choice |= _prompt_tokens(request, self._wording, prompt, beside=False)
+                beside = _prompt_tokens(request, self._wording, prompt, beside=True)
+        if request.continuous_usage:
+            prompt_tokens = len(self._prompts[number]) if self._prompts else 0
+            written = self._tokens[choice["index"]] - (0 if last else len(delta.token_ids))
+            usage = {"usage": _usage(prompt_tokens, written)}
+        elif request.include_usage:
+            usage = {"usage": None}
+        warnings = self._account.warnings([delta.final] if last and delta.final else [])
+        return {**self._head, "choices": [choice], **usage, **warnings, **beside}
+
+
+class Account:
+    """What a request has used, its tokens and (if it asks) its memory and time."""
+
+    def __init__(self, request: GenerationRequest, service: Service, wording: Wording) -> None:
+        self._request = request
+        self._wording = wording
+        self._tell_cached = service.config.enable_prompt_tokens_details
+        self._max_model_len = service.input_processor.max_model_len
+
+    def of(self, outputs: Mapping[int, RequestOutput]) -> Json:
+        stories = [outputs[number].metrics for number in sorted(outputs)]
+        prompt = sum(story.num_prompt_tokens for story in stories)
+        usage = _usage(prompt, sum(story.num_output_tokens for story in stories))
+        if self._tell_cached:
+            cached = sum(story.cached_tokens for story in stories)
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
+        if None not in reasoning:
+            thought = sum(filter(None, reasoning))
+            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+        if not self._request.include_metrics:
+            return {"usage": usage}
+        told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]
+        metrics = [{name: getattr(story, name) for name in told} for story in stories]
+        return {"usage": usage, "metrics": metrics}
+
+    def warnings(self, outputs: Iterable[RequestOutput]) -> Json:
+        """That max_tokens was cut to what the model's length left, where it was."""
+        asked, longest = self._request.asked_tokens, self._max_model_len
+        if asked is None or longest is None:
+            return {}
+        told = []
+        for output in outputs:
+            known = len(output.prompt_token_ids)
+            if known + asked > longest:
+                told.append(
+                    f"max_tokens was cut from {asked} to {longest - known}: max_model_len is "
+                    f"{longest}, and the prompt has {known} tokens"
+                )
+        return {"warnings": told} if told else {}
+
+
+def _usage(prompt: int, completion: int) -> Json:
+    return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    if tell_cached:
-        cached = sum(story.cached_tokens for story in stories)
-        usage["prompt_tokens_details"] = {"cached_tokens": cached}
-    reasoning = [wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
-    if None not in reasoning:
-        usage["completion_tokens_details"] = {"reasoning_tokens": sum(filter(None, reasoning))}
-    if not request.include_metrics:
-        return {"usage": usage}
-    told = [name for name in _TOLD if tell_cached or name not in _TELL_OF_OTHERS]
-    metrics = [{name: getattr(story, name) for name in told} for story in stories]
-    return {"usage": usage, "metrics": metrics}

@@ -33,6 +33,7 @@ def _body_fields() -> Iterator[tuple[str, Any]]:
             kind = _TYPES[str(parameter.type).removesuffix(" | None")]
             # Not bounds of pydantic's own: SamplingParams checks, with one message for all doors.
             schema = dict(parameter.metadata["allowed"].schema)
+            schema.pop("enum", None)  # the type says it
             told = Field(default=None, description=description(parameter))
             yield parameter.name, (Annotated[kind, Field(json_schema_extra=schema)] | None, told)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
-from quire.errors import EngineError, QueueFullError, RequestError, shown
+from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.protocol import SamplingParams
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
@@ -51,19 +51,31 @@ class Service:
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, name: str | None) -> str:
+        """The name of the model that is asked for; without one it is the model that is served."""
+        if name is None:
+            return self.model_names[0]
         if name not in self.model_names:
             known = ", ".join(self.model_names)
             raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+        return name
 
-    def reserve(self) -> AbstractContextManager[None]:
-        """Room for one request while it is made ready; QueueFullError if there is none."""
-        return self.engine.engine.waiting_room.reserve(1)
+    def check_chat_template(self, given: str | None) -> None:
+        """RequestError for a request's own, unless requests are trusted with that."""
+        if given is not None and not self.config.trust_request_chat_template:
+            raise RequestError(
+                "chat_template needs a server that is started with --trust-request-chat-template",
+                "chat_template",
+            )
+
+    def reserve(self, count: int = 1) -> AbstractContextManager[None]:
+        """Room for requests while they are made ready; QueueFullError if there is not so much."""
+        return self.engine.engine.waiting_room.reserve(count)
 
     def run(
         self,
         request_id: str,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         params: SamplingParams,
         field_names: Mapping[str, str],
     ) -> Progress:
@@ -72,15 +84,27 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
+        prompts = map(self._truncating, prompts) if self.config.truncate_max_tokens else prompts
         by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
         return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
 
+    def _truncating(self, prompt: Prompt) -> Prompt:
+        """That a max_tokens above what is left is lowered."""
+        if not isinstance(prompt, Mapping):
+            prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+        return {**prompt, "truncate_max_tokens": True}
+
     def run_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int,
+        field_names: Mapping[str, str],
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
         turn = self.engine.generate_turn(request_id, session_id, params, priority)
-        return self._together(turn, [request_id], {})
+        return self._together(turn, [request_id], field_names)
 
     async def _together(
         self, deltas: Deltas, request_ids: Sequence[str], field_names: Mapping[str, str]
@@ -88,16 +112,20 @@ class Service:
         numbers = {request_id: number for number, request_id in enumerate(request_ids)}
         unfinished, silent = set(request_ids), set(request_ids)
         held: list[tuple[int, Delta]] = []
+        failure: QuireError | None = None
         try:
             with in_callers_words(field_names):
                 async with aclosing(deltas):
                     async for step in deltas:
-                        unfinished -= {delta.request_id for delta in step if delta.final}
                         for delta in step:
-                            if delta.failure is not None:
-                                raise delta.failure
-                            silent.discard(delta.request_id)
                             held.append((numbers[delta.request_id], delta))
+                            if delta.final is not None:
+                                unfinished.discard(delta.request_id)
+                                failure = failure or delta.failure
+                        if failure is not None:
+                            raise failure
+                        if silent:
+                            silent.difference_update(delta.request_id for delta in step)
                         if not silent:
                             yield held
                             held = []

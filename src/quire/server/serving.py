@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import ipaddress
 import logging
 import math
 import signal
@@ -58,6 +59,11 @@ class Server(uvicorn.Server):
                 port=config.port,
                 lifespan="on",
                 log_config=None,
+                log_level=config.uvicorn_log_level,
+                ssl_keyfile=config.ssl_keyfile,
+                ssl_certfile=config.ssl_certfile,
+                ssl_ca_certs=config.ssl_ca_certs,
+                ssl_cert_reqs=config.ssl_cert_reqs,
                 http=protocol,
                 ws="none",
                 backlog=_BACKLOG,
@@ -68,7 +74,7 @@ class Server(uvicorn.Server):
         self.exit_status = 0
         self._engine = app.state.service.engine
         self._drain = app.state.drain
-        self._shutdown_timeout = config.shutdown_timeout
+        self._config = config
         self._deadline = math.inf  # to serve on
 
     @property
@@ -109,9 +115,9 @@ class Server(uvicorn.Server):
             self._deadline = time.monotonic() + _DEAD
         elif asked and not self._drain.begun:
             self._drain.begun = True
-            self._deadline = time.monotonic() + self._shutdown_timeout
+            self._deadline = time.monotonic() + self._config.shutdown_timeout
             text = "%d requests have %g seconds to end; a second signal ends them at once"
-            logger.info(text, self._drain.running, self._shutdown_timeout)
+            logger.info(text, self._drain.running, self._config.shutdown_timeout)
         idle = self._drain.begun and not self._drain.running
         return idle or self.force_exit or time.monotonic() >= self._deadline
 
@@ -120,8 +126,7 @@ class Server(uvicorn.Server):
         await super().startup(listeners)
         if sockets is not None and self.started:  # uvicorn tells only of those that it makes
             host, port = sockets[0].getsockname()[:2]
-            place = f"[{host}]" if ":" in host else host
-            logger.info("Quire running on http://%s:%d (Press CTRL+C to quit)", place, port)
+            _welcome(host, port, self._config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         stopping = asyncio.ensure_future(self._engine.stop())
@@ -149,6 +154,28 @@ class Server(uvicorn.Server):
         return not (unsent or self._drain.running)
 
 
+def _set_level(name: str) -> None:
+    """Of all that the server logs; the engine and what it loads have a level of their own."""
+    level = logging.DEBUG if name == "trace" else logging.getLevelName(name.upper())
+    for room in ("quire.server", "quire.access", "uvicorn"):
+        logging.getLogger(room).setLevel(level)
+
+
+def _welcome(host: str, port: int, config: ServerConfig) -> None:
+    """Where the server is, and who may use it."""
+    scheme = "http" if config.ssl_certfile is None else "https"
+    place = f"[{host}]" if ":" in host else host
+    logger.info("Quire running on %s://%s:%d (Press CTRL+C to quit)", scheme, place, port)
+    here = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    if not here and not config.api_key:
+        logger.warning(
+            "whoever reaches %s:%d may use this server, which asks for no key: give it keys with "
+            "--api-key-file, or let it listen on --host 127.0.0.1",
+            place,
+            port,
+        )
+
+
 def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket]) -> int:
     """Serve on bound sockets until a signal or the engine's death ends it; the exit status.
 
@@ -157,6 +184,7 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    _set_level(config.uvicorn_log_level)
     server = Server(app, config)
     listen(sockets)
     gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms

@@ -16,7 +16,7 @@ from quire.server.openai_types import GenerationRequest
 class OpenRequest(Strict):
     """The body of POST /v1/sessions."""
 
-    model: str
+    model: str | None = None
     cache_salt: Name | None = None
     user: Name | None = None  # whose share it counts against, where there are not several keys
 
@@ -36,7 +36,6 @@ class RecomputeRequest(Strict):
 class TurnRequest(GenerationRequest):
     """The body of POST /v1/sessions/{id}/generate: the fields of a completion without a prompt."""
 
-    model: str = ""  # absent: the session's
     echo: ClassVar[bool] = False
 
     @model_validator(mode="after")

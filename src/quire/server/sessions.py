@@ -8,9 +8,18 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine import Session
+from quire.server.answer_types import (
+    ClosedSession,
+    Completion,
+    CompletionChunk,
+    SessionCard,
+    SessionList,
+    SessionWithEvents,
+)
 from quire.server.completions import CompletionWording
+from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.reply import answer
 from quire.server.service import Service
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
@@ -26,8 +35,9 @@ class TurnWording(CompletionWording):
 def add_sessions(app: FastAPI, service: Service) -> None:
     """The routes under /v1/sessions."""
 
-    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest))
+    @app.post("/v1/sessions", openapi_extra=takes(OpenRequest), responses=gives(SessionCard))
     async def open_session(http: Request) -> Json:
+        """Open a streaming session, a text that lives across requests."""
         request = await service.bodies.parse(http, OpenRequest)
         service.check_model(request.model)
         session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
@@ -35,8 +45,9 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         await service.in_engine(service.sessions.open, session_id, salt, client)
         return _card(service.sessions.get(session_id))
 
-    @app.get("/v1/sessions")
+    @app.get("/v1/sessions", responses=gives(SessionList))
     async def list_sessions(http: Request, user: str | None = None) -> Json:
+        """The client's open sessions."""
         own = service.sessions.all_of(service.caller(http).client(user))
         return {"object": "list", "data": [_card(session) for session in own]}
 
@@ -53,35 +64,45 @@ def _one_session(service: Service) -> APIRouter:
 
     router = APIRouter(prefix="/v1/sessions/{session_id}", dependencies=[Depends(check_caller)])
 
-    @router.get("")
+    @router.get("", responses=gives(SessionWithEvents, None, 404))
     async def session(session_id: str) -> Json:
+        """A session as it is now, with its latest events."""
         session = service.sessions.get(session_id)
         events = [{**event._asdict(), "what": event.what.value} for event in session.events]
         return {**_card(session), "events": events}
 
-    @router.delete("")
+    @router.delete("", responses=gives(ClosedSession, None, 404, 409))
     async def close_session(session_id: str) -> Json:
+        """Close a session; its blocks are free."""
         await service.in_engine(service.sessions.close, session_id)
         return {"id": session_id, "object": "session", "deleted": True}
 
-    @router.post("/append", openapi_extra=takes(AppendRequest))
+    card = gives(SessionCard, None, 404, 409)
+
+    @router.post("/append", openapi_extra=takes(AppendRequest), responses=card)
     async def append(session_id: str, http: Request) -> Json:
+        """Add what the next turn computes and goes on from."""
         request = await service.bodies.parse(http, AppendRequest)
         await service.engine.append_to_session(session_id, request.input)
         return _card(service.sessions.get(session_id))
 
-    @router.post("/generate", openapi_extra=takes(TurnRequest))
-    async def generate(session_id: str, http: Request) -> Response:
-        request = await service.bodies.parse(http, TurnRequest)
-        return await _generate(service, session_id, request)
+    turn = gives(Completion, CompletionChunk, 404, 409)
 
-    @router.post("/hard_cut")
+    @router.post("/generate", openapi_extra=takes(TurnRequest), responses=turn)
+    async def generate(session_id: str, http: Request) -> Response:
+        """One turn, answered like a completion."""
+        request = await service.bodies.parse(http, TurnRequest)
+        return await _generate(service, service.caller(http), session_id, request)
+
+    @router.post("/hard_cut", responses=card)
     async def hard_cut(session_id: str) -> Json:
+        """Empty cache and history."""
         await service.in_engine(service.sessions.hard_cut, session_id)
         return _card(service.sessions.get(session_id))
 
-    @router.post("/recompute", openapi_extra=takes(RecomputeRequest))
+    @router.post("/recompute", openapi_extra=takes(RecomputeRequest), responses=card)
     async def recompute(session_id: str, http: Request) -> Json:
+        """Let the sinks and the last tokens be the history, from position 0."""
         request = await service.bodies.parse(http, RecomputeRequest)
         await service.in_engine(service.sessions.recompute, session_id, request.last_n)
         return _card(service.sessions.get(session_id))
@@ -89,19 +110,21 @@ def _one_session(service: Service) -> APIRouter:
     return router
 
 
-async def _generate(service: Service, session_id: str, request: TurnRequest) -> Response:
-    model = request.model or service.model_names[0]
-    service.check_model(model)
+async def _generate(
+    service: Service, caller: Caller, session_id: str, request: TurnRequest
+) -> Response:
+    model = service.check_model(request.model)
     params = request.sampling_params(service.input_processor.sampling_defaults)
-    check_answer(1, params, service.input_processor)
+    check_answer(1, params, service.input_processor, service.config.max_logprobs)
     return await answer(
         service,
+        caller,
         request,
         model,
         params,
         TurnWording(request, [], service.input_processor.tokenizer),
         lambda request_id: service.run_turn(
-            f"{request_id}-0", session_id, params, request.priority or 0
+            f"{request_id}-0", session_id, params, request.priority or 0, request.field_names
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -14,10 +14,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from quire.errors import QuireError
 from quire.server.error_shapes import ErrorShape, in_openai_s_shape
-from quire.server.errors import explain
+from quire.server.errors import REQUEST_ID, explain
 
 Json = dict[str, Any]
-Events = AsyncGenerator[Sequence[Json], None]
+Events = AsyncGenerator[Sequence[Json | bytes], None]  # bytes are framed already
+
+DIRECT = "direct_send"
+"""Where the ASGI scope's state has the connection's own ``send``, without what is around it.
+
+Whatever is around changes how an answer starts, or refusals: to pass each event of a stream
+through all of it would cost more than to send it.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +38,7 @@ class Framing(NamedTuple):
 
 
 def _data(value: Json) -> bytes:
-    return b"data: %b\n\n" % to_json(value, inf_nan_mode="null")
+    return event(to_json(value, inf_nan_mode="null"))
 
 
 def _named(value: Json) -> bytes:
@@ -70,12 +77,13 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A task of its own: to wake one that is in the app's middleware resumes every layer of it.
-        await asyncio.create_task(self._send_all(send))
+        await asyncio.create_task(self._send_all(scope.get("state", {}), send))
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, state: Mapping[str, Any], send: Send) -> None:
         async with aclosing(self._values) as batches:
             first = await anext(batches)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            send = state.get(DIRECT, send)
             await send(_body(self._framed(first)))
             last = self._framing.end
             try:
@@ -83,12 +91,20 @@ class EventStream(Response):
                     await send(_body(self._framed(values)))
             except Exception as error:
                 bug = not isinstance(error, QuireError)
-                logger.warning("a stream ended with an error: %s", error, exc_info=bug)
-                last = self._framing.frame(self._shape(*explain(error)))
+                request_id = state.get(REQUEST_ID, "")
+                text = "the stream of request %s ended with an error: %s"
+                logger.warning(text, request_id, error, exc_info=bug)
+                last = self._framing.frame(self._shape(*explain(error, request_id)))
         await send(_body(last, more=False))
 
-    def _framed(self, values: Sequence[Json]) -> bytes:
-        return b"".join(map(self._framing.frame, values))
+    def _framed(self, values: Sequence[Json | bytes]) -> bytes:
+        frame = self._framing.frame
+        return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
+
+
+def event(content: bytes) -> bytes:
+    """JSON as the data of an event."""
+    return b"data: %b\n\n" % content
 
 
 def _body(content: bytes, *, more: bool = True) -> Message:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from quire.errors import RequestError
 from quire.protocol import StructuredOutputs
-from quire.server.fields import Name, Strict
+from quire.server.fields import Name, Strict, Texts, expecting, told
 from quire.server.sampling_fields import SamplingFields
 
 _GUIDED = {  # vLLM's older names
@@ -37,7 +37,7 @@ class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
     structures: list[dict[str, Any]] | None = None
-    triggers: list[str] | None = None
+    triggers: Texts | None = None
 
     def structured_outputs(self) -> StructuredOutputs | None:
         """None: any text."""
@@ -59,12 +59,18 @@ class ResponseFormat(Strict):
 class StructuredFields(SamplingFields):
     """The ways in which a body may ask for structured text. One of them at a time."""
 
-    response_format: ResponseFormat | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_whitespace_pattern: str | None = None
+    response_format: ResponseFormat | None = told(
+        None, "what the text must be: OpenAI's way to say"
+    )
+    guided_json: (
+        Annotated[str | dict[str, Any], expecting("a JSON schema: an object, or its text")] | None
+    ) = told(None, "structured_outputs.json, as vLLM had it")
+    guided_regex: str | None = told(None, "structured_outputs.regex, as vLLM had it")
+    guided_choice: Texts | None = told(None, "structured_outputs.choice, as vLLM had it")
+    guided_grammar: str | None = told(None, "structured_outputs.grammar, as vLLM had it")
+    guided_whitespace_pattern: str | None = told(
+        None, "structured_outputs.whitespace_pattern, as vLLM had it"
+    )
 
     @property
     def structure_field(self) -> str:

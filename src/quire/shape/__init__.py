@@ -1,6 +1,11 @@
 """What a model is, read from its config.json: one reader for loader, engine and planner."""
 
-from quire.shape.checkpoint import Checkpoint, read_checkpoint, sampling_defaults
+from quire.shape.checkpoint import (
+    SAMPLING_DEFAULTS,
+    Checkpoint,
+    read_checkpoint,
+    sampling_defaults,
+)
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
@@ -10,6 +15,7 @@ from quire.shape.windows import windows_in_force, windows_of
 __all__ = [
     "BYTES",
     "FAMILIES",
+    "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
     "Family",

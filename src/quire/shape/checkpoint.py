@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quire.errors import ModelError
 from quire.shape.fields import Fields, read_fields
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")
+"""The sampling parameters for which a model may have defaults of its own."""
 
 _LONGEST_NAME = 100  # of a class
 _DTYPES = ("float32", "float", "bfloat16", "float16", "half")  # of weights
@@ -22,8 +27,10 @@ class Checkpoint:
     fields: Fields  # config.json
 
 
-def read_checkpoint(directory: Path) -> Checkpoint:
+def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
     """Read ``config.json``, and ``generation_config.json`` where there is one.
+
+    overrides: over the fields of the former.
 
     Raises:
         ModelError: a file is missing or is not a JSON object, or the model is none that a decoder
@@ -31,7 +38,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory")
-    fields = read_fields(directory / "config.json")
+    fields = read_fields(directory / "config.json", overrides)
     architectures = fields.get("architectures", list, [])
     if not architectures:
         raise ModelError(f"{fields.source}: architectures is missing, so the model is unknown")
@@ -63,11 +70,9 @@ def sampling_defaults(directory: Path) -> dict[str, float | int]:
         return {}
     fields = read_fields(path)
     found: dict[str, float | int] = {}
-    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+    for name in SAMPLING_DEFAULTS:
         if name in fields:
-            found[name] = fields.get(name, float)
-    if "top_k" in fields:
-        found["top_k"] = fields.get("top_k", int)
+            found[name] = fields.get(name, int if name == "top_k" else float)
     return found
 
 

@@ -72,6 +72,6 @@ class Fields:
         return Fields(self.get(name, dict, {}), f"{self.source}: {name}")
 
 
-def read_fields(path: Path) -> Fields:
-    """The fields of a file. ModelError if it is missing or holds no JSON object."""
-    return Fields(read_object(path), str(path))
+def read_fields(path: Path, overrides: Mapping[str, Any] | None = None) -> Fields:
+    """The fields of a file, under others. ModelError if it is missing or holds no JSON object."""
+    return Fields({**read_object(path), **(overrides or {})}, str(path))

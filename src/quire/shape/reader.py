@@ -22,14 +22,16 @@ from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 _SHOWN = 4  # fields of one kind that a refusal names
 
 
-def read_shape(path: Path) -> ModelShape:
+def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
     """The shape that ``path`` describes; no weights are needed.
+
+    overrides: over the fields of the file.
 
     Raises:
         ModelError: a size is missing or none, or the model is not one whose shape is known; all
             that speaks against it is named.
     """
-    fields = _text_fields(path)
+    fields = _text_fields(path, overrides)
     family = _known_family(fields)
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
@@ -65,9 +67,9 @@ def read_shape(path: Path) -> ModelShape:
     )
 
 
-def _text_fields(path: Path) -> Fields:
+def _text_fields(path: Path, overrides: Mapping[str, Any] | None) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
-    fields = read_fields(path)
+    fields = read_fields(path, overrides)
     inner = fields.values.get("text_config")
     return Fields({**fields.values, **(inner if isinstance(inner, dict) else {})}, fields.source)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from quire.dialect import ContentPiece, Event, OutputParser, ReasoningPiece, marks_of
 from quire.terminal.conversation import Message
 from quire.terminal.models import Answer, Ending, Piece
 
@@ -23,6 +24,8 @@ class LocalModel:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
+        self._tokenizer = llm.engine.input_processor.tokenizer
+        self._marks = marks_of(self._tokenizer.chat_template)
         self.name = llm.capacity.model_name
         self.max_model_len = llm.capacity.max_model_len
 
@@ -30,28 +33,54 @@ class LocalModel:
         """See ``ChatModel.room``."""
         if self.max_model_len is None:
             return None
-        tokenizer = self._llm.engine.input_processor.tokenizer
-        return self.max_model_len - tokenizer.count(tokenizer.apply_chat_template(messages, {}))
+        return self.max_model_len - self._tokenizer.count(self._prompt(messages))
 
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
         """See ``ChatModel.answer``."""
-        engine, chosen = self._llm.engine, self._llm.default_sampling_params(**params)
+        engine = self._llm.engine
+        chosen = self._llm.default_sampling_params(**params, kept_special_tokens=self._kept())
         engine.add_request(_REQUEST, engine.input_processor.chat_prompt(messages), chosen)
+        parser = self._parser(messages)
         try:
             with _interrupts_held_back() as let_through:
                 while engine.has_work:
                     for delta in engine.step():
                         if delta.failure is not None:
                             raise delta.failure
-                        ending = None
+                        yield _piece(parser.push(delta.text))
                         if delta.final is not None:
                             metrics = delta.final.metrics
                             tokens = metrics.num_prompt_tokens, metrics.num_output_tokens
                             ending = Ending(delta.finish_reason, *tokens)
-                        yield Piece(delta.text, ending=ending)
+                            yield _piece(parser.finish())._replace(ending=ending)
                     let_through()
         finally:
             engine.abort(_REQUEST)
+
+    def _prompt(self, messages: Sequence[Message]) -> str:
+        return self._tokenizer.apply_chat_template(messages, {})
+
+    def _parser(self, messages: Sequence[Message]) -> OutputParser:
+        """Tells reasoning from the answer; the prompt may have opened it."""
+        marks, opened = self._marks, False
+        if marks is not None:
+            prompt = self._prompt(messages)
+            opened = prompt.rfind(marks.start) > prompt.rfind(marks.end)
+        return OutputParser(marks=marks, reasons=opened)
+
+    def _kept(self) -> tuple[int, ...]:
+        """Special tokens whose text the parser must see."""
+        marks = (self._marks.start, self._marks.end) if self._marks else ()
+        found = [self._tokenizer.encode(mark, add_special_tokens=False) for mark in marks]
+        return tuple(
+            ids[0] for ids in found if len(ids) == 1 and ids[0] in self._tokenizer.special_ids
+        )
+
+
+def _piece(events: Sequence[Event]) -> Piece:
+    said = "".join(event.text for event in events if isinstance(event, ContentPiece))
+    thought = "".join(event.text for event in events if isinstance(event, ReasoningPiece))
+    return Piece(said, thought)
 
 
 @contextmanager

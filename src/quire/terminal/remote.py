@@ -51,10 +51,12 @@ class RemoteModel:
         """See ``ChatModel.room``; known of servers that have vLLM's ``/tokenize``."""
         if self.max_model_len is None or not self._counts_tokens:
             return None
-        body = {"model": self.name, "messages": messages, "add_generation_prompt": True}
+        body = {"model": self.name, "messages": messages}
         try:
             with self._send("POST", "/tokenize", body) as reply:
                 return self.max_model_len - int(json.load(reply)["count"])
+        except ContextFullError:
+            return 0
         except (RequestError, ValueError, KeyError, TypeError):
             self._counts_tokens = False
             return None

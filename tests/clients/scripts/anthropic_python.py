@@ -47,7 +47,7 @@ parsed = client.messages.parse(**{**few, "max_tokens": 200}, output_format=Weath
 assert isinstance(parsed.parsed_output, Weather)
 for error, changed in [
     (anthropic.NotFoundError, {"model": "claude-9"}),
-    (anthropic.BadRequestError, {"temperature": -1}),
+    (anthropic.BadRequestError, {"extra_body": {"temperature": -1}}),
 ]:
     try:
         client.messages.create(**{**few, **changed})

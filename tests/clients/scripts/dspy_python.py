@@ -1,4 +1,7 @@
-"""DSPy: a typed signature, which its JSON adapter asks for by schema."""
+"""DSPy: a plain prompt, and a typed signature by its JSON adapter.
+
+It knows of no model of its own name that keeps to schemas, so the schema is given to it.
+"""
 
 import os
 from typing import Literal
@@ -23,5 +26,12 @@ class Weather(dspy.Signature):
     hot: bool = dspy.OutputField()
 
 
-weather = dspy.Predict(Weather)(question="weather?")
+schema = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "hot": {"type": "boolean"}},
+    "required": ["city", "hot"],
+    "additionalProperties": False,
+}
+asked = {"type": "json_schema", "json_schema": {"name": "weather", "schema": schema}}
+weather = dspy.Predict(Weather, response_format=asked)(question="weather?")
 assert weather.city in ("Paris", "Rome") and isinstance(weather.hot, bool)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -20,7 +21,9 @@ with tempfile.TemporaryDirectory() as folder:
     config = Path(folder, "config.yaml")  # JSON is YAML
     params = {"model": f"hosted_vllm/{MODEL}", "api_base": URL + "/v1", "api_key": "none"}
     models = [{"model_name": "mine", "litellm_params": params}]
-    config.write_text(json.dumps({"model_list": models}))
+    key = "sk-" + secrets.token_hex(16)  # the proxy's own, for those who come to it
+    settings = {"general_settings": {"master_key": key}}
+    config.write_text(json.dumps({"model_list": models, **settings}))
     command = Path(sys.executable).parent / "litellm"
     proxy = subprocess.Popen(
         [command, "--config", config, "--host", "127.0.0.1", "--port", str(port)]
@@ -35,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder:
                 pass
             assert time.monotonic() < deadline and proxy.poll() is None, "it does not start"
             time.sleep(0.5)
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}", api_key="none", max_retries=0)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}", api_key=key, max_retries=0)
         ask = {"model": "mine", "messages": [{"role": "user", "content": "hello"}]}
         answer = client.chat.completions.create(**ask, max_tokens=12)
         assert answer.choices[0].message.content and answer.usage.completion_tokens <= 12

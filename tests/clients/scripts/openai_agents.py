@@ -33,14 +33,21 @@ def weather(city: Literal["Paris", "Rome"]) -> str:
     return "hot"
 
 
-async def use(model: object) -> None:
+async def talk(model: object) -> None:
+    """Over chats: the SDK takes a response that max_tokens has cut for a failure."""
     few = ModelSettings(max_tokens=12)
     plain = Agent(name="plain", instructions="Be brief.", model=model, model_settings=few)
     assert (await Runner.run(plain, "hello")).final_output
     streamed = Runner.run_streamed(plain, "hello")
     assert [event async for event in streamed.stream_events()] and streamed.final_output
+
+
+async def use(model: object) -> None:
     typed = Agent(name="typed", model=model, output_type=Weather)
     assert isinstance((await Runner.run(typed, "weather?")).final_output, Weather)
+    streamed = Runner.run_streamed(typed, "weather?")
+    assert [event async for event in streamed.stream_events()]
+    assert isinstance(streamed.final_output, Weather)
     heard.clear()
     calling = Agent(
         name="calling",
@@ -52,5 +59,12 @@ async def use(model: object) -> None:
     assert (await Runner.run(calling, "weather?")).final_output == "hot" and heard
 
 
-for kind in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
-    asyncio.run(use(kind(os.environ["QUIRE_MODEL"], client)))
+async def main() -> None:
+    chats = OpenAIChatCompletionsModel(os.environ["QUIRE_MODEL"], client)
+    responses = OpenAIResponsesModel(os.environ["QUIRE_MODEL"], client)
+    await talk(chats)
+    for model in (chats, responses):
+        await use(model)
+
+
+asyncio.run(main())

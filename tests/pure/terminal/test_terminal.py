@@ -72,6 +72,10 @@ def test_blocks_are_the_whole_text(text: str) -> None:
     assert "".join(blocks(text)) == text
 
 
+def test_blocks_begin_where_markdown_has_them() -> None:
+    assert blocks("a\u2028b\n\nc\x0cd\n\ne") == ["a\u2028b\n\n", "c\x0cd\n\n", "e"]
+
+
 def test_a_models_text_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = rendered(["a\x1b[2Jb\x07\x9b1mc\r"], monkeypatch)
     assert shown == "a[2Jb1mc"

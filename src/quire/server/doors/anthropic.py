@@ -33,6 +33,7 @@ _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_
 def add_anthropic(app: FastAPI, service: Service) -> None:
     @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(http: Request) -> Response:
+        """Anthropic's Messages."""
         request = await service.bodies.parse(http, MessagesRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
@@ -47,6 +48,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountTokensRequest))
     async def count_tokens(http: Request) -> Json:
+        """How many tokens the prompt of such messages has."""
         request = await service.bodies.parse(http, CountTokensRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):

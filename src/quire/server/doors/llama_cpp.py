@@ -39,8 +39,9 @@ _TOLD = {  # of the parameters, as their clients know them
 
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
     @app.post("/completion", openapi_extra=takes(LlamaCppRequest))
-    @app.post("/completions", openapi_extra=takes(LlamaCppRequest))
+    @app.post("/completions", include_in_schema=False)
     async def completion(http: Request) -> Response:
+        """llama.cpp's completion."""
         request = await service.bodies.parse(http, LlamaCppRequest)
         if request.model is not None:
             service.check_model(request.model)
@@ -60,6 +61,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
 
     @app.get("/props")
     async def props() -> Json:
+        """What llama.cpp's clients ask of a server."""
         return {
             "default_generation_settings": {
                 "n_ctx": service.input_processor.max_model_len,
@@ -75,6 +77,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
 
     @app.get("/slots")
     async def slots() -> list[Json]:
+        """Sequences under way, as llama.cpp tells of its slots."""
         running = len(service.engine.engine.scheduler.running)
         length = service.input_processor.max_model_len
         return [

@@ -42,7 +42,8 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     add_models(app, service)
 
     @app.post("/api/generate", openapi_extra=takes(GenerateRequest))
-    async def generate(http: Request) -> Response:
+    async def ollama_generate(http: Request) -> Response:
+        """Ollama's completion."""
         request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         check_model(service, request.model)
         if not request.prompt:
@@ -53,7 +54,8 @@ def add_ollama(app: FastAPI, service: Service) -> None:
         return await _answer(request, speaker, _as_response)
 
     @app.post("/api/chat", openapi_extra=takes(OllamaChatRequest))
-    async def chat(http: Request) -> Response:
+    async def ollama_chat(http: Request) -> Response:
+        """Ollama's chat."""
         request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         check_model(service, request.model)
         if not request.messages:

@@ -26,24 +26,29 @@ def add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
-        return "Quire is running"  # Ollama's command line asks whether anybody is
+        """That somebody is here: Ollama's command line asks."""
+        return "Quire is running"
 
     @app.get("/api/version")
-    async def version() -> Json:
+    async def ollama_version() -> Json:
+        """A version that Ollama's clients know, and Quire's."""
         return {"version": _VERSION, "quire": app.version}
 
     @app.get("/api/tags")
     async def tags() -> Json:
+        """The model that is served, as Ollama lists models."""
         return {"models": cards}
 
     @app.get("/api/ps")
     async def running() -> Json:
+        """The same, as what is loaded."""
         length = service.input_processor.max_model_len
         more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
         return {"models": [{**card, **more} for card in cards]}
 
     @app.post("/api/show", openapi_extra=takes(ShowRequest))
     async def show(http: Request) -> Json:
+        """What Ollama's clients ask of a model."""
         request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:

@@ -31,7 +31,8 @@ def add_responses(app: FastAPI, service: Service) -> None:
     store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
 
     @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
-    async def create(http: Request) -> Response:
+    async def create_response(http: Request) -> Response:
+        """OpenAI's Responses."""
         request = await service.bodies.parse(http, ResponsesRequest)
         service.check_model(request.model)
         caller = service.caller(http)
@@ -53,14 +54,16 @@ def add_responses(app: FastAPI, service: Service) -> None:
         return await json_response(lambda: response, large=request.wants_logprobs)
 
     @app.get("/v1/responses/{response_id}")
-    async def retrieve(http: Request, response_id: str, stream: bool = False) -> Response:
+    async def retrieve_response(http: Request, response_id: str, stream: bool = False) -> Response:
+        """A response that is kept."""
         if stream:
             raise RequestError("a response that is kept cannot be streamed again", "stream")
         kept = store.get(service.caller(http).key, response_id)
         return Response(kept.response, media_type="application/json")
 
     @app.delete("/v1/responses/{response_id}")
-    async def delete(http: Request, response_id: str) -> Json:
+    async def delete_response(http: Request, response_id: str) -> Json:
+        """Forget a response."""
         store.remove(service.caller(http).key, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -72,6 +75,7 @@ def add_responses(app: FastAPI, service: Service) -> None:
         order: str = "desc",
         after: str | None = None,
     ) -> Json:
+        """What a response that is kept was asked."""
         kept = store.get(service.caller(http).key, response_id)
         return _page(kept.input_items, limit, order, after)
 

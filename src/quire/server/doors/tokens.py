@@ -17,6 +17,7 @@ _MANY = 1024  # tokens whose texts are not made at once
 def add_tokens(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize", openapi_extra=takes(TokenizeRequest))
     async def tokenize(http: Request) -> Response:
+        """The tokens of a text, or of a conversation."""
         request = await service.bodies.parse(http, TokenizeRequest)
         token_ids = await _token_ids(service, request)
         answer = _as_llama_cpp if request.content is not None else _as_vllm
@@ -25,6 +26,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
 
     @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest))
     async def detokenize(http: Request) -> Json:
+        """The text of tokens."""
         request = await service.bodies.parse(http, DetokenizeRequest)
         if request.model is not None:
             service.check_model(request.model)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from quire.errors import RequestError
-from quire.server.fields import Ids, Strict, at_most
+from quire.server.fields import Ids, Strict, at_most, no_deeper
 from quire.server.message_types import ChatMessage
 
 _PROMPTS = ("prompt", "messages", "content")
@@ -23,7 +23,7 @@ class TokenizeRequest(Strict):
     ) = None
     add_special_tokens: bool | None = None  # a conversation's template writes them itself
     return_token_strs: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], no_deeper(16, 4096)] | None = None
 
     content: str | None = None  # llama.cpp's, and so are these
     add_special: bool = False

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
+from functools import partial
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from quire.config import ServerConfig
 from quire.engine import InputProcessor
+from quire.server.guards.packing import is_packed, unpacked
 from quire.server.guards.parsing import Body, parse
 
 # What the size of the largest body is made of where no flag says it.
@@ -70,15 +72,17 @@ class Bodies:
         may_be_silent = from_tools and "origin" not in http.headers
         if not (may_be_silent or _is_json(http.headers.get("content-type"))):
             raise HTTPException(400, "the body must be a JSON object, sent as application/json")
+        packed = is_packed(http.headers.get("content-encoding", ""))
         if int(http.headers.get("content-length", 0)) > self.max_bytes:
             raise self._too_large()
         body = bytearray()
         try:
             await asyncio.wait_for(self._read(http, body), self._timeout)
-            if len(body) <= _SMALL:
+            if len(body) <= _SMALL and not packed:
                 return parse(body, kind)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._parser, parse, body, kind)
+            work = partial(self._parse_packed if packed else parse, body, kind)
+            return await loop.run_in_executor(self._parser, work)
         except asyncio.TimeoutError:
             raise HTTPException(
                 408,
@@ -100,6 +104,9 @@ class Bodies:
                     "too many large requests are being read (--max-unread-bytes): try again",
                     {"Retry-After": "1"},
                 )
+
+    def _parse_packed(self, body: bytearray, kind: type[Body]) -> Body:
+        return parse(unpacked(body, self.max_bytes), kind)
 
     def _too_large(self) -> HTTPException:
         return HTTPException(

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from quire.errors import RequestError
 from quire.protocol.checks import check_unicode
+from quire.server.errors import REQUEST_ID
 from quire.server.guards.keys import KEY_NAME
 
 _LONGEST = 256  # characters of a name or a salt, which are kept as long as a session
@@ -19,16 +20,19 @@ class Caller(NamedTuple):
 
     key: the name of its API key, where there are several; then each of them is a client.
     own_cache: only requests with the same key share a prefix cache.
+    request_id: what the request goes by in headers and logs.
     """
 
     key: str | None = None
     own_cache: bool = False
+    request_id: str = ""
 
     @classmethod
     def of(cls, scope: Scope, *, salt_by_key: bool) -> Caller:
-        key = scope.get("state", {}).get(KEY_NAME)
+        state = scope.get("state", {})
+        key = state.get(KEY_NAME)
         # If all requests bear the same key, they share one cache anyway.
-        return cls(key, salt_by_key and key is not None)
+        return cls(key, salt_by_key and key is not None, state.get(REQUEST_ID, ""))
 
     def client(self, user: str | None) -> str:
         """The client whose share of the engine a request takes; "" is all who give no name.

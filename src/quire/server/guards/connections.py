@@ -17,8 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from quire.server.errors import error_body
+from quire.server.errors import error_body, new_id
 from quire.server.guards.turns import Turnstile
+from quire.server.streaming import DIRECT
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
@@ -79,6 +80,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, others: Connections, **options: Any) -> None:
         super().__init__(**options)
+        self.access_log = False  # the app writes its own
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
         self.held = b""  # received, until its turn comes
@@ -168,6 +170,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("too many requests at once")  # the parser stops, see below
         super().on_headers_complete()
         self._cycles.append(self.cycle)
+        self.scope["state"][DIRECT] = self.cycle.send
 
     def on_body(self, body: bytes) -> None:
         """Told to the app when there is much of it, or all: a slow client wakes nobody."""
@@ -226,6 +229,9 @@ class Connection(HttpToolsProtocol):
         self._disconnect()
         self._others.waits(self)
         content = to_json(body)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head % len(content) + content)
+        head = (
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+            b"x-request-id: %b\r\n\r\n" % (len(content), new_id().encode())
+        )
+        self.transport.write(STATUS_LINE[status] + head + content)
         self.transport.close()

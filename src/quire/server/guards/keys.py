@@ -54,10 +54,10 @@ class RequireApiKey:
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._keys = ApiKeys(config.api_key)
-        self._open = _OPEN if config.api_key_metrics else _OPEN | {_METRICS}
+        self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in self._open:
+        if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
             return await self._app(scope, receive, send)
         name = self._keys.name(_presented(scope))
         if name is None:
@@ -67,6 +67,17 @@ class RequireApiKey:
         if self._keys.several:
             scope.setdefault("state", {})[KEY_NAME] = name
         await self._app(scope, receive, send)
+
+
+def is_open(path: str, config: ServerConfig) -> bool:
+    """Whether a path may be asked without a key."""
+    return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path below ``root_path``, which proxies may or may not have taken away."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _presented(scope: Scope) -> bytes:

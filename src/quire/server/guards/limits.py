@@ -10,8 +10,19 @@ MOST_CHOICES = 4096
 MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in the answer
 
 
-def check_answer(num_prompts: int, params: SamplingParams, input_processor: InputProcessor) -> None:
-    """RequestError if the answer could become larger than a server should have to hold."""
+def check_answer(
+    num_prompts: int,
+    params: SamplingParams,
+    input_processor: InputProcessor,
+    max_logprobs: int | None = None,
+) -> None:
+    """RequestError if the answer could become larger than a server should have to hold.
+
+    max_logprobs: the operator's own bound for each token.
+    """
+    for name in ("logprobs", "prompt_logprobs"):
+        if max_logprobs is not None and (getattr(params, name) or 0) > max_logprobs:
+            raise RequestError(f"{name} must be at most {max_logprobs} (--max-logprobs)", name)
     if num_prompts * params.width > MOST_CHOICES:
         raise RequestError(
             f"the number of prompts times n (or best_of, or beam_width) must be at most "

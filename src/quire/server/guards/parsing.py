@@ -24,6 +24,7 @@ MOST_MEMBERS = 2**14  # fields of all objects
 MOST_VALUES = 2**20  # and all values together: a million token ids
 
 _PIECE = 2**18  # bytes looked at in one go; small enough for the processor's cache
+_MOST_LEVELS = 200  # that the parser goes down
 _MOST_DIGITS = 4300  # that Python makes a number of
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -37,7 +38,7 @@ def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
     except ValueError as error:
         field = _unreadable_field(body)
         if field is None:
-            raise HTTPException(400, f"the body is not valid JSON: {error}") from None
+            raise HTTPException(400, _why_no_json(body, str(error))) from None
         raise RequestError(
             f"{field} holds invalid Unicode, or a number of more than {_MOST_DIGITS:,} digits",
             field,
@@ -48,6 +49,16 @@ def parse(body: bytes | bytearray, kind: type[Body]) -> Body:
         return kind.model_validate(data)
     except ValidationError as error:
         raise first_complaint(error) from None
+
+
+def _why_no_json(body: bytes | bytearray, complaint: str) -> str:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"the body is not UTF-8: byte {error.start} is 0x{body[error.start]:02x}"
+    if "recursion limit" in complaint:
+        return f"the body's lists and objects are more than {_MOST_LEVELS} levels deep"
+    return f"the body is not valid JSON: {complaint}"
 
 
 def _check_structure(body: bytes | bytearray) -> None:

@@ -1,0 +1,46 @@
+"""Pages for the documentation's site: docs/ and files at the root, copied to build/pages.
+
+Links are written for readers of the repository; those that lead out of the site become plain text.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCS, PAGES = ROOT / "docs", ROOT / "build/pages"
+AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
+           "CHANGELOG.md": "changelog.md"}  # fmt: skip
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
+
+
+def in_site(markdown: str, base: Path) -> str:
+    """A page whose links start at ``base``, as the site has it."""
+
+    def link(match: re.Match[str]) -> str:
+        text, target, anchor = match.groups()
+        path = (base / target).resolve()
+        if not path.exists():
+            return match[0]  # of which the generator complains
+        if path.is_relative_to(DOCS):
+            return f"[{text}]({path.relative_to(DOCS)}{anchor or ''})"
+        name = str(path.relative_to(ROOT))
+        return f"[{text}]({AT_ROOT[name]}{anchor or ''})" if name in AT_ROOT else text
+
+    return _LINK.sub(link, markdown)
+
+
+def main() -> None:
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(DOCS, PAGES)
+    sources = {ROOT / name: page for name, page in AT_ROOT.items()}
+    sources |= {file: file.name for file in DOCS.glob("*.md")}
+    for source, page in sources.items():
+        markdown = source.read_text(encoding="utf-8")
+        (PAGES / page).write_text(in_site(markdown, source.parent), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

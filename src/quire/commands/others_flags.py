@@ -1,0 +1,81 @@
+"""Flags of vLLM's server that ask for what is so anyway: they pass, and one line says why."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+
+class _Flag(NamedTuple):
+    """values: that it may have; None: it is a switch."""
+
+    name: str
+    why: str
+    values: tuple[str, ...] | None = None
+
+
+_ONE = ("1",)
+_TEXTS = "what requests and answers say is never logged; each request has a line"
+_ALIKE = "all models are read and run in one way"
+_FLAGS = (
+    _Flag("tensor-parallel-size", "one machine computes", _ONE),
+    _Flag("pipeline-parallel-size", "one machine computes", _ONE),
+    _Flag("data-parallel-size", "one machine computes", _ONE),
+    _Flag("api-server-count", "one process serves", _ONE),
+    _Flag("distributed-executor-backend", "one process computes", ("mp", "uni")),
+    _Flag("disable-frontend-multiprocessing", "one process serves"),
+    _Flag("disable-custom-all-reduce", "one machine computes"),
+    _Flag("enable-chunked-prefill", "long prompts are always computed in chunks"),
+    _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
+    _Flag("use-v2-block-manager", "there is one block manager"),
+    _Flag("cpu-offload-gb", "weights are where they are computed with", ("0",)),
+    _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
+          "refused as it is loaded"),
+    _Flag("load-format", "weights are read from safetensors files", ("auto", "safetensors")),
+    _Flag("tokenizer-mode", "a tokenizer is read as its files say", ("auto", "hf")),
+    _Flag("config-format", _ALIKE, ("auto", "hf")),
+    _Flag("model-impl", _ALIKE, ("auto",)),
+    _Flag("task", "models generate texts", ("auto", "generate")),
+    _Flag("runner", "models generate texts", ("auto", "generate")),
+    _Flag("convert", "models generate texts", ("auto", "none")),
+    _Flag("response-role", "answers are the assistant's", ("assistant",)),
+    _Flag("chat-template-content-format", "messages reach a template as it takes them",
+          ("auto", "string")),
+    _Flag("enable-request-id-headers", "every answer has an x-request-id"),
+    _Flag("enable-offline-docs", "/docs needs no network"),
+    _Flag("enable-server-load-tracking", "/metrics tells the load"),
+    _Flag("disable-log-requests", _TEXTS),
+    _Flag("enable-log-requests", _TEXTS),
+    _Flag("disable-log-stats", "statistics are in /metrics, not in the log"),
+)  # fmt: skip
+
+
+def add_others_flags(parser: argparse.ArgumentParser) -> None:
+    """All of them that the parser does not have itself."""
+    group = parser.add_argument_group("of vLLM", "They ask for what is so anyway.")
+    for flag in _FLAGS:
+        values: dict[str, Any] = {"metavar": "TEXT"} if flag.values else {"nargs": 0}
+        group.add_argument(
+            f"--{flag.name}", action=_Note, const=flag, default=argparse.SUPPRESS, help=flag.why,
+            **values,
+        )  # fmt: skip
+
+
+class _Note(argparse.Action):
+    """Says why there is nothing to do."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        flag: _Flag = self.const
+        if flag.values and values not in flag.values:
+            allowed = " or ".join(flag.values)
+            parser.error(f"{option_string} may only be {allowed}, not {values}: {flag.why}")
+        logger.info("%s changes nothing: %s", option_string, flag.why)

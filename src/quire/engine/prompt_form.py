@@ -1,0 +1,60 @@
+"""How a text becomes the tokens of a prompt, where its caller says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class PromptForm:
+    """What a caller may say of it.
+
+    add_special_tokens: None: around a text they are added; a conversation has its template's.
+    most: tokens that are kept, the last ones, or the first where ``keep_first``; None: all.
+    suffix: what comes after the text that the model is to write between the two.
+    """
+
+    add_special_tokens: bool | None = None
+    most: int | None = None
+    keep_first: bool = False
+    suffix: str | None = None
+
+    def cut(self, token_ids: list[int]) -> list[int]:
+        if self.most is None or len(token_ids) <= self.most:
+            return token_ids
+        return token_ids[: self.most] if self.keep_first else token_ids[-self.most :]
+
+
+class KnowsTokens(Protocol):
+    def token_id(self, token: str) -> int | None:
+        """Of a token by its name; None: there is no such token."""
+        ...
+
+
+# Before what precedes, before what follows, and before what is to be written.
+_KNOWN_MARKS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # CodeLlama
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
+)
+
+
+def infilling_marks(tokenizer: KnowsTokens, vocab_size: int) -> tuple[int, int, int] | None:
+    """The tokens by which a model is asked for what stands between two texts, if it knows any."""
+    for names in _KNOWN_MARKS:
+        found = [tokenizer.token_id(name) for name in names]
+        known = [one for one in found if one is not None and one < vocab_size]
+        if len(known) == len(names):
+            return known[0], known[1], known[2]
+    return None
+
+
+def around_the_gap(
+    marks: tuple[int, int, int], begin: Sequence[int], prefix: Sequence[int], suffix: Sequence[int]
+) -> list[int]:
+    """``begin``: the special tokens that a text begins with."""
+    return [*begin, marks[0], *prefix, marks[1], *suffix, marks[2]]

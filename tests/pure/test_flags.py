@@ -1,0 +1,146 @@
+"""Flags of ``quire serve`` as start scripts carry them, typed and in files."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.cli import main
+from quire.commands.flags import options, server_config
+from quire.commands.parser import Parser
+from quire.commands.serve import add_serve
+from quire.config import EngineConfig, ServerConfig
+from quire.errors import ConfigError
+
+
+def parsed(*arguments: str) -> tuple[EngineConfig, ServerConfig]:
+    parser = Parser(prog="quire serve")
+    add_serve(parser)
+    found = parser.parse_args(arguments)
+    return EngineConfig.create(options(found)), server_config(found)
+
+
+SAME_ANYWAY = """--tensor-parallel-size 1 --pipeline-parallel-size=1 --enable-chunked-prefill
+    --trust-remote-code --disable-log-requests --enable-log-requests --disable-log-stats
+    --load-format safetensors --tokenizer-mode auto --response-role assistant
+    --distributed-executor-backend mp --task generate"""
+
+
+def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert parsed("some/model", *SAME_ANYWAY.split()) == parsed("some/model")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == SAME_ANYWAY.count("--") == len(set(lines))
+    assert "--tensor-parallel-size changes nothing: one machine computes" in lines
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--tensor-parallel-size", "2"], "may only be 1, not 2: one machine computes"),
+    (["--load-format", "dummy"], "auto or safetensors, not dummy"),
+    (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
+    (["--zzzz"], "no flag --zzzz"),
+    (["--max-model-len", "many"], "no whole number"),
+])  # fmt: skip
+def test_a_flag_that_cannot_be_is_told_below_a_line_of_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *arguments])
+    assert ended.value.code == 2
+    usage, error = capsys.readouterr().err.strip().splitlines()
+    assert usage == "usage: quire serve [MODEL] [flags] (quire serve --help lists them)"
+    assert words in error
+
+
+def test_dashes_underscores_and_endings_of_numbers() -> None:
+    engine, server = parsed("--max_model_len=32k", "--max-num-batched-tokens", "4K", "--api_key",
+                            "a_b", "c")  # fmt: skip
+    assert (engine.max_model_len, engine.max_num_batched_tokens) == (32_000, 4096)
+    assert server.api_key == ("a_b", "c")
+
+
+FILE = """
+model: some/model
+max_model_len: 512
+port: 9
+served-model-name: [a, b]
+allowed-origins: ["http://x", "http://y"]
+api-key: secret
+enable-prefix-caching: false
+trust-remote-code: true
+disable-log-requests: false
+hf-overrides: {rope_theta: 5.0}
+swap-space: 1.5
+dtype: null
+"""
+
+
+def test_flags_from_a_file_give_way_to_typed_ones(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(FILE)
+    engine, server = parsed("--config", str(path), "--port", "10", "--no-enable-prefix-caching")
+    assert (engine.model, engine.max_model_len, engine.swap_space) == ("some/model", 512, 1.5)
+    assert engine.enable_prefix_caching is False and engine.hf_overrides == {"rope_theta": 5.0}
+    assert (server.port, server.served_model_name) == (10, ("a", "b"))
+    assert server.allowed_origins == ("http://x", "http://y") and server.api_key == ("secret",)
+    engine, server = parsed("other/model", f"--config={path}", "--served-model-name", "c")
+    assert (engine.model, server.served_model_name) == ("other/model", ("c",))
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("max-model-length: 5", "did you mean --max-model-len?"),
+    ("- a", "keys and values"),
+    ("a: [", "cannot be read"),
+    ("a: !!python/object/apply:os.system [true]", "cannot be read"),
+    (None, "No such file"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: str | None, words: str) -> None:
+    path = tmp_path / "serve.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        parsed("--config", str(path))
+    assert words in str(refused.value)
+
+
+def test_lists_come_one_by_one_or_as_json() -> None:
+    assert ServerConfig().allowed_origins == ("*",)
+    for given in (["[]"], ['["http://a"]'], ["http://a", "http://b"]):
+        found = parsed("--allowed-origins", *given)[1].allowed_origins
+        assert list(found) == ([] if given == ["[]"] else [one.strip('[]"') for one in given])
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"allow_credentials": True}, "allow_credentials needs allowed_origins"),
+    ({"allowed_origins": ["[1]"]}, "allowed_origins must hold texts"),
+    ({"ssl_keyfile": __file__}, "ssl_keyfile does nothing without ssl_certfile"),
+    ({"ssl_certfile": "/nowhere"}, "ssl_certfile /nowhere cannot be read"),
+    ({"ssl_certfile": __file__, "ssl_cert_reqs": 2}, "ssl_cert_reqs needs ssl_ca_certs"),
+    ({"root_path": "llm"}, "root_path must be a path such as /llm"),
+    ({"root_path": "/llm/"}, "root_path must be a path such as /llm"),
+    ({"uvicorn_log_level": "loud"}, "uvicorn_log_level must be one of critical"),
+    ({"max_logprobs": 101}, "max_logprobs must be an integer from -1 to 100"),
+    ({"default_chat_template_kwargs": "[1]"}, "default_chat_template_kwargs must be a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), WRONG, ids=lambda value: str(value)[:30])
+def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ServerConfig(**settings)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"hf_overrides": "{"}, "hf_overrides is no JSON"),
+    ({"override_generation_config": 5}, "override_generation_config must be a JSON object"),
+    ({"generation_config": "somewhere"}, "must be auto, none, vllm or a directory"),
+])  # fmt: skip
+def test_an_engine_s_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        EngineConfig(**settings)
+    assert EngineConfig(generation_config="vllm").generation_config == "none"

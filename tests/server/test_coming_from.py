@@ -1,0 +1,61 @@
+"""What docs/coming-from.md says of flags and paths is so."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.cli import _parser
+from quire.config import ServerConfig
+from quire.server import create_app
+from support.live_server import MODEL, scripted_engine
+
+PAGE = Path(quire.__file__).parents[2] / "docs/coming-from.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no sources")
+
+_FLAG = re.compile(r"--[a-z][\w-]+")
+_PATH = re.compile(r"`(/[\w/-]+)`")
+_COMMAND = re.compile(r"`quire (\w+)")
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """What it is called there, and what is here."""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| "):
+            _, theirs, ours, _ = line.split("|")
+            yield theirs, ours
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, argparse.ArgumentParser]:
+    actions = _parser()._actions
+    found = next(one for one in actions if isinstance(one, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def test_flags_are_there_or_not_as_the_page_says(
+    commands: dict[str, argparse.ArgumentParser],
+) -> None:
+    flags = {flag for one in commands.values() for flag in one._option_string_actions}
+    serve = commands["serve"]._option_string_actions.keys()
+    for theirs, ours in rows():
+        assert set(_FLAG.findall(ours)) <= flags, ours
+        assert set(_COMMAND.findall(ours)) <= commands.keys(), ours
+        if ours.startswith(" the same"):
+            assert set(_FLAG.findall(theirs)) <= serve, theirs
+        elif ours.startswith(" not there"):
+            assert not set(_FLAG.findall(theirs)) & serve, theirs
+
+
+def test_paths_are_there_or_not_as_the_page_says() -> None:
+    engine, _ = scripted_engine()
+    app = create_app(engine, [MODEL], ServerConfig())
+    paths = {getattr(route, "path", "") for route in app.routes}
+    for theirs, ours in rows():
+        for path in _PATH.findall(theirs):
+            assert (path in paths) != ours.startswith(" not there"), path
