@@ -54,7 +54,7 @@ def read(text: str, tail: str = "<|turn>model\n", *, tools: bool = True) -> Repl
 
 def test_what_is_declared_is_read() -> None:
     reply = read(f"<|channel>thought\nHm.\n<channel|>Hi.\n{CALL}{CALL} Bye.<turn|>")
-    assert (reply.reasoning, reply.content) == ("Hm.", "Hi.Bye.")
+    assert (reply.reasoning, reply.content) == ("Hm.", "Hi.\n Bye.")
     assert [json.loads(call.arguments) for call in reply.calls] == [{"n": 5, "s": "a b"}] * 2
     assert read("Hm.<channel|>Hi.", "<|turn>model\n<|channel>thought\n").reasoning == "Hm."
     assert read("Hi.", "of another turn").content == "Hi."
@@ -64,17 +64,8 @@ def test_what_is_declared_is_read() -> None:
     assert read("<|tool_call>call:f{n:") == Reply(content="{n:"), "one that is cut"
 
 
-FRAGMENTS = [
-    "<|channel>thought\n",
-    "<channel|>",
-    CALL,
-    CALL[:20],
-    "<tool_call|>",
-    "{",
-    "a",
-    "\n ",
-    "<",
-]
+MARKS = ["<|channel>thought\n", "<channel|>", "<tool_call|>"]
+FRAGMENTS = [*MARKS, CALL, CALL[:20], "{", "a", "\n ", "<"]
 
 
 @settings(max_examples=60, deadline=None)
