@@ -115,6 +115,12 @@ EXAMPLES = [
     ),
     (
         "pythonic",
+        "[get_time(a='é',\n  b=[1,\r\n\t2], c=\"\\/\")]",
+        "",
+        [("get_time", {"a": "é", "b": [1, 2], "c": "/"})],
+    ),
+    (
+        "pythonic",
         '<|python_start|>[get_time(a="]\\")", b=[-1, 2.5, {"c": None}], d=True)]<|python_end|>',
         "",
         [("get_time", {"a": ']")', "b": [-1, 2.5, {"c": None}], "d": True})],

@@ -58,7 +58,7 @@ def test_what_is_declared_is_read() -> None:
     assert [json.loads(call.arguments) for call in reply.calls] == [{"n": 5, "s": "a b"}] * 2
     assert read("Hm.<channel|>Hi.", "<|turn>model\n<|channel>thought\n").reasoning == "Hm."
     assert read("Hi.", "of another turn").content == "Hi."
-    assert read(CALL, tools=False) == Reply(content=CALL[19:-12])
+    assert read(CALL, tools=False) == Reply(content=CALL[18:-12])
     broken = read("<|tool_call>call:f{oops<tool_call|> Hi.")
     assert not broken.calls and broken.content == "{oops Hi."
     assert read("<|tool_call>call:f{n:") == Reply(content="{n:"), "one that is cut"
