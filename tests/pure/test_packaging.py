@@ -13,7 +13,7 @@ import quire
 from quire.config import ServerConfig
 
 ROOT = Path(quire.__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="no sources")
+pytestmark = pytest.mark.skipif(not (ROOT / "Dockerfile").exists(), reason="no sources")
 
 
 def found(pattern: str, file: str) -> str:

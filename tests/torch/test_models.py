@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,19 @@ from quire.hub import CachedModel
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_dir: Callable[[str], Path]) -> None:
-    """Models in a cache: one of ours, one of transformers', and three that cannot be served."""
-    found = [
-        CachedModel("own", "", model_dir("llama")),
-        CachedModel("other", "", model_dir("gpt2")),
-    ]
-    for name, config in (
-        ("pickled", {"architectures": ["LlamaForCausalLM"]}),
-        ("encoder", {"architectures": ["BertModel"]}),
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Models in a cache: one of ours, one of transformers', and two that cannot be served."""
+    found = []
+    for name, architecture, weights in (
+        ("own", "Qwen3ForCausalLM", "model.safetensors"),
+        ("other", "GPT2LMHeadModel", "model.safetensors"),
+        ("pickled", "LlamaForCausalLM", "model.bin"),
+        ("encoder", "BertModel", "model.safetensors"),
     ):
         directory = tmp_path / name
         directory.mkdir()
-        (directory / "config.json").write_text(json.dumps(config))
-        (directory / ("model.bin" if name == "pickled" else "model.safetensors")).touch()
+        (directory / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        (directory / weights).touch()
         found.append(CachedModel(name, "", directory))
     monkeypatch.setattr(models, "cached_models", lambda download_dir: found)
 
@@ -41,7 +39,7 @@ def test_each_model_is_told_with_who_serves_it_and_what_fits(
     demo, own, other, pickled, encoder = json.loads(capsys.readouterr().out)["models"]
     assert demo["name"] == "the demonstration model"
     assert demo["served_by"] == own["served_by"] == "Quire"
-    assert other["served_by"] == "transformers"
+    assert other["served_by"] == "transformers" and "is missing" in other["note"]
     # Half of what its weights leave of 64 MiB, in blocks of 16 tokens of 2 KiB, 13 for 200 tokens.
     assert demo["users"] == (32 * 1024 - demo["weight_bytes"] // 2048) // 32 // 13
     assert demo["users_at_longest"] == 7

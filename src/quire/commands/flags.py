@@ -27,9 +27,10 @@ def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
     else:
         number = float if kind.startswith("float") else _integer
         # Sizes such as 4GiB, and JSON, are read by the config itself.
-        itself = kind.startswith(("str", "Mapping")) or name.endswith("_bytes")
+        json = kind.startswith(("Mapping", "StructuredOutputs"))
+        itself = json or kind.startswith("str") or name.endswith("_bytes")
         parse = str if itself else number
-        metavar = "JSON" if kind.startswith("Mapping") else _METAVARS[parse]
+        metavar = "JSON" if json else _METAVARS[parse]
         group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
 
 

@@ -148,11 +148,7 @@ def biases(most: int, largest: float) -> Allowed:
 def structure() -> Allowed:
     """What a text must be like."""
 
-    def check(name: str, value: Any) -> StructuredOutputs:
-        if isinstance(value, StructuredOutputs):
-            return value
-        if not isinstance(value, Mapping):
-            raise RequestError(f"{name} must be an object, got {shown(value)}", name)
+    def check(_: str, value: Any) -> StructuredOutputs:
         return StructuredOutputs.of(value)
 
     return Allowed(check, "one of json, json_object, regex, choice, grammar, structural_tag", {})

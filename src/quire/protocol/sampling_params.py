@@ -117,7 +117,7 @@ class SamplingParams:
         None, "the same of the prompt, which no prefix cache spares then", _LOGPROBS, flag=False
     )
     structured_outputs: StructuredOutputs | None = parameter(
-        None, "what the text must be like; it begins after the reasoning", structure(), flag=False
+        None, "what the text must be like; it begins after the reasoning", structure()
     )
     thinking_token_budget: int | None = parameter(
         None,

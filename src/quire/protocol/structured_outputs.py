@@ -63,8 +63,17 @@ class StructuredOutputs:
                 raise _wrong(name, "true or false", getattr(self, name))
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> StructuredOutputs:
-        """From an object with fields of these names; RequestError for another."""
+    def of(cls, given: object) -> StructuredOutputs:
+        """From an object with fields of these names, or its JSON; RequestError for another."""
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, str):
+            try:
+                given = json.loads(given)
+            except (ValueError, RecursionError) as error:
+                raise RequestError(f"{_FIELD} must be JSON, got {shown(given)}", _FIELD) from error
+        if not isinstance(given, Mapping):
+            raise RequestError(f"{_FIELD} must be an object, got {shown(given)}", _FIELD)
         given = {name: given[name] for name in given if name not in _NEUTRAL}
         unknown = set(given) - {field.name for field in fields(cls)}
         if unknown:

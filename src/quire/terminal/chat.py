@@ -67,10 +67,13 @@ class Chat:
                     if not self.conversation.drop_oldest():
                         raise
                     dropped += 1
-        except QuireError as error:
+        except (QuireError, KeyboardInterrupt) as error:  # an interrupt before there was an answer
             turn.answer = answered
             turns[:] = before if answered is not None else before[:-1]
-            self._screen.error(str(error))
+            if isinstance(error, QuireError):
+                self._screen.error(str(error))
+            else:
+                self._screen.note("stopped")
             return
         self._tell(ending, dropped)
 

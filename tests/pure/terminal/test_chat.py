@@ -117,6 +117,18 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat() -> None:
     assert said(model.heard[1]) == ["one", "answer ", "two"]  # what came stays
 
 
+def test_an_interrupt_before_the_answer_takes_the_message_back() -> None:
+    class Hurried(ScriptedModel):
+        def room(self, messages: Sequence[Message]) -> int | None:
+            if messages[-1]["content"] == "one":
+                raise KeyboardInterrupt
+            return None
+
+    model = Hurried()
+    lines, _ = talk(model, "one", "two")
+    assert lines == ["(stopped)", "answer 1"]
+
+
 @pytest.mark.parametrize("knows_room", [True, False])
 def test_the_oldest_turns_make_room_and_the_person_is_told(knows_room: bool) -> None:
     model = ScriptedModel(39, knows_room)
