@@ -93,7 +93,7 @@ class Speech:
         if self.marks is None:
             return False
         if self.marks.implied:
-            return True
+            return not tail.rstrip().endswith(self.marks.end)
         return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
 
     def reasoning_tokens(self, token_ids: Sequence[int], *, reasons: bool) -> int | None:

@@ -80,6 +80,7 @@ def test_settings_come_before_what_the_template_tells() -> None:
     speech = Speech.of(tokenizer(), config)
     assert speech.dialect is DIALECTS["mistral"] and speech.marks is REASONING["deepseek_r1"]
     assert speech.reasons_after("")
+    assert not speech.reasons_after("<think>\n\n</think>\n\n")
     for name in ("tool_call_parser", "reasoning_parser"):
         with pytest.raises(ConfigError, match=f"{name} must be one of"):
             ServerConfig(**{name: "nonsense"})
