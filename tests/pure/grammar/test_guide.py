@@ -160,6 +160,18 @@ def test_a_text_may_begin_where_reasoning_may() -> None:
     assert mask(guide, answer, len(answer)).nonzero()[0].tolist() == [EOS]
 
 
+def test_marks_of_several_tokens_or_of_one_kind() -> None:
+    assert len(encode("<think>")) > 1
+    several = Guide(rules(2, Reasoning("<think>", CLOSE, False), None))
+    assert (mask(several, [], 0) == mask(Guide(rules(2, None, None)), [], 0)).all()
+    (mark,) = encode(one_token)
+    alike, thought = Guide(rules(2, Reasoning(one_token, one_token, False), None)), encode("xyz")
+    output = [mark, *thought, mark]
+    assert mask(alike, output, len(output) - 1).sum() > 20
+    assert mask(alike, output, len(output))[encode("yes")[0]]
+    assert mask(alike, output, len(output)).sum() < 20
+
+
 REFUSED = [
     ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "Unsatisfiable"),
     ({"json": {"$ref": "http://example.com/schema"}}, "not present"),

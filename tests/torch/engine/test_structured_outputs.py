@@ -84,13 +84,13 @@ def test_beams_keep_to_it_and_are_fewer_where_no_more_can_be(llm: LLM) -> None:
     search = {"use_beam_search": True, "temperature": 0.0, "seed": None, "n": 4}
     many, one = serve(
         llm,
-        [structured({"json": PERSON}, **search), structured({"regex": "[xq]"}, **search)],
+        [structured({"json": PERSON}, **search), structured({"regex": "x"}, **search)],
     )
     assert len(many.outputs) == 4
     for output in many.outputs:
         assert output.finish_reason == "length" or is_person(output.text)
-    assert 1 <= len(one.outputs) <= 4
-    assert {output.text for output in one.outputs} <= {"x", "q"}
+    assert 1 <= len(one.outputs) < 4
+    assert {output.text for output in one.outputs} == {"x"}
 
 
 def test_other_fields_do_not_get_in_its_way(llm: LLM) -> None:
