@@ -156,6 +156,15 @@ def test_a_mark_may_be_a_token() -> None:
     assert not allows(grammar, "Hm. <|user|>nothing")
 
 
+def test_a_grammar_holds_only_what_binds() -> None:
+    said = {"description": "words", "title": "T", "type": "string", "enum": ["description"]}
+    schema = {"description": "words", "properties": {"description": said, "title": said}}
+    grammar = calls_grammar(DIALECTS["hermes"].frame, {"f": schema}, spell, several=False)
+    one = {"type": "string", "enum": ["description"]}
+    assert "words" not in grammar
+    assert json.dumps({"description": one, "title": one}) in grammar
+
+
 def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     schema = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
     grammar = calls_grammar(DIALECTS["qwen3_xml"].frame, {"f": schema}, spell, several=False)
