@@ -22,7 +22,8 @@ _NO_CALL = r"/[^\[{<](?s:.*)/"
 _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = {"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS}
 _PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
-_SAID = {"title", "description", "$schema", "$id", "default", "examples"}  # binds nobody
+_WORDS = {"title", "description", "default", "examples"}  # which bind nobody
+_SAID = {*_WORDS, "$schema", "$id"}
 
 
 @dataclass
@@ -153,7 +154,7 @@ def _binding(schema: Any) -> Any:
     """A schema without what it only says: descriptions are most of many."""
     if not isinstance(schema, Mapping):
         return [_binding(one) for one in schema] if isinstance(schema, list) else schema
-    return {key: _bound(key, value) for key, value in schema.items() if key not in _SAID}
+    return {key: _bound(key, value) for key, value in schema.items() if key not in _WORDS}
 
 
 def _bound(key: str, value: Any) -> Any:
