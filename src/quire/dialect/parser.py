@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from quire.dialect.calls import Calls, Tools
 from quire.dialect.events import Event
@@ -36,6 +37,18 @@ class CallForm:
     opens: tuple[str, ...]
     read: ReadCall
     bare: bool = False
+
+
+class Parser(Protocol):
+    """What turns one text into events, as it comes."""
+
+    def push(self, text: str) -> list[Event]:
+        """What ``text`` makes known."""
+        ...
+
+    def finish(self) -> list[Event]:
+        """What the end of the text makes known."""
+        ...
 
 
 class OutputParser:
