@@ -42,6 +42,11 @@ class CallForm:
 class Parser(Protocol):
     """What turns one text into events, as it comes."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        ...
+
     def push(self, text: str) -> list[Event]:
         """What ``text`` makes known."""
         ...
