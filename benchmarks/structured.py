@@ -121,8 +121,9 @@ def _tell_masks(rows: list[StructuredOutputs], llm: LLM) -> None:
         guide, output = Guide(rules), list[int]()
         for _ in range(40):
             started = time.perf_counter()
-            (mask,) = fill_masks([Place(guide, output, len(output))], size)
+            bits = fill_masks([Place(guide, output, len(output))], size)
             times.append(time.perf_counter() - started)
+            mask = np.unpackbits(bits.view(np.uint8), count=size, bitorder="little")
             output.append(int(rng.choice(np.flatnonzero(mask))))
     _tell(f"a mask of {size:,} tokens", times)
 

@@ -23,8 +23,8 @@ class Place(NamedTuple):
     length: int
 
 
-def fill_masks(places: Sequence[Place], vocab_size: int) -> NDArray[np.bool_]:
-    """Whether each token may come next, [N, V], one row a place.
+def fill_masks(places: Sequence[Place], vocab_size: int) -> Bits:
+    """Whether each token may come next, a bit each, the lowest first: [N, words], a row a place.
 
     All grammars are asked in one call, which lets other threads run and takes all cores. A guide
     that is asked at several places, for drafts, moves from one to the next in their order.
@@ -46,8 +46,7 @@ def fill_masks(places: Sequence[Place], vocab_size: int) -> NDArray[np.bool_]:
             elif guide.next() is May.MATCH_OR_THINK:
                 assert guide.rules.thinking is not None
                 _allow(bits[row], guide.rules.thinking.start[:1])
-    flags = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
-    return flags.view(np.bool_)
+    return bits
 
 
 def _rounds(places: Sequence[Place]) -> list[list[int]]:

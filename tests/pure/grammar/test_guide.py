@@ -74,8 +74,14 @@ def rules(text: int, marks: Reasoning | None, budget: int | None) -> Rules:
     return found
 
 
+def masks(places: Sequence[Place]) -> np.ndarray:
+    size = backend().get_vocab_size()
+    bits = fill_masks(places, size).view(np.uint8)
+    return np.unpackbits(bits, axis=1, count=size, bitorder="little").view(np.bool_)
+
+
 def mask(guide: Guide, output: Sequence[int], length: int) -> np.ndarray:
-    return fill_masks([Place(guide, output, length)], backend().get_vocab_size())[0]
+    return masks([Place(guide, output, length)])[0]
 
 
 # A single token opens where a grammar follows; "open" means that the prompt has done it.
@@ -121,10 +127,10 @@ def test_it_does_not_matter_how_it_came_there(
 def test_rows_of_drafts_are_those_of_each_place() -> None:
     asked = rules(0, None, None)
     output = encode('{"name": "x", "age": 3}')
-    guide, size = Guide(asked), backend().get_vocab_size()
+    guide = Guide(asked)
     other = Guide(rules(2, None, None))
     places = [Place(guide, output, length) for length in range(len(output) + 1)]
-    found = fill_masks([Place(other, [], 0), *places], size)
+    found = masks([Place(other, [], 0), *places])
     for place, row in zip(places, found[1:], strict=True):
         assert (row == mask(Guide(asked), output, place.length)).all()
         if place.length < len(output):

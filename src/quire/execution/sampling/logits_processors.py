@@ -16,11 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
 from quire.execution.transfer import to_device
 from quire.grammar import Place, fill_masks
+
+_OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+# What the logits of eight tokens are cut to, by the bits that say which may be chosen. The least of
+# two numbers costs a small part of what filling places by a condition does.
+_MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float32))
 
 
 class _Edits:
@@ -130,16 +136,18 @@ def _mask(edited: Tensor, guided: Mapping[int, Place]) -> None:
     distinct = list(dict.fromkeys((id(p.guide), p.length) for p in guided.values()))
     number = {key: i for i, key in enumerate(distinct)}
     places = {(id(place.guide), place.length): place for place in guided.values()}
-    flags = torch.from_numpy(fill_masks([places[key] for key in distinct], edited.shape[1]))
+    bits = fill_masks([places[key] for key in distinct], edited.shape[1])
     sources = [number[id(place.guide), place.length] for place in guided.values()]
     if sources != list(range(len(distinct))):
-        flags = flags[sources]
-    forbidden = to_device(flags.logical_not_(), edited.device)
+        bits = bits[sources]
+    octets = to_device(torch.from_numpy(bits.view(np.uint8)), edited.device)
+    most = F.embedding(octets.int(), to_device(_MOST, edited.device))  # [N, octets, 8]
+    most = most.flatten(1)[:, : edited.shape[1]]
     if len(guided) == len(edited):
-        edited.masked_fill_(forbidden, -torch.inf)
+        torch.minimum(edited, most, out=edited)
     else:
         indices = to_device(torch.tensor(list(guided)), edited.device)
-        edited[indices] = edited[indices].masked_fill_(forbidden, -torch.inf)
+        edited[indices] = torch.minimum(edited[indices], most)
 
 
 def _ban(edited: Tensor, bans: _Edits) -> None:
