@@ -117,6 +117,7 @@ class StormyTokenizer:
         self.longest_token = tokenizer.longest_token
         self.special_ids = tokenizer.special_ids
         self.chat_template = tokenizer.chat_template
+        self.response_template = tokenizer.response_template
 
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)

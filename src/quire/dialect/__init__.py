@@ -2,6 +2,7 @@
 
 from quire.dialect.calls import Tools
 from quire.dialect.catalogue import DIALECTS, REASONING, Dialect, dialect_of, marks_of
+from quire.dialect.declared import Declared
 from quire.dialect.events import (
     Call,
     CallArguments,
@@ -13,7 +14,7 @@ from quire.dialect.events import (
     Reply,
 )
 from quire.dialect.grammar import Frame, calls_grammar, literal
-from quire.dialect.parser import CallForm, Marks, OutputParser
+from quire.dialect.parser import CallForm, Marks, OutputParser, Parser
 
 __all__ = [
     "DIALECTS",
@@ -24,11 +25,13 @@ __all__ = [
     "CallEnded",
     "CallForm",
     "ContentPiece",
+    "Declared",
     "Dialect",
     "Event",
     "Frame",
     "Marks",
     "OutputParser",
+    "Parser",
     "ReasoningPiece",
     "Reply",
     "Tools",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quire.dialect import hermes, llama, mistral, pythonic, qwen_xml
+from quire.dialect import llama, mistral, pythonic, qwen_xml, tagged
 from quire.dialect.grammar import Frame
 from quire.dialect.parser import CallForm, Marks
 
@@ -37,6 +37,18 @@ class Dialect:
         return self.frame
 
 
+def _tagged(
+    names: tuple[str, ...],
+    opens: str,
+    closes: str,
+    frame: Callable[[str, str], Frame],
+    unless: tuple[str, ...] = (),
+) -> Dialect:
+    marks = tuple(mark for mark in (opens, closes) if mark)
+    form = tagged.form(opens, closes)
+    return Dialect(names, form, frame(opens, closes), opens, marks, unless)
+
+
 # Of those whose sign a template holds, the first counts.
 _ALL = (
     Dialect(
@@ -46,14 +58,16 @@ _ALL = (
         sign=qwen_xml.FUNCTION,
         marks=(qwen_xml.OPENS, qwen_xml.CLOSES),
     ),
-    Dialect(
+    _tagged(
         ("hermes", "qwen2_5", "qwen3", "smollm3"),
-        CallForm((hermes.OPENS,), hermes.read),
-        hermes.FRAME,
-        sign=hermes.OPENS,
-        marks=(hermes.OPENS, hermes.CLOSES),
+        "<tool_call>",
+        "</tool_call>",
+        tagged.each_marked,
         unless=("<arg_key>",),  # GLM
     ),
+    _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", tagged.listed),
+    _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
+    _tagged(("granite",), "<|tool_call|>", "", tagged.listed),
     Dialect(
         ("mistral",),
         CallForm((mistral.OPENS,), mistral.read),

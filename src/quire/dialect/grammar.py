@@ -20,8 +20,10 @@ _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to
 _TEXT = "/(?s:.*)/"
 _NO_CALL = r"/[^\[{<](?s:.*)/"
 _DEFINITIONS = ("$defs", "definitions")
+_BY_NAME = {"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS}
 _PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
-_SAID = {"title", "description", "$schema", "$id", "default", "examples"}  # binds nobody
+_WORDS = {"title", "description", "default", "examples"}  # which bind nobody
+_SAID = {*_WORDS, "$schema", "$id"}
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Rules:
         return self._add("T", "", expression)
 
     def json(self, schema: Schema) -> str:
-        return self.rule(f"%json {_spelled({'x-guidance': _LAYOUT, **schema})}")
+        return self.rule(f"%json {_spelled({'x-guidance': _LAYOUT, **_binding(schema)})}")
 
     def _add(self, kind: str, how: str, expression: str) -> str:
         name = f"{kind}{len(self.lines)}"
@@ -146,6 +148,21 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 def literal(text: str) -> str:
     return _spelled(text)
+
+
+def _binding(schema: Any) -> Any:
+    """A schema without what it only says: descriptions are most of many."""
+    if not isinstance(schema, Mapping):
+        return [_binding(one) for one in schema] if isinstance(schema, list) else schema
+    return {key: _bound(key, value) for key, value in schema.items() if key not in _WORDS}
+
+
+def _bound(key: str, value: Any) -> Any:
+    if key in ("enum", "const"):
+        return value
+    if key in _BY_NAME and isinstance(value, Mapping):
+        return {name: _binding(one) for name, one in value.items()}
+    return _binding(value)
 
 
 def _spelled(value: Any) -> str:

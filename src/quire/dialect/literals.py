@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 
@@ -21,6 +23,19 @@ def parse(text: str) -> ast.expr:
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NoLiteral(text[:100]) from error
+
+
+def spelling(text: str) -> Callable[[ast.expr], str]:
+    """What tells how a part of a parsed text is spelled there."""
+    source = text.encode()
+    lines = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
+
+    def spelled(node: ast.expr) -> str:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start = lines[node.lineno - 1] + node.col_offset
+        return source[start : lines[node.end_lineno - 1] + node.end_col_offset].decode()
+
+    return spelled
 
 
 def value(node: ast.expr) -> Any:

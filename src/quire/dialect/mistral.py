@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.dialect import tagged
 from quire.dialect.calls import Calls
 from quire.dialect.grammar import Frame
 from quire.dialect.json_calls import read_arguments, read_calls
@@ -9,13 +10,7 @@ from quire.dialect.reader import Reader, Reading
 
 OPENS, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 FRAME = Frame(before=(OPENS, "NAME", ARGUMENTS))
-LIST_FRAME = Frame(
-    opening=(OPENS, "["),
-    before=('{"name": "NAME", "arguments": ',),
-    after=("}",),
-    between=(", ",),
-    closing=("]",),
-)
+LIST_FRAME = tagged.listed(OPENS, "")
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from quire.dialect.calls import Calls, Tools
 from quire.dialect.events import Event
@@ -38,6 +39,23 @@ class CallForm:
     bare: bool = False
 
 
+class Parser(Protocol):
+    """What turns one text into events, as it comes."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        ...
+
+    def push(self, text: str) -> list[Event]:
+        """What ``text`` makes known."""
+        ...
+
+    def finish(self) -> list[Event]:
+        """What the end of the text makes known."""
+        ...
+
+
 class OutputParser:
     """Turns a text into events, as it comes.
 
@@ -63,6 +81,11 @@ class OutputParser:
         self._marks = marks
         self._reading = self._read(reasons)
         next(self._reading)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        return self._form is None and self._marks is None
 
     def push(self, text: str) -> list[Event]:
         """What ``text`` makes known."""

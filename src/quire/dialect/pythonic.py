@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
 from quire.dialect import literals
 from quire.dialect.calls import Calls
@@ -125,20 +126,21 @@ def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
     try:
         listed = literals.parse(text)
         assert isinstance(listed, ast.List)
-        found = [_call(item, text) for item in listed.elts]
+        spelled = literals.spelling(text)
+        found = [_call(item, spelled) for item in listed.elts]
     except (literals.NoLiteral, RecursionError):
         return []
     return found if all(calls.accepts(name) for name, _ in found) else []
 
 
-def _call(node: ast.expr, text: str) -> tuple[str, str]:
+def _call(node: ast.expr, spelling: Callable[[ast.expr], str]) -> tuple[str, str]:
     if not isinstance(node, ast.Call) or node.args:
         raise literals.NoLiteral("no call by name")
     arguments = []
     for keyword in node.keywords:
         if keyword.arg is None:
             raise literals.NoLiteral("**")
-        spelled = literals.as_json(ast.get_source_segment(text, keyword.value) or "", keyword.value)
+        spelled = literals.as_json(spelling(keyword.value), keyword.value)
         arguments.append(f"{literals.quoted(keyword.arg)}: {spelled}")
     return _name(node.func), "{" + ", ".join(arguments) + "}"
 

@@ -26,8 +26,9 @@ class Detokenizer:
     ) -> None:
         """kept: special tokens that are never skipped."""
         self._tokenizer = tokenizer
+        some = skip_special_tokens and bool(kept)
         self._skip = skip_special_tokens and not kept
-        self._dropped = tokenizer.special_ids.difference(kept) if kept else frozenset()
+        self._dropped = tokenizer.special_ids.difference(kept) if some else frozenset()
         self._window = list(context[-_CONTEXT:])
         if self._decode(self._window).endswith("\ufffd"):
             self._window.clear()

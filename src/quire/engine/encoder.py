@@ -51,7 +51,8 @@ class Encoder:
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         """The text of a conversation, no longer than may fit."""
-        for field, value in (("messages", messages), ("chat_template_kwargs", variables)):
+        given = {"messages": messages, "tools": variables.get("tools")}
+        for field, value in {**given, "chat_template_kwargs": variables}.items():
             self.check_characters(field, weight(value, self.max_characters))
         return self.tokenizer.apply_chat_template(messages, variables, self.max_characters)
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from types import FrameType
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from quire.engine.weight import weight
 
-MOST_SECONDS = 5.0  # of the processor's time, for one text
+MOST_SECONDS = 2.0  # of the processor's time, for one text
 MOST_CHARACTERS = 2**26  # in all texts and lists that are made on the way
 _MOST_INTEGER = 2**12  # bits
-_EVENTS = 64  # lines between two looks at the clock
+_STEPS = 64  # between two looks at the clock
 # What can make much out of little: of as many characters as all that goes in, multiplied.
 _MULTIPLYING = {"center", "expandtabs", "indent", "ljust", "replace", "rjust", "zfill"}
 _LISTS = {  # filters that do not look into the items
@@ -81,22 +79,29 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # Nothing is computed before there are limits.
         super().__init__(optimized=False, finalize=self._shown, **options)
         self.globals.pop("lipsum")
+        self.filters.pop("urlize")  # takes long, by expressions that nobody has bounded
         all_filters = {**self.filters, **filters}
         self.filters = {name: self._counted(name, of) for name, of in all_filters.items()}
-        self._left = threading.local()
+        self._local = threading.local()
 
     @contextmanager
     def limits(self) -> Iterator[None]:
         """What this thread renders meanwhile is bounded; TooMuch where it is not enough."""
-        self._left.characters = MOST_CHARACTERS
-        before = sys.gettrace()
-        sys.settrace(_Clock(time.thread_time() + MOST_SECONDS).see)
+        self._local.budget = _Budget()
         try:
             yield
         finally:
-            sys.settrace(before)
+            del self._local.budget
 
     # -- what Jinja calls ----------------------------------------------------------------------
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Every loop goes through what it goes through step by step."""
+        template = super()._parse(source, name, filename)
+        step = nodes.EnvironmentAttribute("stepping")
+        for loop in template.find_all(nodes.For):
+            loop.iter = nodes.Call(step, [loop.iter], [], None, None, lineno=loop.lineno)
+        return template
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
@@ -114,9 +119,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Context, called: Any, *args: Any, **kwargs: Any) -> Any:
         method = getattr(called, "__wrapped__", called)  # format is another one in a sandbox
         name, owner = getattr(method, "__name__", ""), getattr(method, "__self__", None)
+        if isinstance(called, LoopContext):  # one that is recursive
+            args = tuple(map(self.stepping, args))
         if isinstance(owner, str):
             args = self._foresee(name, (owner, *args), kwargs)[1:]
         return self._taken(super().call(context, called, *args, **kwargs))
+
+    def stepping(self, items: Any) -> Any:
+        return _Steps(items, self._local.budget)
 
     def concat(self, pieces: Any) -> str:
         return self.joined([*pieces])
@@ -174,25 +184,42 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return made
 
     def _spend(self, characters: int) -> None:
-        self._left.characters = getattr(self._left, "characters", MOST_CHARACTERS) - characters
-        if self._left.characters < 0:
+        self._local.budget.spend(characters)
+
+
+class _Budget:
+    """What one text may take. Whatever loops or calls takes a step at least."""
+
+    def __init__(self) -> None:
+        self._characters = MOST_CHARACTERS
+        self._deadline = time.thread_time() + MOST_SECONDS
+        self._steps = 0
+
+    def spend(self, characters: int) -> None:
+        self._characters -= characters
+        self._steps += 1 + characters // 1024
+        if self._characters < 0:
             raise TooMuch
-
-
-class _Clock:
-    """Looks at the clock while Python goes from line to line, in whatever code."""
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        self._until = _EVENTS
-
-    def see(self, frame: FrameType, event: str, given: object) -> Any:
-        self._until -= 1
-        if self._until < 0:
-            self._until = _EVENTS
+        if self._steps > _STEPS:
+            self._steps = 0
             if time.thread_time() > self._deadline:
                 raise TooMuch
-        return self.see
+
+
+class _Steps:
+    """What a loop goes through, a step each."""
+
+    def __init__(self, items: Any, budget: _Budget) -> None:
+        self._items = items
+        self._budget = budget
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self._budget.spend(0)
+            yield item
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 def _size(value: object) -> int:

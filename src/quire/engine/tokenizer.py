@@ -52,6 +52,11 @@ class Tokenizer(Protocol):
         """Its source, "" if there is none."""
         ...
 
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """What the model's files declare of its answers, in transformers' form."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def count(self, text: str) -> int:
@@ -106,10 +111,15 @@ class ChatTemplate:
     """A model's chat template: Jinja in a sandbox, as in transformers' ``apply_chat_template``.
 
     with_tools: another one, for when there are tools.
+    declared: how the answers to it are to be read.
     """
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        with_tools: str | None = None,
+        declared: Mapping[str, Any] | None = None,
     ) -> None:
         self._environment = Sandbox(
             trim_blocks=True,
@@ -129,6 +139,7 @@ class ChatTemplate:
             raise ModelError(f"the chat template does not compile: {one_line(error)}") from error
         self._special_tokens = dict(special_tokens)
         self.source = with_tools or source
+        self.declared = declared
 
     def replaced(self, source: str) -> ChatTemplate:
         """Another template, a request's own, for the same model."""
@@ -158,7 +169,8 @@ class ChatTemplate:
             raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
         special = {name: _content(config[name]) for name in names if config.get(name)}
-        return cls(source, special, with_tools)
+        declared = config.get("response_template")
+        return cls(source, special, with_tools, declared if isinstance(declared, dict) else None)
 
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
@@ -218,6 +230,7 @@ class JsonTokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self.chat_template = "" if template is None else template.source
+        self.response_template = None if template is None else template.declared
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         # Unlike encode, encode_batch_fast lets other threads run.
@@ -268,6 +281,7 @@ class PythonTokenizer:
         self._template = template
         self.special_ids = frozenset(backend.all_special_ids)
         self.chat_template = "" if template is None else template.source
+        self.response_template = None if template is None else template.declared
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))

@@ -109,16 +109,7 @@ def load_model(
     family = _NATIVE.get(config.architecture)
     rounded = _is_rounded(config) or quantization is not None
     if family is None:
-        name, own = config.architecture, ", ".join(_NATIVE)
-        if streaming is not None:
-            raise ConfigError(
-                f"window needs a model with rotary positions and code of its own here; {name} is "
-                f"none, but some of these are: {own}"
-            )
-        if rounded:
-            raise ModelError(
-                f"quantization is for architectures with code of their own: {own}; this is {name}"
-            )
+        _check_foreign(config, streaming, rounded=rounded)
         from quire.model.transformers_model import TransformersModel
 
         weights = Weights(directory, wanted)
@@ -134,6 +125,20 @@ def load_model(
     admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
     return _build(family, config, weights, linears, max_model_len, streaming)
+
+
+def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
+    """That nothing is asked of a model in another's code which only our own can do."""
+    name, own = config.architecture, ", ".join(_NATIVE)
+    if streaming is not None:
+        raise ConfigError(
+            f"window needs a model with rotary positions and code of its own here; {name} is "
+            f"none, but some of these are: {own}"
+        )
+    if rounded:
+        raise ModelError(
+            f"quantization is for architectures with code of their own: {own}; this is {name}"
+        )
 
 
 def _build(

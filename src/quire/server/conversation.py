@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from quire.dialect import CallBegun, ContentPiece, Event, OutputParser, ReasoningPiece, Reply
+from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece, Reply
 from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -72,8 +72,9 @@ class Usage(NamedTuple):
 class Listener:
     """What one choice says, as its text comes."""
 
-    def __init__(self, parser: OutputParser, turn: Turn) -> None:
+    def __init__(self, parser: Parser, turn: Turn) -> None:
         self._parser = parser
+        self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
         self._most_calls = None if turn.parallel_calls else 1
         self._called = False
@@ -106,13 +107,13 @@ class Conversation:
     params: the turn's, with what calls and reasoning need.
     """
 
-    def __init__(
-        self, service: Service, turn: Turn, prompt: Mapping[str, Any], reasons: bool
-    ) -> None:
+    def __init__(self, service: Service, turn: Turn, prompt: Mapping[str, Any], tail: str) -> None:
+        """tail: the end of the prompt, in which the answer may have been begun."""
         self._service = service
         self._turn = turn
         self._prompt = prompt
-        self._reasons = reasons
+        self._tail = tail
+        self._reasons = service.speech.reasons_after(tail)
         self._tools = None
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
@@ -123,7 +124,7 @@ class Conversation:
             turn.tools if self._tools is not None else (),
             turn.choice,
             several=turn.parallel_calls,
-            reasons=reasons,
+            reasons=self._reasons,
         )
         self._field_names = turn.field_names
         if self.params.structured_outputs is not turn.params.structured_outputs:
@@ -170,7 +171,7 @@ class Conversation:
         return letters if length else f"call_{letters}"
 
     def _listen(self) -> Listener:
-        parser = self._service.speech.parser(self._tools, reasons=self._reasons)
+        parser = self._service.speech.parser(self._tools, reasons=self._reasons, tail=self._tail)
         return Listener(parser, self._turn)
 
 
@@ -185,7 +186,7 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         with service.reserve():
             token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
         prompt = {"prompt_token_ids": token_ids, **turn.options}
-        return Conversation(service, turn, prompt, service.speech.reasons_after(token_ids))
+        return Conversation(service, turn, prompt, service.speech.tail(token_ids))
 
 
 def _listens(service: Service, turn: Turn) -> bool:
@@ -195,7 +196,7 @@ def _listens(service: Service, turn: Turn) -> bool:
 
 
 def _check_dialect(service: Service, turn: Turn) -> None:
-    if not turn.tools or not _listens(service, turn) or service.speech.dialect is not None:
+    if not turn.tools or not _listens(service, turn) or service.speech.reads_calls:
         return
     raise RequestError(
         "how this model calls tools is not known from its chat template: tools need "

@@ -38,7 +38,7 @@ def guided(
             "(--reasoning-parser)",
             "thinking_token_budget",
         )
-    if tools or speech.marks is not None:
+    if tools or speech.marks is not None or speech.declared is not None:
         params = replace(params, kept_special_tokens=tuple(speech.special.values()))
     grammar = None
     if tools:
@@ -64,8 +64,15 @@ def _grammar(
     A tool that must be called has arguments by its schema; so has one that is strict, whenever it
     is called. What else the caller asks of the text is asked of an answer without calls.
     """
-    assert speech.frame is not None
     must = choice.mode == "required"
+    if speech.frame is None:
+        if must or choice.names is not None or any(tool.strict for tool in tools):
+            raise RequestError(
+                "calls of this model can be read but not asked for: tool_choice may be auto or "
+                "none, and no tool strict (--tool-call-parser)",
+                "tool_choice" if must or choice.names is not None else "tools",
+            )
+        return None
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
     schemas = {
         tool.name: {**_ANYTHING, **(tool.parameters or {})} if must or tool.strict else _ANYTHING

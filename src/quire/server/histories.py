@@ -42,15 +42,28 @@ def _call(call: Mapping[str, Any], id_length: int | None) -> Mapping[str, Any]:
     return put
 
 
+class _Arguments(dict[str, Any]):
+    """A call's, as an object; where a template puts it into a text, its JSON."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, after: str) -> str:
+        return str(self) + after
+
+    def __radd__(self, before: str) -> str:
+        return before + str(self)
+
+
 def _arguments(given: object) -> object:
     """An object, if it is the JSON of one; broken arguments stay as the model wrote them."""
-    if not isinstance(given, str):
-        return given
-    try:
-        value = json.loads(given or "{}")
-    except (ValueError, RecursionError):
-        return given
-    return value if isinstance(value, dict) else given
+    value = given
+    if isinstance(given, str):
+        try:
+            value = json.loads(given or "{}")
+        except (ValueError, RecursionError):
+            return given
+    return _Arguments(value) if isinstance(value, dict) else given
 
 
 def _shortened(id: str, length: int) -> str:

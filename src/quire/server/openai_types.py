@@ -249,6 +249,8 @@ class ChatRequest(PromptedRequest, ToolFields):
         names = {"prompt": "messages", "logprobs": "top_logprobs", **super().field_names}
         if self.max_completion_tokens is not None or self.max_tokens is None:
             names["max_tokens"] = "max_completion_tokens"
+        if self.thinking_token_budget is None:
+            names["thinking_token_budget"] = "thinking_budget"
         return names
 
     @property

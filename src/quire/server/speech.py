@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,12 @@ from quire.config import ServerConfig
 from quire.dialect import (
     DIALECTS,
     REASONING,
+    Declared,
     Dialect,
     Frame,
     Marks,
     OutputParser,
+    Parser,
     Tools,
     dialect_of,
     marks_of,
@@ -20,14 +23,19 @@ from quire.dialect import (
 from quire.engine import Tokenizer
 
 _OPENING = 4  # tokens of an output, among which it opens reasoning if it does: white space is one
-_TAIL = 16  # tokens of a prompt, among which reasoning is opened if it is
+_TAIL = 32  # tokens of a prompt, among which the answer is begun if it is
+_MOST_MARKS = 64
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Speech:
     """Made once for a model.
 
-    dialect: None where none is known. marks: None where the model does not reason.
+    dialect: None where none is known.
+    declared: what the model's files say in its place, if they do.
+    marks: None where the model does not reason.
     frame: what stands around calls, where the dialect is known.
     special: the marks that are special tokens, with their ids.
     reasoning_ids: of the marks of reasoning, where each is one token.
@@ -35,6 +43,7 @@ class Speech:
 
     tokenizer: Tokenizer
     dialect: Dialect | None
+    declared: Declared | None
     marks: Marks | None
     frame: Frame | None
     special: Mapping[str, int]
@@ -46,33 +55,45 @@ class Speech:
         named, reasoning = config.tool_call_parser, config.reasoning_parser
         dialect = DIALECTS[named] if named else dialect_of(template)
         marks = REASONING[reasoning] if reasoning else marks_of(template)
+        declared = None if dialect else _declared(tokenizer)
         texts = [*(dialect.marks if dialect else ()), *((marks.start, marks.end) if marks else ())]
         found = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in texts}
         ids = {mark: tokens[0] for mark, tokens in found.items() if len(tokens) == 1}
         special = {mark: id for mark, id in ids.items() if id in tokenizer.special_ids}
+        if declared is not None:
+            special |= _mentioned(declared, tokenizer)
         reasoning_ids = None
         if marks is not None and marks.start in ids and marks.end in ids:
             reasoning_ids = ids[marks.start], ids[marks.end]
         frame = dialect.frame_in(template) if dialect else None
-        return cls(tokenizer, dialect, marks, frame, special, reasoning_ids)
+        return cls(tokenizer, dialect, declared, marks, frame, special, reasoning_ids)
 
     @property
     def id_length(self) -> int | None:
         """Characters that its chat template wants a call's id to have; None: any number."""
         return self.dialect.id_length if self.dialect else None
 
-    def parser(self, tools: Tools | None, *, reasons: bool) -> OutputParser:
-        """For one text. tools: None where calls are not looked for."""
+    @property
+    def reads_calls(self) -> bool:
+        return self.dialect is not None or self.declared is not None
+
+    def parser(self, tools: Tools | None, *, reasons: bool, tail: str) -> Parser:
+        """For one text. tools: None where calls are not looked for. tail: of the prompt."""
+        if self.declared is not None:
+            return self.declared.parser(tools, tail)
         form = self.dialect.form if self.dialect and tools is not None else None
         return OutputParser(form, tools, self.marks, reasons=reasons)
 
-    def reasons_after(self, prompt: Sequence[int]) -> bool:
-        """Whether the prompt has opened the reasoning that the output goes on with."""
+    def tail(self, prompt: Sequence[int]) -> str:
+        """Its end, in which the answer may have been begun."""
+        return self.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+
+    def reasons_after(self, tail: str) -> bool:
+        """Whether a prompt has opened the reasoning that the output goes on with."""
         if self.marks is None:
             return False
         if self.marks.implied:
-            return True
-        tail = self.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+            return not tail.rstrip().endswith(self.marks.end)
         return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
 
     def reasoning_tokens(self, token_ids: Sequence[int], *, reasons: bool) -> int | None:
@@ -87,3 +108,23 @@ class Speech:
             return 0
         last = token_ids.index(end) if end in token_ids else len(token_ids)
         return last - first
+
+
+def _declared(tokenizer: Tokenizer) -> Declared | None:
+    spec = tokenizer.response_template
+    if spec is None:
+        return None
+    try:
+        return Declared(spec)
+    except ImportError:
+        logger.warning("the model's response_template needs a newer transformers; it is not used")
+    except Exception as error:  # whatever the fields of somebody's file bring about
+        logger.warning("the model's response_template cannot be used: %s", error)
+    return None
+
+
+def _mentioned(declared: Declared, tokenizer: Tokenizer) -> dict[str, int]:
+    """The special tokens that are marks of what the model's files declare."""
+    texts = {tokenizer.decode([id], skip_special_tokens=False): id for id in tokenizer.special_ids}
+    marks = sorted(text for text in texts if text and declared.mentions(text))
+    return {text: texts[text] for text in marks[:_MOST_MARKS]}

@@ -79,6 +79,9 @@ EXAMPLES = [
         "",
         [("get_time", {"a": 1})],
     ),
+    ("nemotron", f"Hm.\n<TOOLCALL>[{CALL}, {CALL}]</TOOLCALL>", "Hm.", [PARIS, PARIS]),
+    ("jamba", f"<tool_calls>[\n{CALL}\n]</tool_calls>", "", [PARIS]),
+    ("granite", f"<|tool_call|>[{CALL}]", "", [PARIS]),
     ("qwen3_xml", f"I look.\n\n{XML}\n{XML}", "I look.", [PARIS, PARIS]),
     ("qwen3_xml", XML.removeprefix("<tool_call>\n"), "", [PARIS]),  # some leave it out
     (
@@ -112,6 +115,12 @@ EXAMPLES = [
         "[get_current_temperature(location='Paris, France'), get_time()]",
         "",
         [PARIS, ("get_time", {})],
+    ),
+    (
+        "pythonic",
+        "[get_time(a='é',\n  b=[1,\r\n\t2], c=\"\\/\")]",
+        "",
+        [("get_time", {"a": "é", "b": [1, 2], "c": "/"})],
     ),
     (
         "pythonic",

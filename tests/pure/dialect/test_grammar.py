@@ -22,8 +22,8 @@ _DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 TOKENIZER = tokenizers.Tokenizer.from_file(str(_DEMO))
 GUIDE = LLTokenizer(_DEMO.read_text(encoding="utf-8"))
 TOKENS = [TOKENIZER.decode([token]) for token in range(TOKENIZER.get_vocab_size())]
-ENDING = np.array([i for i, text in enumerate(TOKENS) if text and set(text) <= set('"}])>,\n')])
-NAMES = ["qwen3_xml", "hermes", "mistral", "pythonic", "llama3_json"]
+ENDING = np.array([i for i, text in enumerate(TOKENS) if text and set(text) <= set('"}])>\n')])
+NAMES = ["qwen3_xml", "hermes", "mistral", "pythonic", "llama3_json", "nemotron", "granite"]
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
@@ -121,6 +121,8 @@ def test_a_strict_tool_leaves_room_for_text_and_for_an_answer_by_schema(name: st
         "qwen3_xml": "<tool_call>\n<function=nothing>\n</function>\n</tool_call>",
         "hermes": '<tool_call>\n{"name": "nothing", "arguments": {}}\n</tool_call>',
         "mistral": "[TOOL_CALLS]nothing[ARGS]{}",
+        "nemotron": '<TOOLCALL>[{"name": "nothing", "arguments": {}}]</TOOLCALL>',
+        "granite": '<|tool_call|>[{"name": "nothing", "arguments": {}}]',
         "pythonic": "[nothing()]",
         "llama3_json": '{"name": "nothing", "parameters": {}}',
     }[name]
@@ -152,6 +154,15 @@ def test_a_mark_may_be_a_token() -> None:
     )
     assert allows(grammar, 'Hm. <|user|>\n{"name": "nothing", "arguments": {}}\n</tool_call>')
     assert not allows(grammar, "Hm. <|user|>nothing")
+
+
+def test_a_grammar_holds_only_what_binds() -> None:
+    said = {"description": "words", "title": "T", "type": "string", "enum": ["description"]}
+    schema = {"description": "words", "properties": {"description": said, "title": said}}
+    grammar = calls_grammar(DIALECTS["hermes"].frame, {"f": schema}, spell, several=False)
+    one = {"type": "string", "enum": ["description"]}
+    assert "words" not in grammar
+    assert json.dumps({"description": one, "title": one}) in grammar
 
 
 def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:

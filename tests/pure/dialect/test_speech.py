@@ -35,7 +35,9 @@ def test_a_mark_that_is_a_token_is_read() -> None:
     detokenizer = Detokenizer(made, [], True, tuple(speech.special.values()))
     shown = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
     assert shown == text.replace("<|end|>", "")
-    reply = Reply.of(speech.parser({"f": {}}, reasons=False).parse(shown))
+    every = Detokenizer(made, [], False, tuple(speech.special.values()))
+    assert "".join(map(every.push, ids)) + every.flush() == text
+    reply = Reply.of(speech.parser({"f": {}}, reasons=False, tail="").parse(shown))
     assert (reply.reasoning, reply.content, len(reply.calls)) == ("Hm.", "Hi you", 1)
 
 
@@ -54,7 +56,10 @@ def test_marks_that_are_text_need_no_care() -> None:
 def test_a_prompt_opens_the_reasoning(text: str, reasons: bool) -> None:
     for made in (tokenizer(), tokenizer(*MARKS)):
         speech = Speech.of(made, ServerConfig())
-        assert speech.reasons_after(made.encode(text, add_special_tokens=False)) == reasons
+        assert (
+            speech.reasons_after(speech.tail(made.encode(text, add_special_tokens=False)))
+            == reasons
+        )
 
 
 def test_tokens_of_reasoning_are_counted_where_marks_are_tokens() -> None:
@@ -74,7 +79,8 @@ def test_settings_come_before_what_the_template_tells() -> None:
     config = ServerConfig(tool_call_parser="mistral", reasoning_parser="deepseek_r1")
     speech = Speech.of(tokenizer(), config)
     assert speech.dialect is DIALECTS["mistral"] and speech.marks is REASONING["deepseek_r1"]
-    assert speech.reasons_after([])
+    assert speech.reasons_after("")
+    assert not speech.reasons_after("<think>\n\n</think>\n\n")
     for name in ("tool_call_parser", "reasoning_parser"):
         with pytest.raises(ConfigError, match=f"{name} must be one of"):
             ServerConfig(**{name: "nonsense"})

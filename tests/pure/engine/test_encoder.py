@@ -87,6 +87,7 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     assert refusal(here.session_input, text, first=True).field == "input"
     chat = [{"role": "user", "content": text}]
     assert refusal(here.chat_prompt, chat).field == "messages"
+    assert refusal(here.chat_prompt, [{"role": "user"}], {"tools": [text]}).field == "tools"
     assert refusal(here.chat_prompt, [{"role": "user"}], {"x": [text]}).field == (
         "chat_template_kwargs"
     )

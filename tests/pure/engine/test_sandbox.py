@@ -15,6 +15,7 @@ ENDLESS = [
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
     "{% for a in range(99999) %}{% set x = range(99999) | list | length %}{% endfor %}",
+    "{% set x = range(99999) | list %}{% for a in x %}{{ '' if -1 in x }}{% endfor %}",
     "{% for a in range(9) recursive %}{% if loop.depth < 12 %}{{ loop(range(9)) }}{% endif %}"
     "{% endfor %}",
 ]
@@ -70,10 +71,12 @@ def test_what_templates_in_use_need() -> None:
         "{% generation %}{{ messages[::-1][0].content[1:] }}{% endgeneration %}"
         "{{ {'b': 'é', 'a': 1} | tojson(indent=2, sort_keys=true) }}{{ strftime_now('%%') }}"
         "{% for m in messages %}{{ loop.last }}{% continue %}{% endfor %}"
+        "{% for m in messages | map(attribute='role') %}{{ loop.length ~ m }}{% endfor %}"
+        "{% for m in nothing %}{% else %}none{% endfor %}"
         "{{ ['a', 'b'] | join(', ') }}{{ 'a' ~ 1 ~ none }}{{ '%s-%s' % ('x', 2) }}"
     )
     text = ChatTemplate(source, {}).render(MESSAGES, {}, 1000)
-    assert text == 'i{\n  "a": 1,\n  "b": "é"\n}%Truea, ba1Nonex-2'
+    assert text == 'i{\n  "a": 1,\n  "b": "é"\n}%True1usernonea, ba1Nonex-2'
 
 
 def test_a_model_may_have_another_template_for_tools() -> None:

@@ -1,0 +1,133 @@
+"""Dialects that a model's files declare: transformers' ``response_template``, by its own parser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quire.dialect.calls import Tools
+from quire.dialect.events import (
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    ContentPiece,
+    Event,
+    ReasoningPiece,
+)
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_CALLS = "tool_calls"
+
+
+class Declared:
+    """A response template that can be used.
+
+    ValueError if it makes no sense; ImportError if this transformers has no parser for it.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        from transformers.utils.chat_parsing.response_parser import ResponseParser
+        from transformers.utils.chat_parsing.response_templates import load_response_template
+
+        class Lenient(ResponseParser):
+            """Tells of a region that breaks, in place of ending there."""
+
+            def _close_current(self, events: list[dict[str, Any]]) -> None:
+                try:
+                    super()._close_current(events)
+                except Exception:  # whatever a declared transformation raises
+                    events.append({"type": "malformed", "text": self._body})
+                    self._reset_to_implicit()
+
+        # Nothing is missed in what a model writes: it may be cut.
+        fields = {name: {**field, "optional": True} for name, field in spec["fields"].items()}
+        self._spec = load_response_template({**spec, "fields": fields})
+        self._make = Lenient
+        self._text = json.dumps(spec, ensure_ascii=False).replace("\\", "")
+
+    def mentions(self, token: str) -> bool:
+        """Whether a special token is one of its marks, as it is or in an expression."""
+        return token in self._text
+
+    def parser(self, tools: Tools | None, tail: str) -> DeclaredParser:
+        """tail: the end of the prompt, which may have begun the answer."""
+        begun = tail if self._spec.start_anchor_re.search(tail) else ""
+        told: list[Any] = [
+            {"type": "function", "function": {"name": name, "parameters": schema}}
+            for name, schema in (tools or {}).items()
+        ]
+        return DeclaredParser(self._make(self._spec, begun, tools=told), calls=tools is not None)
+
+
+class DeclaredParser:
+    """As ``OutputParser``, but that a call is told when it is complete.
+
+    calls: whether calls are looked for; else they are content.
+    """
+
+    is_plain = False
+
+    def __init__(self, parser: Any, *, calls: bool) -> None:
+        self._parser = parser
+        self._tells_calls = calls
+        self._region = ""
+        self._space = ""  # held back: between two regions it is nobody's
+        self._body = ""  # of a call, as it is written
+        self._count = 0
+
+    def push(self, text: str) -> list[Event]:
+        return [event for told in self._parser.feed(text) for event in self._events(told)]
+
+    def finish(self) -> list[Event]:
+        _, told = self._parser.finalize()
+        return [event for one in told for event in self._events(one)]
+
+    def parse(self, text: str) -> list[Event]:
+        return self.push(text) + self.finish()
+
+    def _events(self, told: Mapping[str, Any]) -> Iterator[Event]:
+        match told:
+            case {"type": "region_chunk", "field": field, "text": text}:
+                if field == _CALLS:
+                    self._body += text
+                else:
+                    yield from self._say(field, text)
+            case {"type": "region_close", "field": "tool_calls", "value": value}:
+                body, self._body = self._body, ""
+                calls = value if isinstance(value, list) else [value]
+                if self._tells_calls and all(map(_is_call, calls)):
+                    for call in calls:
+                        yield from self._call(call["function"])
+                else:
+                    yield ContentPiece(body)
+            case {"type": "malformed", "text": text}:
+                self._body, self._region = "", "content"
+                yield ContentPiece(text)
+
+    def _say(self, field: str, text: str) -> Iterator[Event]:
+        if field != self._region:
+            self._region, self._space = field, ""
+            text = text.lstrip()
+            if not text:
+                self._region = ""
+        text = self._space + text
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        if said:
+            yield ReasoningPiece(said) if field in _REASONING else ContentPiece(said)
+
+    def _call(self, function: Mapping[str, Any]) -> Iterator[Event]:
+        number, arguments = self._count, function.get("arguments")
+        self._count += 1
+        yield CallBegun(number, function["name"])
+        spelled = json.dumps(arguments or {}, ensure_ascii=False)
+        yield CallArguments(number, arguments if isinstance(arguments, str) else spelled)
+        yield CallEnded(number)
+
+
+def _is_call(value: Any) -> bool:
+    function = value.get("function") if isinstance(value, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return False
+    return isinstance(function.get("arguments"), (dict, str, type(None)))

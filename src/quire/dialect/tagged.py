@@ -1,0 +1,42 @@
+"""Calls as JSON between two marks, in many families: <tool_call>{"name": ...}</tool_call>."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from quire.dialect.calls import Calls
+from quire.dialect.grammar import Frame
+from quire.dialect.json_calls import past, read_calls
+from quire.dialect.parser import CallForm
+from quire.dialect.reader import Reader, Reading
+
+
+def form(opens: str, closes: str) -> CallForm:
+    return CallForm((opens,), partial(_read, opens, closes))
+
+
+def each_marked(opens: str, closes: str) -> Frame:
+    """Every call has marks of its own."""
+    return Frame(
+        before=(opens, '\n{"name": "NAME", "arguments": '), after=("}\n", closes), between=("\n",)
+    )
+
+
+def listed(opens: str, closes: str) -> Frame:
+    """All calls are one list."""
+    return Frame(
+        opening=(opens, "["),
+        before=('{"name": "NAME", "arguments": ',),
+        after=("}",),
+        between=(", ",),
+        closing=("]", closes) if closes else ("]",),
+    )
+
+
+def _read(opens: str, closes: str, reader: Reader, calls: Calls) -> Reading[bool]:
+    yield from reader.take(opens)
+    yield from reader.spaces()
+    called = yield from read_calls(reader, calls)
+    if called:
+        yield from past(reader, closes)
+    return called

@@ -1,0 +1,55 @@
+"""Histories as callers keep them, rendered in the manners of chat templates in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.engine.tokenizer import ChatTemplate
+from quire.server.histories import for_template
+
+HEAD = "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}{{ f.name }} "
+TAIL = "{% endfor %}{{ m.content }}{% endfor %}"
+
+
+def rendered(template: str, arguments: object, id_length: int | None = None, **more: Any) -> str:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call], **more}
+    messages = for_template([message], id_length)
+    return ChatTemplate(template, {}).render(messages, {}, 1000)
+
+
+@pytest.mark.parametrize(
+    ("manner", "expected"),
+    [
+        ("{{ f.arguments | tojson }}", 'f {"a": "é", "b": 1}'),  # Qwen, Mistral
+        ("{{ (c.function | tojson)[:-1] }}", 'f {"name": "f", "arguments": {"a": "é", "b": 1}'),
+        ("{{ '<' + f.arguments + '>' }}", 'f <{"a": "é", "b": 1}>'),  # DeepSeek
+        ("{{ f.arguments ~ '' }}", 'f {"a": "é", "b": 1}'),
+        ("{{ '!' if f.arguments is string else f.arguments }}", 'f {"a": "é", "b": 1}'),
+        ("{% for k, v in f.arguments | items %}{{ k }}={{ v }};{% endfor %}", "f a=é;b=1;"),  # XML
+        ("{% for k in f.arguments %}{{ '%s;' | format(f.arguments[k]) }}{% endfor %}", "f é;1;"),
+    ],
+)
+def test_arguments_are_what_templates_take_them_for(manner: str, expected: str) -> None:
+    for arguments in ('{"a": "é", "b": 1}', {"a": "é", "b": 1}):
+        assert rendered(HEAD + manner + TAIL, arguments) == expected
+
+
+def test_arguments_that_are_no_object_stay_as_they_were_written() -> None:
+    for broken in ('{"a": ', "[1]", "null"):
+        assert rendered(HEAD + "{{ f.arguments }}" + TAIL, broken) == f"f {broken}"
+    assert rendered(HEAD + "{{ f.arguments }}" + TAIL, "") == "f {}"
+
+
+def test_ids_are_shortened_the_same_to_the_same() -> None:
+    ids = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}{% endfor %}"
+    short = rendered(ids, "{}", 9)
+    assert len(short) == 9 and short.isalnum() and short == rendered(ids, "{}", 9)
+    assert rendered(ids, "{}") == "call_1"
+
+
+def test_reasoning_goes_by_both_names() -> None:
+    both = "{% for m in messages %}{{ m.reasoning ~ m.reasoning_content }}{% endfor %}"
+    assert rendered(both, "{}", reasoning_content="hm") == "hmhm"
