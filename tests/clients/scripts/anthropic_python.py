@@ -18,6 +18,8 @@ class Weather(BaseModel):
 
 tool = {"name": "weather", "description": "of a city", "input_schema": Weather.model_json_schema()}
 
+assert MODEL in [model.id for model in client.models.list()]
+assert client.models.retrieve(MODEL).id == MODEL
 message = client.messages.create(**few, system="Be brief.")
 assert message.content[0].text and message.usage.output_tokens <= 12
 counted = client.messages.count_tokens(

@@ -29,6 +29,10 @@ second = client.responses.create(**few, input="Go on", previous_response_id=firs
 assert second.usage.input_tokens > first.usage.output_tokens
 assert client.responses.retrieve(first.id).output_text == first.output_text
 assert len(list(client.responses.input_items.list(second.id))) == 1
+counted = client.responses.input_tokens.count(
+    model=MODEL, input="Tell me a story", instructions="Be brief."
+)
+assert counted.input_tokens == first.usage.input_tokens
 with client.responses.stream(**few, input="Tell me a story") as stream:
     text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
 assert text

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer
+from support.speaking import WEATHER
 
 TEXT = "A long tale"
 MESSAGES = [{"role": "user", "content": TEXT}]
@@ -38,6 +39,20 @@ def test_a_conversation_has_as_many_tokens_as_its_chat_is_charged(shared: LiveSe
     assert text == f"<|user|>{TEXT}<|end|><|assistant|>"
 
 
+def test_a_conversation_is_rendered_as_a_chat_would_be(speaking: LiveServer) -> None:
+    def text(**body: Any) -> str:
+        told = speaking.http.post("/tokenize", json={"messages": MESSAGES, **body}).json()
+        decoded = speaking.http.post("/detokenize", json={"tokens": told["tokens"]}).json()
+        prompt: str = decoded["prompt"]
+        return prompt
+
+    assert text(add_generation_prompt=False) == f"<|user|>{TEXT}<|end|>"
+    assert text(tools=[WEATHER]).startswith("TOOLS")
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well"}]
+    assert text(messages=begun, continue_final_message=True).endswith("<|assistant|>Well")
+    assert text(chat_template_kwargs={"enable_thinking": False}).endswith("<think></think>")
+
+
 def test_a_text_may_be_longer_than_what_can_be_served(shared: LiveServer) -> None:
     count = shared.http.post("/tokenize", json={"prompt": "x " * 2 * MAX_MODEL_LEN}).json()["count"]
     assert count > MAX_MODEL_LEN
@@ -52,6 +67,7 @@ def test_a_text_may_be_longer_than_what_can_be_served(shared: LiveServer) -> Non
         ("/tokenize", {"prompt": "x" * 2**19}, "prompt"),
         ("/tokenize", {"prompt": "x", "pieces": True}, "pieces"),
         ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{}]}, "tools[0].type"),
         ("/tokenize", {"messages": [{"role": "me", "content": ""}]}, "messages[0].role"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [10**9]}, "tokens"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from quire.engine import PromptForm
+from quire.protocol import SamplingParams
+from quire.server.conversation import Turn, begin
 from quire.server.doors.answers import Detokenized, Tokenized
 from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
 from quire.server.openapi import gives, takes
@@ -37,11 +40,18 @@ def add_tokens(app: FastAPI, service: Service) -> None:
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     service.check_model(request.model)
+    if request.messages is not None:
+        turn = Turn(
+            [message.for_template() for message in request.messages],
+            SamplingParams(max_tokens=1),
+            tools=[tool.as_tool() for tool in request.tools or ()],
+            variables=request.chat_template_kwargs or {},
+            rendering=request.rendering,
+            form=PromptForm(add_special_tokens=request.add_special_tokens),
+            field_names={"prompt": "messages"},
+        )
+        return [*(await begin(service, turn)).prompt_token_ids]
     with service.reserve():
-        if request.messages is not None:
-            messages = [message.for_template() for message in request.messages]
-            variables = request.chat_template_kwargs or {}
-            return await service.engine.chat_prompt(messages, variables)
         if request.content is not None:
             return await service.engine.tokenize(
                 request.content, add_special_tokens=request.add_special
