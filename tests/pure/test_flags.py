@@ -50,11 +50,19 @@ def test_a_flag_that_cannot_be_is_told_below_a_line_of_usage(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["serve", *arguments])
+        parsed(*arguments)
     assert ended.value.code == 2
     usage, error = capsys.readouterr().err.strip().splitlines()
     assert usage == "usage: quire serve [MODEL] [flags] (quire serve --help lists them)"
     assert words in error
+
+
+def test_every_subcommand_explains_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "latency", "--input-length", "5"])
+    usage, error = capsys.readouterr().err.strip().splitlines()
+    assert usage.startswith("usage: quire bench latency [MODEL] [flags]")
+    assert error == "quire: error: there is no flag --input-length; did you mean --input-len?"
 
 
 def test_dashes_underscores_and_endings_of_numbers() -> None:

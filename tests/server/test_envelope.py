@@ -7,6 +7,7 @@ import logging
 import re
 import ssl
 import subprocess
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from quire.errors import ConfigError
+from quire.server.guards.packing import unpacked
 from support.live_server import MODEL, LiveServer, Post, events, eventually, live_server
 
 COMPLETIONS = "/v1/completions"
@@ -233,6 +236,17 @@ def test_a_body_that_cannot_be_read_is_told_why(
     headers = {**JSON, "content-encoding": encoding}
     answer = shared.http.post(COMPLETIONS, content=body, headers=headers)
     assert answer.status_code == status and words in answer.json()["error"]["message"]
+
+
+def test_a_body_is_unpacked_no_further_than_it_may_go() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException) as refused:
+            unpacked(BOMB, 10_000)
+        assert refused.value.status_code == 413
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 # -- the start ---------------------------------------------------------------------------------

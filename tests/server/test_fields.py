@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, events, live_server
+from support.live_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    LiveServer,
+    Post,
+    events,
+    eventually,
+    live_server,
+)
 
 ASK = {"seed": 7, "max_tokens": 4}
 ASSISTANT = {"role": "assistant", "content": "Once upon a"}
@@ -213,6 +221,16 @@ def test_an_answer_goes_by_the_request_s_id(shared: LiveServer) -> None:
     assert shared.chat(**ASK, request_id="mine").json()["id"] == "chatcmpl-mine"
     several = [shared.complete(prompt="x", **ASK, request_id="mine") for _ in range(2)]
     assert [one.json()["id"] for one in several] == ["cmpl-mine"] * 2
+
+
+def test_two_requests_may_go_by_one_id(server: LiveServer) -> None:
+    server.executor.hold()
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 2, "request_id": "mine"}
+    with Post(server, body) as first, Post(server, body) as second:
+        eventually(lambda: server.http.get("/load").json()["server_load"] == 2)
+        server.executor.release()
+        assert b'"cmpl-mine"' in first.read_until(b'"usage"')
+        assert b'"cmpl-mine"' in second.read_until(b'"usage"')
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -66,6 +66,8 @@ class DeclaredParser:
     calls: whether calls are looked for; else they are content.
     """
 
+    is_plain = False
+
     def __init__(self, parser: Any, *, calls: bool) -> None:
         self._parser = parser
         self._tells_calls = calls

@@ -42,6 +42,11 @@ class CallForm:
 class Parser(Protocol):
     """What turns one text into events, as it comes."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        ...
+
     def push(self, text: str) -> list[Event]:
         """What ``text`` makes known."""
         ...
@@ -76,6 +81,11 @@ class OutputParser:
         self._marks = marks
         self._reading = self._read(reasons)
         next(self._reading)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is looked for: any text is content."""
+        return self._form is None and self._marks is None
 
     def push(self, text: str) -> list[Event]:
         """What ``text`` makes known."""

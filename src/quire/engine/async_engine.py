@@ -15,7 +15,6 @@ from collections.abc import (
     Sequence,
 )
 from functools import cache, partial
-from itertools import groupby
 from typing import Any, TypeVar
 
 from quire.engine.engine import Engine
@@ -270,11 +269,16 @@ class AsyncEngine:
 
     def _deliver(self, deltas: list[Delta]) -> None:
         busy = bool(self._arrived)
-        for collector, group in groupby(
-            deltas, lambda delta: self._collectors.get(delta.request_id)
-        ):
-            if collector is not None:
-                self._arrived.append((collector, list(group)))
+        last: OutputCollector | None = None
+        for delta in deltas:
+            collector = self._collectors.get(delta.request_id)
+            if collector is None:  # its caller has left
+                continue
+            if collector is last:
+                self._arrived[-1][1].append(delta)
+            else:
+                self._arrived.append((collector, [delta]))
+                last = collector
         if not busy:
             self._hand_out()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llguidance import LLMatcher, StructTag
@@ -16,6 +16,14 @@ _WHITESPACE = r"[ \t\n\r]{1,16}"  # where it may be: models have been seen to wr
 _LONGEST_GBNF = 2**15  # characters: it is read by Python
 _MOST_TAGS = 1_024
 _FIELD = "structured_outputs"
+_FORMATS = {
+    *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"),
+    "unknown",
+}
+_SCHEMAS_BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+_VALUES = {"const", "enum", "default", "example", "examples"}  # which are no schemas
+
+Json = dict[str, Any]
 
 
 def grammar_source(asked: StructuredOutputs) -> str:
@@ -34,8 +42,11 @@ def grammar_source(asked: StructuredOutputs) -> str:
 
 
 def _of_schema(schema: Any, asked: StructuredOutputs) -> str:
+    edits = [_without_unknown_format]
     if asked.disable_additional_properties:
-        schema = json.dumps(_closed(json.loads(schema)))
+        edits.append(_closed)
+    if '"format"' in schema or asked.disable_additional_properties:
+        schema = json.dumps(_edited(json.loads(schema), edits))
     if asked.disable_any_whitespace:
         layout: dict[str, Any] = {"whitespace_flexible": False}
     else:
@@ -48,16 +59,35 @@ def _of_schema(schema: Any, asked: StructuredOutputs) -> str:
         raise RequestError(f"{_FIELD}.json: {error}", _FIELD) from error
 
 
-def _closed(schema: Any) -> Any:
-    """Objects that list their properties have no others, unless they say so."""
+def _edited(schema: Any, edits: Sequence[Callable[[Json], Json]]) -> Any:
+    """A schema with all schemas in it."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [_edited(item, edits) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    edited: Json = {}
+    for key, value in schema.items():
+        if key in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            edited[key] = {name: _edited(item, edits) for name, item in value.items()}
+        else:
+            edited[key] = value if key in _VALUES else _edited(value, edits)
+    for edit in edits:
+        edited = edit(edited)
+    return edited
+
+
+def _without_unknown_format(schema: Json) -> Json:
+    """By JSON Schema, a format that is not understood says nothing."""
+    if isinstance(schema.get("format"), str) and schema["format"] not in _FORMATS:
+        return {key: value for key, value in schema.items() if key != "format"}
+    return schema
+
+
+def _closed(schema: Json) -> Json:
+    """Objects that list their properties have no others, unless they say so."""
     if "properties" in schema and "additionalProperties" not in schema:
-        closed["additionalProperties"] = False
-    return closed
+        return {**schema, "additionalProperties": False}
+    return schema
 
 
 def _of_grammar(text: str) -> str:

@@ -30,6 +30,7 @@ from quire.server.answer_types import (
 from quire.server.chat import create_chat_completion
 from quire.server.completions import create_completion
 from quire.server.doors.all import add_doors
+from quire.server.doors.answers import STREAMED
 from quire.server.errors import EngineUnavailableError, install_error_handlers
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.draining import Drain, RefuseWhileDraining
@@ -108,7 +109,7 @@ def create_app(
     add_doors(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)
-    describe(app, config, (CompletionChunk, ChatCompletionChunk))
+    describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
 
 

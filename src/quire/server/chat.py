@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fastapi.responses import Response
+from pydantic_core import to_json
 
 from quire.dialect import (
     CallArguments,
     CallBegun,
+    CallEnded,
     ContentPiece,
     Event,
     ReasoningPiece,
@@ -55,6 +57,12 @@ async def create_chat_completion(
     )
 
 
+_SILENCE = ContentPiece("")
+_TEXT = (
+    b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null,"stop_reason":null}'
+)
+
+
 class ChatWording:
     """Choices that are a message of the assistant each."""
 
@@ -86,20 +94,30 @@ class ChatWording:
         delta = {"role": "assistant", "content": self._request.echoed}
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
+    def text(self, index: int, delta: Delta) -> bytes | None:
+        if delta.logprobs is not None or not self._conversation.listener(index).is_plain:
+            return None
+        return _TEXT % (index, to_json(delta.text))
+
     def chunks(self, index: int, delta: Delta) -> list[Json]:
         listener = self._conversation.listener(index)
-        told = [words for event in listener.hear(delta) if (words := self._words(event))]
-        *before, last = told or [{"content": ""}]
-        return [
-            *({"index": index, "delta": words, "finish_reason": None} for words in before),
+        events = listener.hear(delta)
+        if len(events) > 1:  # that a call has ended is told by what comes next
+            events = [event for event in events if type(event) is not CallEnded]
+        *before, last = events or [_SILENCE]
+        chunks: list[Json] = [
+            {"index": index, "delta": self._words(event), "finish_reason": None} for event in before
+        ]
+        chunks.append(
             {
                 "index": index,
-                "delta": last,
+                "delta": self._words(last) or {"content": ""},
                 "logprobs": self._logprobs(delta),
                 "finish_reason": listener.finish_reason(delta.finish_reason),
                 "stop_reason": delta.stop_reason,
-            },
-        ]
+            }
+        )
+        return chunks
 
     def reasoning_tokens(self, request: RequestOutput) -> int | None:
         return self._conversation.usage(request).reasoning
@@ -138,7 +156,7 @@ class ChatWording:
                 return {"tool_calls": [call]}
             case CallArguments(number, text):
                 return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
-        return None  # that a call has ended is told by what comes next
+        return None
 
     def _logprobs(self, source: CompletionOutput | Delta) -> Json | None:
         if source.logprobs is None:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from fastapi.responses import Response
+from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
 from quire.server.errors import in_callers_words
@@ -77,6 +78,9 @@ def _emptied(delta: Delta) -> Delta:
     )
 
 
+_TEXT = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null}'
+
+
 class CompletionWording:
     """Choices that are a text each."""
 
@@ -114,6 +118,9 @@ class CompletionWording:
             return []
         text = self._prompt_text(number)
         return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
+
+    def text(self, index: int, delta: Delta) -> bytes | None:
+        return None if delta.logprobs is not None else _TEXT % (index, to_json(delta.text))
 
     def chunks(self, index: int, delta: Delta) -> list[Json]:
         logprobs, count = None, self._request.logprobs

@@ -74,6 +74,7 @@ class Listener:
 
     def __init__(self, parser: Parser, turn: Turn) -> None:
         self._parser = parser
+        self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
         self._most_calls = None if turn.parallel_calls else 1
         self._called = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Literal
 
@@ -16,8 +16,22 @@ from pydantic.json_schema import models_json_schema
 from quire.config import ServerConfig
 from quire.server.answer_types import ErrorAnswer
 from quire.server.docs_page import page
+from quire.server.doors.answers import (
+    AnthropicErrorAnswer,
+    LlamaCppErrorAnswer,
+    OllamaErrorAnswer,
+)
+from quire.server.error_shapes import (
+    ErrorShape,
+    in_anthropic_s_shape,
+    in_llama_cpp_s_shape,
+    in_ollama_s_shape,
+    in_openai_s_shape,
+    shape_for,
+)
 from quire.server.errors import routes_of
 from quire.server.guards.keys import is_open
+from quire.server.streaming import DATA_TO_DONE, LINES, Framing
 
 _SCHEMAS = "#/components/schemas/"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.
@@ -38,6 +52,12 @@ _ERRORS = {
     500: "The step that computed the request failed, or something nobody has foreseen.",
     503: "Waited too long, too many large bodies, the server ends, or the engine is gone.",
 }
+_ERROR_TYPES: Mapping[ErrorShape, type[BaseModel]] = {
+    in_openai_s_shape: ErrorAnswer,
+    in_anthropic_s_shape: AnthropicErrorAnswer,
+    in_ollama_s_shape: OllamaErrorAnswer,
+    in_llama_cpp_s_shape: LlamaCppErrorAnswer,
+}
 _OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503)
 
 
@@ -56,11 +76,14 @@ def takes(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def gives(
-    answer: type[BaseModel], chunk: type[BaseModel] | None = None, *errors: int
+    answer: type[BaseModel],
+    chunk: type[BaseModel] | None = None,
+    *errors: int,
+    framing: Framing = DATA_TO_DONE,
 ) -> dict[int | str, dict[str, Any]]:
     """What it says of its answers (``responses``).
 
-    chunk: of a stream; each event's data are one, but for the last, which are ``[DONE]``.
+    chunk: of a stream, framed so; each event's data, or each line, are one.
     errors: statuses beside those that every body may be answered with.
     """
     told: dict[int | str, dict[str, Any]] = {
@@ -68,12 +91,18 @@ def gives(
         **{status: {"description": _ERRORS[status], "model": ErrorAnswer} for status in errors},
     }
     if chunk is not None:
-        told[200]["content"] = {"text/event-stream": {"schema": {
-            "type": "string", "description": f"With `stream: true`, server-sent events. The data "
-            f"of each are a {chunk.__name__}; the last are `[DONE]`.",
+        told[200]["content"] = {framing.media_type: {"schema": {
+            "type": "string", "description": _about_stream(chunk, framing),
             "x-event": {"$ref": _SCHEMAS + chunk.__name__},
         }}}  # fmt: skip
     return told
+
+
+def _about_stream(chunk: type[BaseModel], framing: Framing) -> str:
+    if framing is LINES:
+        return f"Unless `stream: false`, lines. Each is a {chunk.__name__}."
+    told = f"With `stream: true`, server-sent events. The data of each are a {chunk.__name__}"
+    return told + ("; the last are `[DONE]`." if framing.end else ".")
 
 
 def describe(app: FastAPI, config: ServerConfig, kinds: Iterable[type[BaseModel]]) -> None:
@@ -114,7 +143,7 @@ def _complete(
     for path, operations in document["paths"].items():
         secured = bool(config.api_key) and not is_open(path, config)
         for operation in operations.values():
-            _complete_operation(operation, secured=secured)
+            _complete_operation(operation, _error_type(path), secured=secured)
     if config.api_key:
         scheme = {"type": "http", "scheme": "bearer", "description": "An API key of the server's."}
         document["components"]["securitySchemes"] = {"key": scheme}
@@ -126,7 +155,7 @@ def _complete(
 def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[BaseModel]]) -> None:
     modes: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = []
     modes += [(kind, "validation") for kind in _bodies(app)]
-    answers: list[type[BaseModel]] = [ErrorAnswer, *kinds]
+    answers: list[type[BaseModel]] = [*_ERROR_TYPES.values(), *kinds]
     modes += [(kind, "serialization") for kind in answers]
     _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -141,7 +170,13 @@ def _bodies(app: FastAPI) -> Iterator[type[BaseModel]]:
             yield route.openapi_extra.kind
 
 
-def _complete_operation(operation: dict[str, Any], *, secured: bool) -> None:
+def _error_type(path: str) -> type[BaseModel]:
+    return _ERROR_TYPES[shape_for({"path": path})]
+
+
+def _complete_operation(
+    operation: dict[str, Any], error: type[BaseModel], *, secured: bool
+) -> None:
     """Every status that occurs, in the shape in which it does."""
     responses = operation["responses"]
     responses.pop("422", None)
@@ -150,7 +185,7 @@ def _complete_operation(operation: dict[str, Any], *, secured: bool) -> None:
     statuses = [401] if secured else []
     if "requestBody" in operation:
         statuses += _OF_BODIES
-    content = {"application/json": {"schema": {"$ref": _SCHEMAS + ErrorAnswer.__name__}}}
+    content = {"application/json": {"schema": {"$ref": _SCHEMAS + error.__name__}}}
     for status in statuses:
         responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})
     operation["responses"] = dict(sorted(responses.items()))

@@ -50,6 +50,10 @@ class Wording(Protocol):
         """What goes before the first chunk of an output of prompt ``number``."""
         ...
 
+    def text(self, index: int, delta: Delta) -> bytes | None:
+        """The JSON of the one chunk that tells of a text and nothing else, which most do."""
+        ...
+
     def chunks(self, index: int, delta: Delta) -> list[Json]:
         """What an output gained: a token at least, whose text may be none yet. Never empty."""
         ...
@@ -171,13 +175,16 @@ class Chunks:
 
     def _chunks(self, number: int, delta: Delta) -> list[bytes | Json]:
         index = number * self._n + delta.index
+        is_plain = self._plain and delta.finish_reason is None
         choices: list[Json] = []
         if index not in self._tokens:
             self._tokens[index] = 0
             choices = self._wording.opening(index, number)
+        elif is_plain and (text := self._wording.text(index, delta)) is not None:
+            return [self._before + text + self._after]
         self._tokens[index] += len(delta.token_ids)
         choices += self._wording.chunks(index, delta)
-        if self._plain and delta.finish_reason is None:
+        if is_plain:
             before, after = self._before, self._after
             return [before + to_json(choice, inf_nan_mode="null") + after for choice in choices]
         return [self._full(number, choice, delta, choices) for choice in choices]

@@ -195,6 +195,31 @@ def test_what_cannot_be_is_refused_by_name(asked: dict[str, object], why: str) -
     assert compiler().rules(SamplingParams(structured_outputs=TEXTS[2])) is not None
 
 
+def test_formats_that_nobody_knows_and_values_that_look_like_them() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "format": {"type": "string", "format": "path", "maxLength": 2},
+            "const": {"const": {"format": "path"}},
+            "at": {"type": "string", "format": "date"},
+        },
+        "required": ["format", "const", "at"],
+    }
+    asked = StructuredOutputs(
+        json=schema, disable_any_whitespace=True, disable_additional_properties=True
+    )
+    found = compiler().rules(SamplingParams(structured_outputs=asked))
+    assert found is not None and found.text is not None
+    for text, right in [
+        ('{"format":"x/","const":{"format":"path"},"at":"2026-01-31"}', True),
+        ('{"format":"x/","const":{},"at":"2026-01-31"}', False),
+        ('{"format":"x/","const":{"format":"path"},"at":"someday"}', False),
+        ('{"format":"x/","const":{"format":"path"},"at":"2026-01-31","more":1}', False),
+    ]:
+        tokens = encode(text)
+        assert (found.text.deep_copy().try_consume_tokens(tokens) == len(tokens)) is right
+
+
 def test_the_same_is_compiled_once() -> None:
     first, again = rules(0, None, None), rules.__wrapped__(0, None, None)
     assert first.text is again.text

@@ -99,16 +99,29 @@ def test_a_history_is_rendered_by_the_template(speaking: LiveServer, prompts: li
         messages=[
             {"role": "user", "content": [text]},
             {"role": "assistant", "content": [thinking, {"type": "text", "text": "well"}, call]},
-            {"role": "user", "content": [result, {"type": "text", "text": "and now?"}]},
+            {"role": "user", "content": [
+                {"type": "text", "text": "so"}, result, {"type": "text", "text": "and now?"},
+            ]},
         ],
         thinking={"type": "disabled"},
         max_tokens=1,
-    )
+    )  # fmt: skip
     assert prompts == [
         "<|system|>Be brief.<|end|><|user|>weather?<|end|><|assistant|>well<think>hm</think>"
-        '<tool_call>weather{"city": "Paris"}<|end|><|tool|>hot<|end|><|user|>and now?<|end|>'
+        '<tool_call>weather{"city": "Paris"}<|end|><|user|>so<|end|><|tool|>hot<|end|>'
+        "<|user|>and now?<|end|>"
         "<|assistant|><think></think>"
     ]
+
+
+def test_the_assistant_s_last_words_are_gone_on_with(
+    speaking: LiveServer, prompts: list[str]
+) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well, I"}]
+    ask(speaking, messages=begun, max_tokens=1)
+    body = {"model": MODEL, "messages": begun, "options": {"num_predict": 1}}
+    speaking.http.post("/api/chat", json=body)
+    assert prompts == ["<|user|>hello<|end|><|assistant|>Well, I"] * 2
 
 
 def test_tools_are_told_and_one_may_be_asked_for(speaking: LiveServer, prompts: list[str]) -> None:

@@ -11,7 +11,12 @@ from pydantic import BaseModel
 
 from quire.server.doors.anthropic_types import CountTokensRequest, MessagesRequest
 from quire.server.doors.llama_cpp_types import LlamaCppRequest
-from quire.server.doors.ollama_types import GenerateRequest, OllamaChatRequest, Options, ShowRequest
+from quire.server.doors.ollama_types import (
+    GenerateRequest,
+    OllamaChatRequest,
+    OllamaOptions,
+    ShowRequest,
+)
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
 from support.live_server import MODEL, LiveServer
@@ -59,7 +64,7 @@ def bodies(body: dict[str, Any], kind: type[BaseModel]) -> Iterator[tuple[str, s
         for what, value in HOSTILE.items():
             yield name, what, f"{opening}{json.dumps(name)}: {value}}}"
     if "options" in kind.model_fields:
-        for name in [*Options.model_fields, "unknown"]:
+        for name in [*OllamaOptions.model_fields, "unknown"]:
             for what, value in HOSTILE.items():
                 opening = json.dumps({**body, "options": {}})[:-2]
                 yield name, what, f"{opening}{json.dumps(name)}: {value}}}}}"

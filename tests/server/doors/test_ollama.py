@@ -46,6 +46,13 @@ def test_the_prompt_is_put_into_the_chat_template_unless_it_is_raw(server: LiveS
     assert prompts == [asked, f"<|system|>Be brief.<|end|>{asked}", "hello"]
 
 
+def test_without_a_chat_template_a_prompt_is_as_it_is() -> None:
+    with live_server({"chat_template": ""}) as server:
+        (line,) = generate(server, stream=False, options={"num_predict": 1})
+        expected = server.tokenizer.encode("hello")
+        assert line["prompt_eval_count"] == len(expected)
+
+
 def test_options_reach_the_engine_and_those_about_the_machine_pass(server: LiveServer) -> None:
     seen = []
     server.executor.fail = lambda step: seen.extend(one.request.params for one in step.opened)

@@ -97,6 +97,8 @@ def test_a_conversation_goes_on_from_what_is_kept(speaking: LiveServer, prompts:
     ]  # fmt: skip
     speaking.openai.responses.create(model=MODEL, input=referred, store=False)
     assert prompts[2] == prompts[3] == prompts[1], "or is sent again, or referred to"
+    count = speaking.openai.responses.input_tokens.count(model=MODEL, input=whole).input_tokens
+    assert second.usage is not None and count == second.usage.input_tokens
     with pytest.raises(openai.NotFoundError):
         speaking.openai.responses.retrieve(second.id)
 
@@ -150,6 +152,20 @@ def test_what_is_asked_for_reaches_the_engine(speaking: LiveServer) -> None:
     scores: Any = made.output[0].content[0].logprobs  # type: ignore[union-attr, index]
     assert len(scores) == 3 and len(scores[0].top_logprobs) == 1
     assert made.text and made.text.format and made.text.format.type == "json_schema"
+
+
+def test_a_conversation_is_no_larger_than_a_body_may_be() -> None:
+    with live_server(max_body_bytes=4_000) as server:
+        made = server.openai.responses.create(**FEW, input="x")
+        for _ in range(9):
+            try:
+                made = server.openai.responses.create(
+                    **FEW, input="x", previous_response_id=made.id
+                )
+            except openai.BadRequestError as error:
+                assert error.param == "previous_response_id"
+                return
+    pytest.fail("it has no end")
 
 
 def response(name: str, previous: str | None = None, text: str = "") -> Any:

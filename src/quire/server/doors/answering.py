@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from quire.engine import Delta, Prompt, RequestOutput
+from quire.engine import Delta, Message, Prompt, RequestOutput
 from quire.errors import RequestError
 from quire.server.guards.clients import Caller
 from quire.server.service import Progress, Service
@@ -35,6 +35,14 @@ async def pieces(
                 values = [value for number, delta in deltas for value in worded(number, delta)]
                 if values:
                     yield values
+
+
+def going_on(messages: Sequence[Message]) -> dict[str, bool]:
+    """How a conversation is rendered whose last words are the assistant's: to be gone on with."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or not last["content"] or "tool_calls" in last:
+        return {}
+    return {"continue_final_message": True, "add_generation_prompt": False}
 
 
 @contextmanager

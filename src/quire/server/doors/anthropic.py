@@ -12,12 +12,13 @@ from fastapi.responses import Response
 from quire.protocol import SamplingParams
 from quire.server.conversation import Conversation, begin
 from quire.server.doors.answering import in_their_words, options
+from quire.server.doors.answers import CountedTokens, MessageAnswer, MessageEvent
 from quire.server.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
 from quire.server.doors.anthropic_types import CountTokensRequest, MessagesRequest
 from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
 from quire.server.doors.telling import Telling
 from quire.server.error_shapes import in_anthropic_s_shape
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import NAMED_EVENTS, Events, EventStream, Json
@@ -31,24 +32,32 @@ _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_
 
 
 def add_anthropic(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
+    @app.post(
+        "/v1/messages",
+        openapi_extra=takes(MessagesRequest),
+        responses=gives(MessageAnswer, MessageEvent, framing=NAMED_EVENTS),
+    )
     async def messages(http: Request) -> Response:
-        """Anthropic's Messages."""
+        """Anthropic's Messages: answer a conversation."""
         request = await service.bodies.parse(http, MessagesRequest)
-        service.check_model(request.model)
+        model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             asked = turn(request, params, options(service, service.caller(http)))
             conversation = await begin(service, asked)
-        writer = MessageWriter(conversation, request.model)
+        writer = MessageWriter(conversation, model)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, in_anthropic_s_shape)
         message = await writer.whole()
         return await json_response(lambda: message, large=False)
 
-    @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountTokensRequest))
+    @app.post(
+        "/v1/messages/count_tokens",
+        openapi_extra=takes(CountTokensRequest),
+        responses=gives(CountedTokens),
+    )
     async def count_tokens(http: Request) -> Json:
-        """How many tokens the prompt of such messages has."""
+        """The tokens of what would be asked."""
         request = await service.bodies.parse(http, CountTokensRequest)
         service.check_model(request.model)
         with in_their_words(FIELD_NAMES):

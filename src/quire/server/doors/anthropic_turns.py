@@ -8,6 +8,7 @@ from typing import Any
 from quire.engine import Message
 from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.conversation import Turn
+from quire.server.doors.answering import going_on
 from quire.server.doors.anthropic_types import (
     AnthropicMessage,
     CountTokensRequest,
@@ -30,14 +31,16 @@ FIELD_NAMES = {
 
 def turn(request: CountTokensRequest, params: SamplingParams, options: Mapping[str, Any]) -> Turn:
     choice = request.tool_choice
+    messages = list(_messages(request))
     return Turn(
-        messages=list(_messages(request)),
+        messages=messages,
         params=params,
         tools=[tool.as_tool() for tool in request.tools],
         choice=AUTO if choice is None else choice.as_choice(),
         parallel_calls=choice is None or not choice.disable_parallel_tool_use,
         reasoning_effort=request.output_config.effort,
         variables=_variables(request),
+        rendering=going_on(messages),
         options=options,
     )
 

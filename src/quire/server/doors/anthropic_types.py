@@ -160,7 +160,7 @@ class ContextManagement(Strict):
 class CountTokensRequest(Cacheable):
     """What makes a prompt."""
 
-    model: str
+    model: str | None = None
     messages: Annotated[
         list[AnthropicMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
     ]

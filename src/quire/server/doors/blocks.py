@@ -55,10 +55,7 @@ class Grown(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """``last``: the turn has ended with it, and may have cut it short."""
-
     block: Block
-    last: bool = False
 
 
 Change = Opened | Grown | Closed
@@ -87,9 +84,9 @@ class Blocks:
                 case CallArguments(_, text):
                     yield from self._grow(Kind.CALL, text)
                 case CallEnded():
-                    yield from self._close(last=False)
+                    yield from self._close()
         if final:
-            yield from self._close(last=True)
+            yield from self._close()
 
     def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
         if self._open is None or self._open.kind is not kind:
@@ -101,12 +98,12 @@ class Blocks:
     def _begin(
         self, kind: Kind, name: str = "", call_id: str = "", number: int = 0
     ) -> Iterator[Change]:
-        yield from self._close(last=False)
+        yield from self._close()
         self._open = Block(len(self.closed), kind, "", name, call_id, number)
         yield Opened(self._open)
 
-    def _close(self, *, last: bool) -> Iterator[Change]:
+    def _close(self) -> Iterator[Change]:
         if self._open is not None:
             block, self._open = self._open, None
             self.closed.append(block)
-            yield Closed(block, last)
+            yield Closed(block)

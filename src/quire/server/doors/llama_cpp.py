@@ -11,11 +11,12 @@ from fastapi.responses import Response
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.protocol import SamplingParams
 from quire.server.doors.answering import asked, in_their_words, outputs, pieces
+from quire.server.doors.answers import LlamaCppAnswer, Props, Slot
 from quire.server.doors.llama_cpp_types import LlamaCppRequest
 from quire.server.error_shapes import in_llama_cpp_s_shape
 from quire.server.guards.limits import check_answer
 from quire.server.logprobs import chat_logprobs
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import DATA, EventStream, Json
@@ -38,13 +39,15 @@ _TOLD = {  # of the parameters, as their clients know them
 
 
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
-    @app.post("/completion", openapi_extra=takes(LlamaCppRequest))
-    @app.post("/completions", include_in_schema=False)
+    _add_state(app, service)
+    answers = gives(LlamaCppAnswer, LlamaCppAnswer, framing=DATA)
+
+    @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
+    @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)
     async def completion(http: Request) -> Response:
-        """llama.cpp's completion."""
+        """llama.cpp's: complete a prompt; several have a list of answers."""
         request = await service.bodies.parse(http, LlamaCppRequest)
-        if request.model is not None:
-            service.check_model(request.model)
+        service.check_model(request.model)
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
@@ -59,9 +62,11 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0
         )
 
-    @app.get("/props")
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/props", responses=gives(Props))
     async def props() -> Json:
-        """What llama.cpp's clients ask of a server."""
+        """llama.cpp's: what the server is, and its parameters where none are given."""
         return {
             "default_generation_settings": {
                 "n_ctx": service.input_processor.max_model_len,
@@ -70,14 +75,15 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
             "total_slots": _num_slots(service),
             "model_alias": service.model_names[0],
             "model_path": service.model_names[0],
+            "chat_template": service.input_processor.tokenizer.chat_template,
             "modalities": {"vision": False, "audio": False},
             "build_info": f"quire-{app.version}",
             "is_sleeping": False,
         }
 
-    @app.get("/slots")
+    @app.get("/slots", response_model=list[Slot])
     async def slots() -> list[Json]:
-        """Sequences under way, as llama.cpp tells of its slots."""
+        """llama.cpp's: places for requests, and how many of them are taken."""
         running = len(service.engine.engine.scheduler.running)
         length = service.input_processor.max_model_len
         return [
@@ -105,7 +111,8 @@ def _params(service: Service, request: LlamaCppRequest) -> SamplingParams:
         logprobs=request.n_probs or None,
         structured_outputs=request.structure,
     )
-    check_answer(len(request.prompts), params, service.input_processor)
+    most = service.config.max_logprobs
+    check_answer(len(request.prompts), params, service.input_processor, most)
     return params
 
 

@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse, Response
 
 from quire.protocol import SamplingParams, StructuredOutputs
 from quire.server.conversation import Turn, begin
-from quire.server.doors.answering import asked, in_their_words, now, options
+from quire.server.doors.answering import asked, going_on, in_their_words, now, options
+from quire.server.doors.answers import GeneratedAnswer, OllamaChatAnswer
 from quire.server.doors.ollama_models import add_models, check_model
 from quire.server.doors.ollama_types import GenerateRequest, OllamaChatRequest, OllamaRequest
 from quire.server.doors.ollama_writer import OllamaWriter
@@ -18,7 +19,7 @@ from quire.server.doors.telling import RawText, Speaker, Telling
 from quire.server.error_shapes import in_ollama_s_shape
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import LINES, EventStream, Json
@@ -41,9 +42,13 @@ _NAMES = {  # of fields that are called otherwise here
 def add_ollama(app: FastAPI, service: Service) -> None:
     add_models(app, service)
 
-    @app.post("/api/generate", openapi_extra=takes(GenerateRequest))
-    async def ollama_generate(http: Request) -> Response:
-        """Ollama's completion."""
+    @app.post(
+        "/api/generate",
+        openapi_extra=takes(GenerateRequest),
+        responses=gives(GeneratedAnswer, GeneratedAnswer, framing=LINES),
+    )
+    async def generate(http: Request) -> Response:
+        """Ollama's: answer a prompt."""
         request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
         check_model(service, request.model)
         if not request.prompt:
@@ -53,19 +58,25 @@ def add_ollama(app: FastAPI, service: Service) -> None:
             speaker = await _speaker(service, service.caller(http), request, params)
         return await _answer(request, speaker, _as_response)
 
-    @app.post("/api/chat", openapi_extra=takes(OllamaChatRequest))
-    async def ollama_chat(http: Request) -> Response:
-        """Ollama's chat."""
+    @app.post(
+        "/api/chat",
+        openapi_extra=takes(OllamaChatRequest),
+        responses=gives(OllamaChatAnswer, OllamaChatAnswer, framing=LINES),
+    )
+    async def chat(http: Request) -> Response:
+        """Ollama's: answer a conversation."""
         request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
         check_model(service, request.model)
         if not request.messages:
             return _loaded(request, _as_message)
         with in_their_words(_NAMES | {"prompt": "messages"}):
+            messages = [message.for_template() for message in request.messages]
             turn = Turn(
-                messages=[message.for_template() for message in request.messages],
+                messages=messages,
                 params=_params(service, request),
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
+                rendering=going_on(messages),
                 options=options(service, service.caller(http)),
             )
             speaker = await begin(service, turn)
@@ -85,7 +96,8 @@ def _as_message(said: Json) -> Json:
 async def _speaker(
     service: Service, caller: Caller, request: GenerateRequest, params: SamplingParams
 ) -> Speaker:
-    if request.raw:
+    templated = service.input_processor.tokenizer.chat_template or request.system
+    if request.raw or not templated:
         return RawText(service, asked(service, caller, request.prompt), params)
     turn = Turn(
         messages=request.messages,
@@ -121,7 +133,7 @@ def _params(service: Service, request: OllamaRequest) -> SamplingParams:
         logprobs=request.top_logprobs if request.logprobs else None,
         structured_outputs=structure,
     )
-    check_answer(1, params, input_processor)
+    check_answer(1, params, input_processor, service.config.max_logprobs)
     return params
 
 

@@ -10,8 +10,9 @@ from fastapi.responses import PlainTextResponse
 
 from quire.errors import RequestError
 from quire.server.doors.answering import now
+from quire.server.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.server.doors.ollama_types import ShowRequest
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.service import Service
 from quire.server.streaming import Json
 
@@ -26,29 +27,29 @@ def add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
-        """That somebody is here: Ollama's command line asks."""
+        """That somebody is there, for Ollama's command line."""
         return "Quire is running"
 
-    @app.get("/api/version")
-    async def ollama_version() -> Json:
-        """A version that Ollama's clients know, and Quire's."""
+    @app.get("/api/version", responses=gives(OllamaVersion))
+    async def version() -> Json:
+        """Which Ollama's API this is."""
         return {"version": _VERSION, "quire": app.version}
 
-    @app.get("/api/tags")
+    @app.get("/api/tags", responses=gives(OllamaModels))
     async def tags() -> Json:
-        """The model that is served, as Ollama lists models."""
+        """Ollama's list of models: the one that is served, by each of its names."""
         return {"models": cards}
 
-    @app.get("/api/ps")
+    @app.get("/api/ps", responses=gives(OllamaModels))
     async def running() -> Json:
-        """The same, as what is loaded."""
+        """Ollama's list of models that are loaded."""
         length = service.input_processor.max_model_len
         more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
         return {"models": [{**card, **more} for card in cards]}
 
-    @app.post("/api/show", openapi_extra=takes(ShowRequest))
+    @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
     async def show(http: Request) -> Json:
-        """What Ollama's clients ask of a model."""
+        """Ollama's: what is known of a model."""
         request = await service.bodies.parse(http, ShowRequest, from_tools=True)
         name = request.model or request.name
         if name is None:
@@ -100,7 +101,7 @@ def _description(service: Service, started: str) -> Json:
     return {
         "modelfile": "",
         "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
-        "template": "",
+        "template": input_processor.tokenizer.chat_template,  # Jinja, not Go's
         "details": _details(service),
         "model_info": {
             "general.architecture": "quire",

@@ -22,7 +22,7 @@ Think = Annotated[
 ]
 
 
-class Options(LlamaOptions):
+class OllamaOptions(LlamaOptions):
     idle = LlamaOptions.idle | {
         "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu",
         "num_keep", "num_thread", "numa", "penalize_newline", "use_mlock", "use_mmap", "vocab_only",
@@ -46,7 +46,7 @@ class OllamaRequest(Strict):
     model: str
     stream: bool = True
     format: Format | None = None
-    options: Options = Options()
+    options: OllamaOptions = OllamaOptions()
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False
@@ -96,7 +96,7 @@ class GenerateRequest(OllamaRequest):
         return [*system, {"role": "user", "content": self.prompt}]
 
 
-class CalledFunction(Strict):
+class OllamaFunction(Strict):
     name: str
     arguments: JsonObject = Field(default_factory=dict)
     index: int | None = None
@@ -105,7 +105,7 @@ class CalledFunction(Strict):
 class OllamaCall(Strict):
     id: Name | None = None
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: OllamaFunction
 
     def for_template(self) -> dict[str, Any]:
         function = {"name": self.function.name, "arguments": self.function.arguments}

@@ -9,13 +9,21 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.errors import RequestError
-from quire.server.conversation import begin
+from quire.server.conversation import Conversation, begin
 from quire.server.doors.answering import in_their_words, options
+from quire.server.doors.answers import (
+    CountedInput,
+    DeletedResponse,
+    InputItems,
+    ResponseAnswer,
+    ResponseEvent,
+)
 from quire.server.doors.responses_store import ResponseStore
 from quire.server.doors.responses_turns import FIELD_NAMES, turn
 from quire.server.doors.responses_types import ItemReference, ResponsesRequest
 from quire.server.doors.responses_writer import ResponseWriter
-from quire.server.openapi import takes
+from quire.server.guards.clients import Caller
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import NAMED_EVENTS, EventStream, Json
@@ -29,45 +37,65 @@ _PREFIXES = {
 def add_responses(app: FastAPI, service: Service) -> None:
     config = service.config
     store = ResponseStore(config.max_stored_responses, config.max_stored_response_bytes)
+    _add_making(app, service, store)
+    _add_keeping(app, service, store)
 
-    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
-    async def create_response(http: Request) -> Response:
-        """OpenAI's Responses."""
+
+def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
+    @app.post(
+        "/v1/responses",
+        openapi_extra=takes(ResponsesRequest),
+        responses=gives(ResponseAnswer, ResponseEvent, framing=NAMED_EVENTS),
+    )
+    async def create(http: Request) -> Response:
+        """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
         request = await service.bodies.parse(http, ResponsesRequest)
-        service.check_model(request.model)
-        caller = service.caller(http)
+        model, caller = service.check_model(request.model), service.caller(http)
         owner, items = caller.key, _items(store, caller.key, request)
-        history = await _history(service, store, owner, request.previous_response_id)
-        with in_their_words(FIELD_NAMES):
-            asked = options(service, caller, request.user)
-            defaults = service.input_processor.sampling_defaults
-            conversation = await begin(service, turn(request, [*history, *items], defaults, asked))
+        conversation = await _begin(service, store, caller, request, items)
 
         def keep(response: Json) -> None:
             if request.store:
                 store.add(owner, response, items)
 
-        writer = ResponseWriter(conversation, request, keep)
+        writer = ResponseWriter(conversation, request, model, keep)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, writer.error)
         response = await writer.whole()
         return await json_response(lambda: response, large=request.wants_logprobs)
 
-    @app.get("/v1/responses/{response_id}")
-    async def retrieve_response(http: Request, response_id: str, stream: bool = False) -> Response:
+    @app.post(
+        "/v1/responses/input_tokens",
+        openapi_extra=takes(ResponsesRequest),
+        responses=gives(CountedInput),
+    )
+    async def count(http: Request) -> Json:
+        """The tokens of what would be asked."""
+        request = await service.bodies.parse(http, ResponsesRequest)
+        service.check_model(request.model)
+        caller = service.caller(http)
+        items = _items(store, caller.key, request)
+        conversation = await _begin(service, store, caller, request, items)
+        counted = conversation.num_prompt_tokens
+        return {"object": "response.input_tokens", "input_tokens": counted}
+
+
+def _add_keeping(app: FastAPI, service: Service, store: ResponseStore) -> None:
+    @app.get("/v1/responses/{response_id}", responses=gives(ResponseAnswer, None, 404))
+    async def retrieve(http: Request, response_id: str, stream: str = "false") -> Response:
         """A response that is kept."""
-        if stream:
+        if stream != "false":
             raise RequestError("a response that is kept cannot be streamed again", "stream")
         kept = store.get(service.caller(http).key, response_id)
         return Response(kept.response, media_type="application/json")
 
-    @app.delete("/v1/responses/{response_id}")
-    async def delete_response(http: Request, response_id: str) -> Json:
+    @app.delete("/v1/responses/{response_id}", responses=gives(DeletedResponse, None, 404))
+    async def delete(http: Request, response_id: str) -> Json:
         """Forget a response."""
         store.remove(service.caller(http).key, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    @app.get("/v1/responses/{response_id}/input_items")
+    @app.get("/v1/responses/{response_id}/input_items", responses=gives(InputItems, None, 400, 404))
     async def input_items(
         http: Request,
         response_id: str,
@@ -75,9 +103,23 @@ def add_responses(app: FastAPI, service: Service) -> None:
         order: str = "desc",
         after: str | None = None,
     ) -> Json:
-        """What a response that is kept was asked."""
+        """What a response was given, item by item, the last one first unless asked otherwise."""
         kept = store.get(service.caller(http).key, response_id)
         return _page(kept.input_items, limit, order, after)
+
+
+async def _begin(
+    service: Service,
+    store: ResponseStore,
+    caller: Caller,
+    request: ResponsesRequest,
+    items: list[Json],
+) -> Conversation:
+    history = await _history(service, store, caller.key, request.previous_response_id)
+    with in_their_words(FIELD_NAMES):
+        asked = options(service, caller, request.user)
+        defaults = service.input_processor.sampling_defaults
+        return await begin(service, turn(request, [*history, *items], defaults, asked))
 
 
 def _items(store: ResponseStore, owner: str | None, request: ResponsesRequest) -> list[Json]:

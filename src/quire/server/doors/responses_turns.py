@@ -35,6 +35,7 @@ def turn(
         choice=request.choice,
         parallel_calls=request.parallel_tool_calls,
         reasoning_effort=request.reasoning.effort,
+        rendering={"verbosity": request.text.verbosity} if request.text.verbosity else {},
         options=options,
     )
 
@@ -63,18 +64,16 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
     for item in items:
         piece = _of_assistant(item)
         if piece is None:
-            if said:
-                yield _whole(said)
-                said = {}
+            yield from _whole(said)
+            said = {}
             yield _of_others(item)
             continue
         if _begins_anew(said, piece):
-            yield _whole(said)
+            yield from _whole(said)
             said = {}
         for name, value in piece.items():
             said[name] = said[name] + value if name in said else value
-    if said:
-        yield _whole(said)
+    yield from _whole(said)
 
 
 def _of_assistant(item: Json) -> dict[str, Any] | None:
@@ -105,8 +104,10 @@ def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     )
 
 
-def _whole(said: Mapping[str, Any]) -> Message:
-    return {"role": "assistant", "content": "", **said}
+def _whole(said: Mapping[str, Any]) -> Iterator[Message]:
+    """Nothing of what holds nothing: another server's reasoning is encrypted."""
+    if any(said.values()):
+        yield {"role": "assistant", "content": "", **said}
 
 
 def _joined(parts: Iterable[Json]) -> str:

@@ -98,7 +98,7 @@ def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class FunctionTool(Strict):
+class ResponsesTool(Strict):
     type: Literal["function"]
     name: str
     description: str | None = None
@@ -109,7 +109,7 @@ class FunctionTool(Strict):
         return Tool(self.name, self.description, self.parameters, self.strict)
 
 
-class NamedTool(Strict):
+class ResponsesNamedTool(Strict):
     type: Literal["function"]
     name: str
 
@@ -117,10 +117,10 @@ class NamedTool(Strict):
         return ToolChoice.named(self.name)
 
 
-class AllowedTools(Strict):
+class ResponsesAllowedTools(Strict):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+    tools: Annotated[list[ResponsesNamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
 
     def as_choice(self) -> ToolChoice:
         return ToolChoice(self.mode, tuple(tool.name for tool in self.tools))
@@ -153,12 +153,12 @@ class ReasoningConfig(Strict):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class StreamOptions(Strict):
+class ResponsesStreamOptions(Strict):
     include_obfuscation: Literal[False] = False
 
 
 class ResponsesRequest(Strict):
-    model: str
+    model: str | None = None
     input: Annotated[
         list[InputItem],
         Field(fail_fast=True),
@@ -169,13 +169,13 @@ class ResponsesRequest(Strict):
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
 
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = (
+    tools: Annotated[list[ResponsesTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = (
         Field(default_factory=list)
     )
     tool_choice: Annotated[
-        Literal["auto", "none", "required"] | NamedTool | AllowedTools,
+        Literal["auto", "none", "required"] | ResponsesNamedTool | ResponsesAllowedTools,
         expecting('"auto", "none", "required" or {"type": "function", "name": ...}'),
     ] = "auto"
     parallel_tool_calls: bool = True

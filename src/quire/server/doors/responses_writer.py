@@ -27,12 +27,14 @@ class ResponseWriter:
         self,
         conversation: Conversation,
         request: ResponsesRequest,
+        model: str,
         keep: Callable[[Json], None],
     ) -> None:
         self._conversation = conversation
         self._telling = Telling(conversation, conversation.call_id, FIELD_NAMES)
         self._told = self._telling.told
         self._request = request
+        self._model = model
         self._keep = keep
         self._id = uuid.uuid4().hex
         self._created = int(time.time())
@@ -173,6 +175,7 @@ class ResponseWriter:
             "temperature": params.temperature,
             "top_p": params.top_p,
             **told(request),
+            "model": self._model,
         }
 
     def _usage(self) -> Json | None:
@@ -194,7 +197,7 @@ def told(request: ResponsesRequest) -> Json:
         mode="json",
         by_alias=True,
         include={
-            "model", "instructions", "previous_response_id", "store", "tools", "tool_choice",
+            "instructions", "previous_response_id", "store", "tools", "tool_choice",
             "parallel_tool_calls", "max_tool_calls", "text", "reasoning", "max_output_tokens",
             "top_logprobs", "truncation", "background", "metadata", "prompt_cache_key",
             "safety_identifier", "user",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from quire.server.doors.answers import Detokenized, Tokenized
 from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
-from quire.server.openapi import takes
+from quire.server.openapi import gives, takes
 from quire.server.rendering import json_response
 from quire.server.service import Service
 from quire.server.streaming import Json
@@ -15,29 +16,27 @@ _MANY = 1024  # tokens whose texts are not made at once
 
 
 def add_tokens(app: FastAPI, service: Service) -> None:
-    @app.post("/tokenize", openapi_extra=takes(TokenizeRequest))
+    @app.post("/tokenize", openapi_extra=takes(TokenizeRequest), responses=gives(Tokenized))
     async def tokenize(http: Request) -> Response:
-        """The tokens of a text, or of a conversation."""
+        """The tokens of a text, or of a conversation by the model's chat template."""
         request = await service.bodies.parse(http, TokenizeRequest)
         token_ids = await _token_ids(service, request)
         answer = _as_llama_cpp if request.content is not None else _as_vllm
         large = len(token_ids) > _MANY
         return await json_response(lambda: answer(service, request, token_ids), large=large)
 
-    @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest))
+    @app.post("/detokenize", openapi_extra=takes(DetokenizeRequest), responses=gives(Detokenized))
     async def detokenize(http: Request) -> Json:
         """The text of tokens."""
         request = await service.bodies.parse(http, DetokenizeRequest)
-        if request.model is not None:
-            service.check_model(request.model)
+        service.check_model(request.model)
         with service.reserve():
             text = await service.engine.detokenize(request.tokens)
         return {"prompt": text, "content": text}  # vLLM's name for it, and llama.cpp's
 
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
-    if request.model is not None:
-        service.check_model(request.model)
+    service.check_model(request.model)
     with service.reserve():
         if request.messages is not None:
             messages = [message.for_template() for message in request.messages]
