@@ -28,6 +28,10 @@ def parts(target: Target) -> bytes:
     return chat(target, messages=[{"role": "user", "content": content}])
 
 
+def tools(target: Target) -> bytes:
+    return chat(target, tools=[{"type": "function", "function": {"name": "f"}}] * _MANY)
+
+
 def with_prompt(target: Target, prompt: bytes) -> bytes:
     return completion(target, prompt=0).replace(b'"prompt": 0', b'"prompt": ' + prompt)
 
@@ -70,6 +74,7 @@ def garbage(target: Target) -> bytes:
 BODIES = (
     Attack("100,000 messages", posting_chats(messages), TOO_LARGE),
     Attack("100,000 parts of a message", posting_chats(parts), TOO_LARGE),
+    Attack("100,000 tools", posting_chats(tools), TOO_LARGE),
     Attack("a million lists in each other", posting(deep_lists), TOO_LARGE),
     Attack("100,000 objects in each other", posting(deep_objects), TOO_LARGE),
     Attack("a million empty lists", posting(empty_lists), TOO_LARGE),

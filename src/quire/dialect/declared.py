@@ -83,9 +83,6 @@ class DeclaredParser:
         _, told = self._parser.finalize()
         return [event for one in told for event in self._events(one)]
 
-    def parse(self, text: str) -> list[Event]:
-        return self.push(text) + self.finish()
-
     def _events(self, told: Mapping[str, Any]) -> Iterator[Event]:
         match told:
             case {"type": "region_chunk", "field": field, "text": text}:
