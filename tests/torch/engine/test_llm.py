@@ -163,6 +163,24 @@ def test_what_is_left_out_is_as_the_model_says(tmp_path: Path) -> None:
     assert neutral.default_sampling_params() == SamplingParams()
 
 
+def test_configs_give_way_to_overrides(tmp_path: Path) -> None:
+    directory = model_with(tmp_path, '{"temperature": 0.5, "top_k": 3}')
+    small = {"kv_cache_memory_bytes": "8MiB"}
+    llm = LLM(
+        **small,
+        hf_overrides={"max_position_embeddings": 64},
+        generation_config=str(directory),
+        override_generation_config='{"top_k": 5}',
+    )
+    assert llm.engine.input_processor.max_model_len == 64
+    assert llm.default_sampling_params() == SamplingParams(temperature=0.5, top_k=5)
+    for wrong in ({"top_q": 1}, {"top_p": 2}):
+        with pytest.raises(ConfigError, match=r"override_generation_config.*top_"):
+            LLM(**small, override_generation_config=wrong)
+    with pytest.raises(ModelError, match="hidden_size"):
+        LLM(**small, hf_overrides={"hidden_size": "wide"})
+
+
 @pytest.mark.parametrize("config", ['{"temperature": -1}', '{"top_k": "many"}', "[]"])
 def test_a_bad_generation_config_is_named(tmp_path: Path, config: str) -> None:
     with pytest.raises(ModelError, match=r"generation_config\.json"):
