@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -26,7 +27,7 @@ class Place(NamedTuple):
 def fill_masks(places: Sequence[Place], vocab_size: int) -> Bits:
     """Whether each token may come next, a bit each, the lowest first: [N, words], a row a place.
 
-    All grammars are asked in one call, which lets other threads run and takes all cores. A guide
+    All grammars are asked at once, which lets other threads run, and takes all cores. A guide
     that is asked at several places, for drafts, moves from one to the next in their order.
     """
     words = -(-vocab_size // 32)
@@ -85,14 +86,15 @@ def _allow(row: Bits, tokens: Iterable[int]) -> None:
 
 
 def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
-    if len(matchers) == 1:
-        ((matcher, row),) = matchers
+    executor = _executor() if len(matchers) > 1 else None
+    if executor is not None:
+        executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
+        return
+    for matcher, row in matchers:
         matcher.unsafe_compute_mask_ptr(bits[row].ctypes.data, bits[row].nbytes)
-    elif matchers:
-        _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
 
 
 @cache
-def _executor() -> LLExecutor:
-    """Its threads are the process's: there is one set of cores."""
-    return LLExecutor()
+def _executor() -> LLExecutor | None:
+    """Its threads are the process's: there is one set of cores. With two, waking it takes longer."""
+    return LLExecutor() if (os.cpu_count() or 1) > 2 else None

@@ -29,6 +29,9 @@ _OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorde
 _MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float32))
 
 
+_IN_ORDER = torch.contiguous_format
+
+
 class _Edits:
     """Places in a batch of logits [R, V], gathered row by row, with a number for each."""
 
@@ -97,9 +100,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     edits, guided = _gather(rows), _guided(rows)
     if not any(edits) and not guided:
         return logits
-    edited = logits.clone(memory_format=torch.contiguous_format)
-    if guided:
-        _mask(edited, guided)
+    edited = _masked(logits, guided) if guided else logits.clone(memory_format=_IN_ORDER)
     flat = edited.view(-1)  # the same memory
     # Where one place is written twice, as repetitions may, it is with the same value.
     if edits.allowed:
@@ -131,23 +132,24 @@ def _guided(rows: Sequence[SampleRow]) -> dict[int, Place]:
     return places
 
 
-def _mask(edited: Tensor, guided: Mapping[int, Place]) -> None:
-    """Forbid what the rows' guides do not allow."""
+def _masked(logits: Tensor, guided: Mapping[int, Place]) -> Tensor:
+    """A copy in which what the rows' guides do not allow is forbidden."""
     distinct = list(dict.fromkeys((id(p.guide), p.length) for p in guided.values()))
     number = {key: i for i, key in enumerate(distinct)}
     places = {(id(place.guide), place.length): place for place in guided.values()}
-    bits = fill_masks([places[key] for key in distinct], edited.shape[1])
+    bits = fill_masks([places[key] for key in distinct], logits.shape[1])
     sources = [number[id(place.guide), place.length] for place in guided.values()]
     if sources != list(range(len(distinct))):
         bits = bits[sources]
-    octets = to_device(torch.from_numpy(bits.view(np.uint8)), edited.device)
-    most = F.embedding(octets.int(), to_device(_MOST, edited.device))  # [N, octets, 8]
-    most = most.flatten(1)[:, : edited.shape[1]]
-    if len(guided) == len(edited):
-        torch.minimum(edited, most, out=edited)
-    else:
-        indices = to_device(torch.tensor(list(guided)), edited.device)
-        edited[indices] = torch.minimum(edited[indices], most)
+    octets = to_device(torch.from_numpy(bits.view(np.uint8)), logits.device)
+    most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]
+    most = most.flatten(1)[:, : logits.shape[1]]
+    if len(guided) == len(logits):
+        return torch.minimum(logits, most).contiguous()
+    masked = logits.clone(memory_format=_IN_ORDER)
+    indices = to_device(torch.tensor(list(guided)), logits.device)
+    masked[indices] = torch.minimum(masked[indices], most)
+    return masked
 
 
 def _ban(edited: Tensor, bans: _Edits) -> None:

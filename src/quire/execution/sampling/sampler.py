@@ -7,6 +7,7 @@ the distribution that the ones before it left, renormalised, and leaves at least
 
 Logits are handled as gaps: how far, in nats at the row's temperature, a token lies below the
 row's likeliest; a token's unnormalised probability is exp(-gap), at most 1, so nothing overflows.
+Where it is below e^-80, less than one draw in 10^34, it is 0.
 
 A draw inverts the cumulative distribution at one number that is a pure function of the request's
 seed, the branch and the position, so a request gives the same tokens in any batch and any order.
@@ -34,6 +35,10 @@ __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_log
 # nearly always hold all that top_k and top_p keep. Rows for which they do not try again with more.
 _SHORTLIST = 256
 _SHORTLIST_GROWTH = 16
+# Logits that are worked on at once in main memory: what is made of them stays in the caches, and is
+# taken from memory that is at hand.
+_AT_ONCE = 2**21
+_FAINTEST = 80.0  # nats below the likeliest; a token further off has no part in a draw
 _CDF_BLOCK = 256  # tokens; a draw looks for its block first, then inside
 _TIES = 8  # tokens that may share the last place among the likeliest without leaving the lowest out
 _BELOW_ONE = 1.0 - 2.0**-53
@@ -96,6 +101,19 @@ def draw(
     A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
     allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
     """
+    most = len(rows) if logits.device.type != "cpu" else max(1, _AT_ONCE // logits.shape[1])
+    parts = [
+        _choose(logits[start : start + most], rows[start : start + most], argmax)
+        for start in range(0, len(rows), most)
+    ]
+    tokens, raw_peaks, peaks = map(torch.cat, zip(*parts, strict=True))
+    return Draws(tokens, raw_peaks, peaks, rows, logits)
+
+
+def _choose(
+    logits: Tensor, rows: Sequence[SampleRow], argmax: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A token for each row [R], and the largest of its logits, as given and as edited [R, 1]."""
     edited = process_logits(logits, rows)
     tokens = argmax(edited)
     peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
@@ -105,7 +123,7 @@ def draw(
         found = _draw(_take(edited, drawn), _take(peaks, drawn), asked)
         tokens = _put(tokens, drawn, found.clamp(max=logits.shape[1] - 1))
     raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
-    return Draws(tokens, raw_peaks, peaks, rows, logits)
+    return tokens, raw_peaks, peaks
 
 
 def sample(
@@ -203,7 +221,7 @@ def _logprob_table(logits: Tensor, chosen_ids: Tensor, width: int) -> Tensor:
     One table, so that one transfer brings it all; float64 holds ids and ranks exactly.
     """
     gaps = logits.amax(-1, keepdim=True) - logits
-    log_mass = _block_weights(gaps)[1].sum(-1, keepdim=True).log()
+    log_mass = _block_weights(gaps.clone())[1].sum(-1, keepdim=True).log()
     top_ids, top_gaps = _likeliest(gaps, width)
     chosen = gaps.gather(1, chosen_ids)
     ranks = (gaps < chosen).sum(-1, keepdim=True) + 1
@@ -233,7 +251,7 @@ def _draw(logits: Tensor, peaks: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         if all(top_k[i] for i in truncated):
             mass = filters.top_p.new_zeros(len(truncated), 1)  # nobody asks
         else:
-            mass = _block_weights(kept_gaps)[1].sum(-1, keepdim=True)
+            mass = _block_weights(kept_gaps.clone())[1].sum(-1, keepdim=True)
         found = _draw_truncated(kept_gaps, mass, filters.take(_indices(truncated, gaps)))
         tokens = _put(tokens, truncated, found)
     return tokens
@@ -252,13 +270,25 @@ def _draw_whole(gaps: Tensor, uniform: Tensor) -> Tensor:
     return (block * _CDF_BLOCK + place)[:, 0]
 
 
+def _weights(gaps: Tensor) -> Tensor:
+    """exp(-gap) of each token, and 0 beyond ``_FAINTEST``; in the place of the gaps.
+
+    For exp takes up to thirty times as long where what it gives is zero or nearly so, which most
+    are at a low temperature, or where few tokens are allowed.
+    """
+    weights = gaps.clamp_(max=_FAINTEST).neg_().exp_()
+    return F.threshold(weights, 1.0001 * math.exp(-_FAINTEST), 0.0, inplace=True)
+
+
 def _block_weights(gaps: Tensor) -> tuple[Tensor, Tensor]:
     """Each token's exp(-gap), float32 [N, B, block], and the sums of blocks, float64 [N, B].
+
+    The gaps are overwritten.
 
     Sums of short blocks in float32 lose no more than exp did, and unlike one long sum do not
     depend on how the work is spread over threads, hence on the rest of the batch.
     """
-    weights = gaps.neg().exp_()
+    weights = _weights(gaps)
     if missing := -gaps.shape[1] % _CDF_BLOCK:
         weights = F.pad(weights, (0, missing))
     weights = weights.view(len(gaps), -1, _CDF_BLOCK)
@@ -292,7 +322,7 @@ def _draw_shortlist(
     Returns ids [N] and, bool [N], whether the whole vocabulary would have given the same.
     """
     ids, short_gaps = _likeliest(gaps, width)
-    weights = short_gaps.neg().exp_().double()
+    weights = _weights(short_gaps.clone()).double()
     ends = weights[:, -1:] == 0  # no token beyond the shortlist can occur
     weights.masked_fill_(torch.arange(width, device=gaps.device) >= filters.top_k, 0.0)
     cdf = weights.cumsum(-1)
