@@ -18,6 +18,7 @@ from quire.execution.device_runtime import DeviceRuntime, OnCPU
 from quire.execution.free_memory import memory_or_refusal
 from quire.execution.kv.cache import bytes_per_token
 from quire.files import read_text
+from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
@@ -35,6 +36,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
+    keep_what_steps_take()
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
     read_config(
         directory, config.hf_overrides

@@ -18,6 +18,7 @@ SOURCE = Path(quire.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "heap": set(),
     "hub": set(),
     "cgroups": set(),
     "config": {"dialect"},
@@ -55,11 +56,21 @@ MAY_IMPORT = {
     },
     "model": {"files", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
-    "engine": {"files", "grammar", "metrics", "workload", "memory", "protocol", "scheduling"},
+    "engine": {
+        "files",
+        "grammar",
+        "heap",
+        "metrics",
+        "workload",
+        "memory",
+        "protocol",
+        "scheduling",
+    },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
         "files",
+        "heap",
         "threads",
         "shape",
         "capacity",
@@ -90,9 +101,9 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "hub", "cgroups", "config", "shape", "capacity", "metrics", "workload",
-    "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine", "server",
-    "reports", "reproduction", "terminal",
+    "errors", "files", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
+    "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine",
+    "server", "reports", "reproduction", "terminal",
 ]  # fmt: skip
 
 

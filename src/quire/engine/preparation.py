@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from quire.errors import EngineError, RequestError
+from quire.heap import give_memory_back
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
 _LONGEST_COMPILING = 10.0  # seconds
@@ -112,10 +112,3 @@ def _yield_to_others() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-def give_memory_back() -> None:
-    """Return to the system what is free. glibc by itself keeps what many small pieces had."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)

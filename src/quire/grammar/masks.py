@@ -96,5 +96,5 @@ def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
 
 @cache
 def _executor() -> LLExecutor | None:
-    """Its threads are the process's: there is one set of cores. With two, waking it takes longer."""
+    """Its threads are the process's, as its cores are. Where these are two, it takes longer."""
     return LLExecutor() if (os.cpu_count() or 1) > 2 else None

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quire.engine import preparation
-from quire.engine.preparation import LONG, PreparationThreads, give_memory_back
+from quire.engine.preparation import LONG, PreparationThreads
 from quire.errors import EngineError
+from quire.heap import give_memory_back
 
 PATIENCE = 10.0
 

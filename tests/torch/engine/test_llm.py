@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,15 +109,8 @@ def test_generate_prints_text_and_the_memory_story(capsys: pytest.CaptureFixture
 def test_chat_reads_lines_until_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = iter(["What is a list?", "", "/clear", "And a dict?"])
-
-    def read(prompt: str = "") -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
+    lines = ["What is a list?", "", "/clear", "And a dict?"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines) + "\n"))
     assert main(["chat", "--temperature", "0", "--max-tokens", "6"]) == 0
     assert len(capsys.readouterr().out.strip().splitlines()) >= 2
 
