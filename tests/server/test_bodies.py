@@ -21,7 +21,7 @@ from quire.config import ServerConfig
 from quire.engine import InputProcessor
 from quire.server.guards import bodies
 from quire.server.guards.bodies import Bodies, default_max_body_bytes
-from quire.server.openai_types import ChatRequest, CompletionRequest
+from quire.server.openai.requests import ChatRequest, CompletionRequest
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
 from support.live_server import (
     MAX_MODEL_LEN,
@@ -167,7 +167,7 @@ def test_logprobs_are_bounded_together(shared: LiveServer) -> None:
 def test_a_large_answer_is_made_off_the_event_loop(
     shared: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quire.server.reply import Account
+    from quire.server.answers.reply import Account
 
     def noting(*arguments: Any) -> Any:
         threads.append(threading.current_thread().name)

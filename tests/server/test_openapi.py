@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 
 from quire.config import ServerConfig
 from quire.server import create_app
-from quire.server.answer_types import (
+from quire.server.description.answer_types import (
     ChatCompletion,
     ChatCompletionChunk,
     ClosedSession,

@@ -9,7 +9,7 @@ import pytest
 
 from quire.protocol import SamplingParams
 from quire.protocol.parameters import description
-from quire.server.openai_types import ChatRequest, CompletionRequest, GenerationRequest
+from quire.server.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
 from quire.server.session_types import TurnRequest
 
 BODIES = [CompletionRequest, ChatRequest, TurnRequest]

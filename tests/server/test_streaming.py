@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from quire.errors import EngineError
-from quire.server.streaming import EventStream, Json
+from quire.server.answers.streaming import EventStream, Json
 from support.live_server import LiveServer, events
 
 FOX = "🦊 and 漢字"  # whose first character takes several tokens

@@ -16,7 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
-from quire.server.answer_types import (
+from quire.server.chats.speech import Speech
+from quire.server.description.answer_types import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
@@ -27,8 +28,7 @@ from quire.server.answer_types import (
     ModelList,
     Version,
 )
-from quire.server.chat import create_chat_completion
-from quire.server.completions import create_completion
+from quire.server.description.openapi import describe, gives, takes
 from quire.server.doors.all import add_doors
 from quire.server.doors.answers import STREAMED
 from quire.server.errors import EngineUnavailableError, install_error_handlers
@@ -39,11 +39,11 @@ from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
 from quire.server.metrics import ServerMetrics
-from quire.server.openai_types import ChatRequest, CompletionRequest
-from quire.server.openapi import describe, gives, takes
+from quire.server.openai.chat import create_chat_completion
+from quire.server.openai.completions import create_completion
+from quire.server.openai.requests import ChatRequest, CompletionRequest
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
-from quire.server.speech import Speech
 from quire.version import __version__
 
 _HEALTH: dict[int | str, dict[str, Any]] = {

@@ -32,7 +32,7 @@ from quire.errors import (
     shown,
 )
 from quire.server.error_shapes import shape_for
-from quire.server.others_fields import why_not
+from quire.server.fields.others import why_not
 
 REQUEST_ID = "request_id"
 """Where the ASGI scope's state has the name of a request, in headers and in logs."""

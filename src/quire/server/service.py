@@ -13,11 +13,11 @@ from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
 from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.protocol import SamplingParams
+from quire.server.chats.speech import Speech
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller
 from quire.server.metrics import ServerMetrics
-from quire.server.speech import Speech
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
 """What has come since the last time: (number of the prompt, what one of its outputs gained)."""

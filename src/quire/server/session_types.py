@@ -9,8 +9,8 @@ from pydantic import model_validator
 
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
-from quire.server.fields import Ids, Name, Strict, between, expecting
-from quire.server.openai_types import GenerationRequest
+from quire.server.fields.strict import Ids, Name, Strict, between, expecting
+from quire.server.openai.requests import GenerationRequest
 
 
 class OpenRequest(Strict):

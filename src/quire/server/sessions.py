@@ -8,7 +8,9 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine import Session
-from quire.server.answer_types import (
+from quire.server.answers.reply import answer
+from quire.server.answers.streaming import Json
+from quire.server.description.answer_types import (
     ClosedSession,
     Completion,
     CompletionChunk,
@@ -16,14 +18,12 @@ from quire.server.answer_types import (
     SessionList,
     SessionWithEvents,
 )
-from quire.server.completions import CompletionWording
+from quire.server.description.openapi import gives, takes
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.openapi import gives, takes
-from quire.server.reply import answer
+from quire.server.openai.completions import CompletionWording
 from quire.server.service import Service
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
-from quire.server.streaming import Json
 
 
 class TurnWording(CompletionWording):

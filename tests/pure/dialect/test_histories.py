@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.engine.tokenizer import ChatTemplate
-from quire.server.histories import for_template
+from quire.server.chats.histories import for_template
 
 HEAD = "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}{{ f.name }} "
 TAIL = "{% endfor %}{{ m.content }}{% endfor %}"

@@ -13,7 +13,7 @@ from quire.dialect import DIALECTS, REASONING, Reply
 from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
 from quire.errors import ConfigError
-from quire.server.speech import Speech
+from quire.server.chats.speech import Speech
 
 DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 TEMPLATE = "{{ '<tool_call>' }}<|assistant|>{# </think> #}"

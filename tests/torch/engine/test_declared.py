@@ -16,7 +16,7 @@ import quire
 from quire.config import ServerConfig
 from quire.dialect import Declared, Event, Parser, Reply
 from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
-from quire.server.speech import Speech
+from quire.server.chats.speech import Speech
 
 # In the manner of Gemma 4's.
 SPEC: dict[str, Any] = {

@@ -10,9 +10,9 @@ from typing import Any
 
 from quire.engine import Delta, Message, Prompt, RequestOutput
 from quire.errors import RequestError
+from quire.server.answers.streaming import Events, Json
 from quire.server.guards.clients import Caller
 from quire.server.service import Progress, Service
-from quire.server.streaming import Events, Json
 
 
 async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:

@@ -10,7 +10,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.protocol import SamplingParams
-from quire.server.conversation import Conversation, begin
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import NAMED_EVENTS, Events, EventStream, Json
+from quire.server.chats.conversation import Conversation, begin
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import in_their_words, options
 from quire.server.doors.answers import CountedTokens, MessageAnswer, MessageEvent
 from quire.server.doors.anthropic_turns import FIELD_NAMES, sampling_params, turn
@@ -18,10 +21,7 @@ from quire.server.doors.anthropic_types import CountTokensRequest, MessagesReque
 from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
 from quire.server.doors.telling import Telling
 from quire.server.error_shapes import in_anthropic_s_shape
-from quire.server.openapi import gives, takes
-from quire.server.rendering import json_response
 from quire.server.service import Service
-from quire.server.streaming import NAMED_EVENTS, Events, EventStream, Json
 
 _DELTAS = {
     Kind.TEXT: ("text_delta", "text"),

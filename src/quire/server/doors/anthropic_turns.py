@@ -7,7 +7,8 @@ from typing import Any
 
 from quire.engine import Message
 from quire.protocol import SamplingParams, StructuredOutputs
-from quire.server.conversation import Turn
+from quire.server.chats.conversation import Turn
+from quire.server.chats.tools import AUTO
 from quire.server.doors.answering import going_on
 from quire.server.doors.anthropic_types import (
     AnthropicMessage,
@@ -18,7 +19,6 @@ from quire.server.doors.anthropic_types import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from quire.server.tools import AUTO
 
 FIELD_NAMES = {
     "prompt": "messages",

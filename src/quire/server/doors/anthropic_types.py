@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from quire.errors import RequestError
-from quire.server.fields import Strict, Texts, at_most
-from quire.server.message_types import JsonObject
-from quire.server.tools import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.server.chats.tools import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.server.fields.strict import Strict, Texts, at_most
+from quire.server.openai.messages import JsonObject
 
 _MOST_MESSAGES, _MOST_BLOCKS = 4096, 1024
 

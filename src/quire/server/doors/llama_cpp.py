@@ -10,16 +10,16 @@ from fastapi.responses import Response
 
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.protocol import SamplingParams
+from quire.server.answers.logprobs import chat_logprobs
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import DATA, EventStream, Json
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import asked, in_their_words, outputs, pieces
 from quire.server.doors.answers import LlamaCppAnswer, Props, Slot
 from quire.server.doors.llama_cpp_types import LlamaCppRequest
 from quire.server.error_shapes import in_llama_cpp_s_shape
 from quire.server.guards.limits import check_answer
-from quire.server.logprobs import chat_logprobs
-from quire.server.openapi import gives, takes
-from quire.server.rendering import json_response
 from quire.server.service import Service
-from quire.server.streaming import DATA, EventStream, Json
 
 _NAMES = {
     "max_tokens": "n_predict",

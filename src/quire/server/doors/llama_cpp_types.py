@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from quire.errors import RequestError, shown
 from quire.protocol import StructuredOutputs
 from quire.server.doors.llama_options import LlamaOptions
-from quire.server.fields import Ids, Texts, biases, expecting
-from quire.server.message_types import JsonObject
+from quire.server.fields.strict import Ids, Texts, biases, expecting
+from quire.server.openai.messages import JsonObject
 
 _MOST_PROMPTS = 2048
 

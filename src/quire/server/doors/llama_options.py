@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
-from quire.server.fields import Strict, Texts, between, expecting
+from quire.server.fields.strict import Strict, Texts, between, expecting
 
 _ANY_SEED = (-1, 2**32 - 1)
 _OURS = {  # the names in SamplingParams

@@ -9,7 +9,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from quire.protocol import SamplingParams, StructuredOutputs
-from quire.server.conversation import Turn, begin
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import LINES, EventStream, Json
+from quire.server.chats.conversation import Turn, begin
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import asked, going_on, in_their_words, now, options
 from quire.server.doors.answers import GeneratedAnswer, OllamaChatAnswer
 from quire.server.doors.ollama_models import add_models, check_model
@@ -19,10 +22,7 @@ from quire.server.doors.telling import RawText, Speaker, Telling
 from quire.server.error_shapes import in_ollama_s_shape
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.openapi import gives, takes
-from quire.server.rendering import json_response
 from quire.server.service import Service
-from quire.server.streaming import LINES, EventStream, Json
 
 _NAMES = {  # of fields that are called otherwise here
     "max_tokens": "options.num_predict",

@@ -9,12 +9,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
 
 from quire.errors import RequestError
+from quire.server.answers.streaming import Json
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import now
 from quire.server.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.server.doors.ollama_types import ShowRequest
-from quire.server.openapi import gives, takes
 from quire.server.service import Service
-from quire.server.streaming import Json
 
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
 _LATEST = ":latest"

@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from quire.engine import Message
 from quire.errors import RequestError
+from quire.server.chats.tools import MOST_TOOLS, Tool
 from quire.server.doors.llama_options import LlamaOptions
-from quire.server.fields import Ids, Name, Strict, Texts, at_most, between, expecting
-from quire.server.message_types import Function, JsonObject
-from quire.server.tools import MOST_TOOLS, Tool
+from quire.server.fields.strict import Ids, Name, Strict, Texts, at_most, between, expecting
+from quire.server.openai.messages import Function, JsonObject
 
 _MOST_MESSAGES, _MOST_CALLS = 4096, 256
 

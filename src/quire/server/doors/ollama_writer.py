@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
 from quire.engine import CompletionOutput, Delta
+from quire.server.answers.logprobs import chat_logprobs
+from quire.server.answers.streaming import Events, Json
 from quire.server.doors.answering import now
 from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind
 from quire.server.doors.ollama_types import OllamaRequest
 from quire.server.doors.telling import Telling
-from quire.server.logprobs import chat_logprobs
-from quire.server.streaming import Events, Json
 
 _NANOSECONDS = 10**9
 _ID = "ollama-"

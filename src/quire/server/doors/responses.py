@@ -9,7 +9,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from quire.errors import RequestError
-from quire.server.conversation import Conversation, begin
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import NAMED_EVENTS, EventStream, Json
+from quire.server.chats.conversation import Conversation, begin
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import in_their_words, options
 from quire.server.doors.answers import (
     CountedInput,
@@ -23,10 +26,7 @@ from quire.server.doors.responses_turns import FIELD_NAMES, turn
 from quire.server.doors.responses_types import ItemReference, ResponsesRequest
 from quire.server.doors.responses_writer import ResponseWriter
 from quire.server.guards.clients import Caller
-from quire.server.openapi import gives, takes
-from quire.server.rendering import json_response
 from quire.server.service import Service
-from quire.server.streaming import NAMED_EVENTS, EventStream, Json
 
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pydantic_core import from_json, to_json
 
 from quire.errors import shown
+from quire.server.answers.streaming import Json
 from quire.server.errors import UnknownResponseError
-from quire.server.streaming import Json
 
 _BESIDE = 512  # bytes that a response takes beside its JSON
 

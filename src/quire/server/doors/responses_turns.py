@@ -7,9 +7,9 @@ from typing import Any
 
 from quire.engine import Message
 from quire.protocol import SamplingParams, StructuredOutputs
-from quire.server.conversation import Turn
+from quire.server.answers.streaming import Json
+from quire.server.chats.conversation import Turn
 from quire.server.doors.responses_types import ResponsesRequest, SchemaFormat
-from quire.server.streaming import Json
 
 FIELD_NAMES = {
     "prompt": "input",

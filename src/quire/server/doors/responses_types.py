@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from quire.errors import RequestError
-from quire.server.fields import Name, Strict, at_most, expecting
-from quire.server.message_types import JsonObject
-from quire.server.tools import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.server.chats.tools import AUTO, MOST_TOOLS, Tool, ToolChoice
+from quire.server.fields.strict import Name, Strict, at_most, expecting
+from quire.server.openai.messages import JsonObject
 
 MOST_ITEMS = 4096
 _MOST_PARTS = 1024

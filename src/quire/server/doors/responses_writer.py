@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 from quire.engine import Delta
-from quire.server.conversation import Conversation
+from quire.server.answers.logprobs import chat_logprobs
+from quire.server.answers.streaming import Events, Json
+from quire.server.chats.conversation import Conversation
 from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
 from quire.server.doors.responses_turns import FIELD_NAMES
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.telling import Telling
-from quire.server.logprobs import chat_logprobs
-from quire.server.streaming import Events, Json
 
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
 _PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}

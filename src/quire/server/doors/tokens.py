@@ -7,13 +7,13 @@ from fastapi.responses import Response
 
 from quire.engine import PromptForm
 from quire.protocol import SamplingParams
-from quire.server.conversation import Turn, begin
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import Json
+from quire.server.chats.conversation import Turn, begin
+from quire.server.description.openapi import gives, takes
 from quire.server.doors.answers import Detokenized, Tokenized
 from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
-from quire.server.openapi import gives, takes
-from quire.server.rendering import json_response
 from quire.server.service import Service
-from quire.server.streaming import Json
 
 _MANY = 1024  # tokens whose texts are not made at once
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from quire.errors import RequestError
-from quire.server.fields import Ids, Strict, at_most, no_deeper
-from quire.server.message_types import ChatMessage, Tools
+from quire.server.fields.strict import Ids, Strict, at_most, no_deeper
+from quire.server.openai.messages import ChatMessage, Tools
 
 _PROMPTS = ("prompt", "messages", "content")
 

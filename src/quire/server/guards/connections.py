@@ -17,9 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from quire.server.answers.streaming import DIRECT
 from quire.server.errors import error_body, new_id
 from quire.server.guards.turns import Turnstile
-from quire.server.streaming import DIRECT
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from quire.errors import RequestError, shown
-from quire.server.others_fields import asks_for_nothing
+from quire.server.fields.others import asks_for_nothing
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]

@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from quire.config import ServerConfig
-from quire.server.answer_types import ErrorAnswer
-from quire.server.docs_page import page
+from quire.server.answers.streaming import DATA_TO_DONE, LINES, Framing
+from quire.server.description.answer_types import ErrorAnswer
+from quire.server.description.docs_page import page
 from quire.server.doors.answers import (
     AnthropicErrorAnswer,
     LlamaCppErrorAnswer,
@@ -31,7 +32,6 @@ from quire.server.error_shapes import (
 )
 from quire.server.errors import routes_of
 from quire.server.guards.keys import is_open
-from quire.server.streaming import DATA_TO_DONE, LINES, Framing
 
 _SCHEMAS = "#/components/schemas/"
 _ABOUT = """OpenAI's API, with vLLM's extra fields, served from paged memory.

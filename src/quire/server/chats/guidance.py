@@ -11,8 +11,8 @@ from quire.dialect import calls_grammar, literal
 from quire.errors import RequestError
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.protocol.structured_outputs import LONGEST_GRAMMAR
-from quire.server.speech import Speech
-from quire.server.tools import Tool, ToolChoice
+from quire.server.chats.speech import Speech
+from quire.server.chats.tools import Tool, ToolChoice
 
 _ANYTHING: Mapping[str, Any] = {"type": "object"}
 

@@ -15,12 +15,12 @@ from pydantic_core import to_json
 from quire.engine import CompletionOutput, Delta, RequestOutput
 from quire.metrics import RequestMetrics
 from quire.protocol import SamplingParams
+from quire.server.answers.rendering import json_response
+from quire.server.answers.streaming import Events, EventStream, Json, event
 from quire.server.errors import new_id
 from quire.server.guards.clients import Caller
-from quire.server.openai_types import GenerationRequest
-from quire.server.rendering import json_response
+from quire.server.openai.requests import GenerationRequest
 from quire.server.service import Progress, Service
-from quire.server.streaming import Events, EventStream, Json, event
 
 _TOLD = (  # of RequestMetrics; its moments are of no use on another machine's clock
     *(field.name for field in fields(RequestMetrics) if not field.name.endswith("_time")),

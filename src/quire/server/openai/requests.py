@@ -17,7 +17,7 @@ from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.protocol.checks import MAX_INTEGER
 from quire.server.errors import in_callers_words
-from quire.server.fields import (
+from quire.server.fields.strict import (
     Ids,
     Name,
     RequestId,
@@ -29,9 +29,9 @@ from quire.server.fields import (
     no_deeper,
     told,
 )
+from quire.server.fields.structured import StructuredFields
 from quire.server.guards.clients import Caller
-from quire.server.message_types import ChatMessage, ToolFields
-from quire.server.structured import StructuredFields
+from quire.server.openai.messages import ChatMessage, ToolFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096

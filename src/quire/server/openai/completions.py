@@ -10,15 +10,15 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
+from quire.server.answers.logprobs import completion_logprobs, prompt_logprobs
+from quire.server.answers.reply import answer
+from quire.server.answers.streaming import Json
 from quire.server.errors import in_callers_words
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.logprobs import completion_logprobs, prompt_logprobs
-from quire.server.openai_types import CompletionRequest
-from quire.server.reply import answer
+from quire.server.openai.requests import CompletionRequest
 from quire.server.service import Progress, Service
 from quire.server.session_types import TurnRequest
-from quire.server.streaming import Json
 
 
 async def create_completion(

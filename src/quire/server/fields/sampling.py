@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, create_model
 
 from quire.protocol import SamplingParams, StructuredOutputs
 from quire.protocol.parameters import description
-from quire.server.fields import Ids, Strict, Texts, biases, expecting
+from quire.server.fields.strict import Ids, Strict, Texts, biases, expecting
 
 # How JSON has the types that SamplingParams are annotated with.
 _TYPES: Mapping[str, Any] = {

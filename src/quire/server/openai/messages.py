@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.engine import Message
-from quire.server.fields import Name, Strict, at_most, expecting, no_deeper, told
-from quire.server.tools import MOST_TOOLS, Tool, ToolChoice
+from quire.server.chats.tools import MOST_TOOLS, Tool, ToolChoice
+from quire.server.fields.strict import Name, Strict, at_most, expecting, no_deeper, told
 
 _MOST_PARTS = 1024  # of one message
 _MOST_CALLS = 256  # of one message

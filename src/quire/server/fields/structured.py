@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from quire.errors import RequestError
 from quire.protocol import StructuredOutputs
-from quire.server.fields import Name, Strict, Texts, expecting, told
-from quire.server.sampling_fields import SamplingFields
+from quire.server.fields.sampling import SamplingFields
+from quire.server.fields.strict import Name, Strict, Texts, expecting, told
 
 _GUIDED = {  # vLLM's older names
     "guided_json": "json",

@@ -16,12 +16,12 @@ from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece
 from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
+from quire.server.chats.guidance import guided
+from quire.server.chats.histories import for_template
+from quire.server.chats.tools import AUTO, Tool, ToolChoice, check_tools
 from quire.server.errors import in_callers_words
 from quire.server.guards.limits import check_answer
-from quire.server.guidance import guided
-from quire.server.histories import for_template
 from quire.server.service import Progress, Service
-from quire.server.tools import AUTO, Tool, ToolChoice, check_tools
 
 _TEMPLATE_OWN = {
     *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),

@@ -15,13 +15,13 @@ from quire.dialect import (
     Reply,
 )
 from quire.engine import CompletionOutput, Delta, RequestOutput
-from quire.server.conversation import Conversation, Turn, begin
+from quire.server.answers.logprobs import chat_logprobs, prompt_logprobs
+from quire.server.answers.reply import answer
+from quire.server.answers.streaming import Json
+from quire.server.chats.conversation import Conversation, Turn, begin
 from quire.server.guards.clients import Caller
-from quire.server.logprobs import chat_logprobs, prompt_logprobs
-from quire.server.openai_types import ChatRequest
-from quire.server.reply import answer
+from quire.server.openai.requests import ChatRequest
 from quire.server.service import Service
-from quire.server.streaming import Json
 
 
 async def create_chat_completion(

@@ -1,0 +1,1 @@
+"""What all chat doors share: from turns to prompts, from text to what was said."""

@@ -1,0 +1,1 @@
+"""What the fields of bodies are made of."""
