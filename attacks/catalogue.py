@@ -8,11 +8,12 @@ from attacks.attack import Attack
 from attacks.bodies import BODIES
 from attacks.connections import CONNECTIONS
 from attacks.fields import FIELDS
+from attacks.grammars import GRAMMARS
 from attacks.honest import HONEST, QUIET
 from attacks.prompts import PROMPTS
 from attacks.sessions import SESSIONS
 
-ATTACKS: Sequence[Attack] = (*PROMPTS, *FIELDS, *BODIES, *SESSIONS, *CONNECTIONS)
+ATTACKS: Sequence[Attack] = (*PROMPTS, *FIELDS, *GRAMMARS, *BODIES, *SESSIONS, *CONNECTIONS)
 
 
 def chosen(parts: Sequence[str]) -> list[Attack]:

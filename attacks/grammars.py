@@ -1,0 +1,78 @@
+"""Structured text that explodes when it is compiled, or with every token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attacks.attack import REFUSED, SERVED, TOO_LARGE, Attack, completion, posting
+from attacks.target import Target
+
+_LONG = 200  # tokens of an output
+_MB = 10**6
+
+
+def structured(target: Target, **asked: object) -> bytes:
+    return completion(target, max_tokens=_LONG, temperature=2.0, structured_outputs=asked)
+
+
+def exploding_schemas(target: Target) -> list[bytes]:
+    """Many properties that may be left out; products of choices; choices of objects."""
+    optional: dict[str, Any] = {"properties": {f"{number:x}": {} for number in range(6_000)}}
+    choices = [
+        {"anyOf": [{"properties": {f"p{i}{j}": {"type": "string"}}} for j in range(5)]}
+        for i in range(9)
+    ]
+    objects = [{"type": "object", "properties": {f"{number:x}": {}}} for number in range(4_000)]
+    schemas = ({"type": "object", **optional}, {"allOf": choices}, {"anyOf": objects})
+    return [structured(target, json=schema) for schema in schemas]
+
+
+def deep_schemas(target: Target) -> list[bytes]:
+    """That go down in themselves, as far as a body may, or for ever."""
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(60):
+        nested = {"type": "array", "items": nested}
+    recursive = {
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]},
+                  "b": {"type": "array", "items": {"$ref": "#/$defs/a"}}},
+        "$ref": "#/$defs/a",
+    }  # fmt: skip
+    return [structured(target, json=schema) for schema in (nested, recursive, {"$ref": "#"})]
+
+
+def contradictions(target: Target) -> list[bytes]:
+    schemas: list[object] = [
+        {"type": "integer", "minimum": 5, "maximum": 3},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": "string", "pattern": "a", "enum": ["b"]},
+        {"type": "integer", "multipleOf": 982451653, "minimum": 3, "maximum": 10**300},
+    ]
+    return [structured(target, json=schema) for schema in schemas]
+
+
+def large_schema(target: Target) -> bytes:
+    return structured(target, json={"description": "x" * (10 * _MB)})
+
+
+def backtracking(target: Target) -> list[bytes]:
+    """Expressions that others' engines take for ever on."""
+    expressions = ("(a?){3000}a{3000}", "(([a-z]+)+)+x", "(.*a.{500}){50}", "(" * 5_000,
+                   "|".join(f"a{i}.*b{i}" for i in range(2_000)))  # fmt: skip
+    return [structured(target, regex=expression) for expression in expressions]
+
+
+def ambiguous_grammars(target: Target) -> list[bytes]:
+    """Every token may be read in more and more ways."""
+    grammars = ('start: start start | "a" | "aa" | ""', "start: x x x x\nx: x x | /[a-z ]*/",
+                "root ::= " + "(" * 8_000, 'start: "a" | nowhere')  # fmt: skip
+    return [structured(target, grammar=grammar) for grammar in grammars]
+
+
+GRAMMARS = (
+    Attack("schemas that explode", posting(exploding_schemas), SERVED | REFUSED | {"500"}),
+    Attack("schemas within themselves", posting(deep_schemas), SERVED | REFUSED),
+    Attack("schemas that contradict", posting(contradictions), SERVED | REFUSED),
+    Attack("a schema of 10 MB", posting(large_schema), TOO_LARGE),
+    Attack("expressions that backtrack", posting(backtracking), SERVED | REFUSED),
+    Attack("grammars that explode", posting(ambiguous_grammars), SERVED | REFUSED | {"500"}),
+)
