@@ -13,7 +13,7 @@ from quire.errors import RequestError
 from quire.protocol import StructuredOutputs
 
 _WHITESPACE = r"[ \t\n\r]{1,16}"  # where it may be: models have been seen to write nothing else
-_LONGEST_GBNF = 2**15  # characters: it is read by Python
+_LONGEST_GBNF = 2**14  # characters: it is read by Python
 _MOST_TAGS = 1_024
 _FIELD = "structured_outputs"
 _FORMATS = {
