@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_an_answer_is_what_llm_gives_and_its_room_is_exact(llm: LLM) -> None:
     assert model.room(HELLO) == model.max_model_len - ending.prompt_tokens
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever runs the tests may ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_the_end_of_a_step(llm: LLM) -> None:
     answer = LocalModel(llm).answer(HELLO, {"max_tokens": 500, "ignore_eos": True})
     next(answer)

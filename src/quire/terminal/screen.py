@@ -41,8 +41,9 @@ class PlainScreen:
 
     keys: Mapping[str, str] = {QUOTES: "before and after a message of several lines"}
 
-    def __init__(self, output: TextIO = sys.stdout, notes: TextIO = sys.stderr) -> None:
-        self._output, self._notes = output, notes
+    def __init__(self, output: TextIO | None = None, notes: TextIO | None = None) -> None:
+        self._output = sys.stdout if output is None else output
+        self._notes = sys.stderr if notes is None else notes
 
     def read(self) -> str:
         """See ``Screen.read``."""

@@ -114,6 +114,7 @@ def test_keys_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which who runs the tests may ignore
         os.environ.update(
             PYTHONPATH=os.pathsep.join(sys.path), TERM="xterm", NO_COLOR="1",
             XDG_STATE_HOME=str(tmp_path), PROMPT_TOOLKIT_NO_CPR="1",
