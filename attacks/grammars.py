@@ -69,10 +69,10 @@ def ambiguous_grammars(target: Target) -> list[bytes]:
 
 
 GRAMMARS = (
-    Attack("schemas that explode", posting(exploding_schemas), SERVED | REFUSED | {"500"}),
+    Attack("schemas that explode", posting(exploding_schemas), SERVED | REFUSED),
     Attack("schemas within themselves", posting(deep_schemas), SERVED | REFUSED),
     Attack("schemas that contradict", posting(contradictions), SERVED | REFUSED),
     Attack("a schema of 10 MB", posting(large_schema), TOO_LARGE),
     Attack("expressions that backtrack", posting(backtracking), SERVED | REFUSED),
-    Attack("grammars that explode", posting(ambiguous_grammars), SERVED | REFUSED | {"500"}),
+    Attack("grammars that explode", posting(ambiguous_grammars), SERVED | REFUSED),
 )

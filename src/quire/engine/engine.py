@@ -16,7 +16,7 @@ from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
 from quire.protocol import (
     Decision,
     Executor,
@@ -230,18 +230,25 @@ class Engine:
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
         """What the scheduler is not concerned with: log-probabilities of prompts, and failures."""
-        failures: dict[int, str] = {}
+        failures: dict[int, QuireError] = {}
         for chunk in step.chunks:
             outcome = outcomes.get(chunk.seq_id)
             if outcome is None:
                 continue
             if outcome.failure is not None:
-                failures[chunk.seq_id] = outcome.failure
+                failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
             elif outcome.prompt_logprobs:
                 request = self._request_of(chunk.seq_id)
                 if request is not None:
                     request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
         return self._fail(failures)
+
+    def _failure(self, seq_id: int, why: str) -> QuireError:
+        """Why a sequence cannot go on; what it must be like is its caller's word."""
+        request = self.scheduler.request_of(seq_id)
+        if request is not None and request.params.structured_outputs is not None:
+            return RequestError(why, "structured_outputs")
+        return EngineError(why)
 
     def _give_up(self, pending: PendingStep) -> list[Delta]:
         """End the requests of a step that failed, and of the one that was to go on from it."""
@@ -253,7 +260,8 @@ class Engine:
         deltas = []
         for step in steps:
             self.scheduler.invalidate(step.moves)
-            deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), _STEP_FAILED))
+            failed = EngineError(_STEP_FAILED)
+            deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), failed))
         return deltas
 
     def _decode_alone(self, token_id: int) -> str:
@@ -288,15 +296,15 @@ class Engine:
         request = self.scheduler.request_of(seq_id)
         return None if request is None else self._requests.get(request.request_id)
 
-    def _fail(self, failures: Mapping[int, str]) -> list[Delta]:
+    def _fail(self, failures: Mapping[int, QuireError]) -> list[Delta]:
         """End the requests whose sequences failed; the others and the engine live on."""
         deltas = []
-        for seq_id, why in failures.items():
+        for seq_id, error in failures.items():
             request = self._request_of(seq_id)
             if request is not None:
                 request_id = request.request.request_id
                 del self._requests[request_id]
                 self._note_end(request)
                 self.scheduler.abort(request_id, invalid=True)
-                deltas.append(request.fail(EngineError(why), self.clock()))
+                deltas.append(request.fail(error, self.clock()))
         return deltas

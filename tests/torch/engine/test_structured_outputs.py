@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from quire.engine import RequestOutput
-from quire.errors import EngineError
+from quire.errors import RequestError
 from quire.llm import LLM
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 
@@ -122,7 +122,7 @@ def test_nothing_left_to_choose_ends_that_request_only(llm: LLM) -> None:
     while llm.engine.has_work:
         finals |= {d.request_id: d for d in llm.engine.step() if d.final is not None}
     failure = finals["stuck"].failure
-    assert isinstance(failure, EngineError) and "leave no token" in str(failure)
+    assert isinstance(failure, RequestError) and "leave no token" in str(failure)
     assert finals["well"].final is not None and finals["well"].final.outputs[0].text == "yes"
 
 

@@ -37,7 +37,7 @@ _SHORTLIST = 256
 _SHORTLIST_GROWTH = 16
 # Logits that are worked on at once in main memory: what is made of them stays in the caches, and is
 # taken from memory that is at hand.
-_AT_ONCE = 2**21
+_AT_ONCE = 2**20
 _FAINTEST = 80.0  # nats below the likeliest; a token further off has no part in a draw
 _CDF_BLOCK = 256  # tokens; a draw looks for its block first, then inside
 _TIES = 8  # tokens that may share the last place among the likeliest without leaving the lowest out
