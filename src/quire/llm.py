@@ -12,7 +12,7 @@ from tqdm import tqdm
 from quire.build import build_engine
 from quire.config import EngineConfig
 from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
-from quire.errors import ConfigError
+from quire.errors import ConfigError, RequestError
 from quire.protocol import SamplingParams
 
 
@@ -71,11 +71,33 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or many, through the model's chat template."""
+        """Answer one conversation or many, through the model's chat template.
+
+        tools: in OpenAI's form, for the template to show; calls come back as text.
+        continue_final_message: go on with the last message; needs add_generation_prompt=False.
+        chat_template_kwargs: variables of the template's own.
+
+        RequestError if the template refuses them.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "continue_final_message needs add_generation_prompt=False", "continue_final_message"
+            )
+        variables = {
+            **(chat_template_kwargs or {}),
+            **({"tools": list(tools)} if tools else {}),
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
         one = not messages or isinstance(messages[0], Mapping)
         chats = cast("Sequence[Sequence[Message]]", [messages] if one else messages)
-        prompts = [self.engine.input_processor.chat_prompt(chat) for chat in chats]
+        prompts = [self.engine.input_processor.chat_prompt(chat, variables) for chat in chats]
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def open_session(self, cache_salt: str = "") -> StreamingSession:

@@ -1,4 +1,4 @@
-"""The engine behind OpenAI's HTTP API."""
+"""The engine behind OpenAI's HTTP API, and behind others."""
 
 from quire.server.app import create_app
 from quire.server.guards.listening import bound

@@ -179,3 +179,25 @@ def test_configs_give_way_to_overrides(tmp_path: Path) -> None:
 def test_a_bad_generation_config_is_named(tmp_path: Path, config: str) -> None:
     with pytest.raises(ModelError, match=r"generation_config\.json"):
         LLM(model_with(tmp_path, config), kv_cache_memory_bytes="8MiB")
+
+
+def test_a_chat_shows_tools_and_goes_on_with_its_last_message(tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ mood or '' }}"
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+        "{% if add_generation_prompt %}>{% endif %}"
+    )
+    llm = LLM(kv_cache_memory_bytes="4MiB", chat_template=str(template))
+    params = SamplingParams(max_tokens=1)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    tools = [{"type": "function", "function": {"name": "look"}}]
+
+    def prompt(**options: Any) -> str:
+        (output,) = llm.chat(messages, params, False, **options)
+        return llm.engine.input_processor.tokenizer.decode(output.prompt_token_ids)
+
+    assert prompt(tools=tools, chat_template_kwargs={"mood": "calm"}) == "look calm[a][b]>"
+    assert prompt(add_generation_prompt=False, continue_final_message=True) == "[a][b"
+    with pytest.raises(RequestError, match="continue_final_message"):
+        prompt(continue_final_message=True)
