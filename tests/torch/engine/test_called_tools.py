@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,7 @@ import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI
 
-from quire.build import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.server import Server, create_app
+from support.served_model import served_model
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content }}<|end|>"
@@ -53,20 +49,8 @@ ASK: Any = {
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     template: Path = tmp_path_factory.mktemp("template") / "chat.jinja"
     template.write_text(TEMPLATE)
-    options: Any = {"kv_cache_memory_bytes": "16MiB", "chat_template": str(template)}
-    engine, capacity = build_engine(EngineConfig.create(options))
-    config = ServerConfig(host="127.0.0.1", port=0)
-    server = Server(create_app(engine, [capacity.model_name], config), config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+    with served_model(kv_cache_memory_bytes="16MiB", chat_template=str(template)) as client:
         yield client
-    server.should_exit = True
-    thread.join(30)
 
 
 def check(choice: Any, names: set[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +11,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from quire import LLM
-from quire.build import build_engine
-from quire.config import EngineConfig, ServerConfig
-from quire.server import Server, create_app
+from support.served_model import served_model
 
 OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "16MiB", "scheduling_policy": "priority"}
 PROMPT = "A list is"
@@ -23,21 +19,8 @@ PROMPT = "A list is"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[OpenAI]:
-    engine, capacity = build_engine(EngineConfig.create(OPTIONS))
-    config = ServerConfig(host="127.0.0.1", port=0)
-    server = Server(create_app(engine, [capacity.model_name], config), config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+    with served_model(**OPTIONS) as client:
         yield client
-    server.should_exit = True
-    thread.join(30)
-    usage = engine.scheduler.allocator.usage()
-    assert usage.cached + usage.free == usage.capacity
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""A real engine behind the real server, and OpenAI's own client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from openai import OpenAI
+
+from quire.build import build_engine
+from quire.config import EngineConfig, ServerConfig
+from quire.server import Server, create_app
+
+
+@contextmanager
+def served_model(**options: Any) -> Iterator[OpenAI]:
+    """options: of the engine, the demonstration model's unless they say otherwise."""
+    engine, capacity = build_engine(EngineConfig.create(options))
+    config = ServerConfig(host="127.0.0.1", port=0)
+    server = Server(create_app(engine, [capacity.model_name], config), config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+        yield client
+    server.should_exit = True
+    thread.join(30)
+    usage = engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity, "leaked blocks"
