@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "memory": set(),
     "kernels": set(),
     "protocol": {"memory"},
-    "grammar": {"protocol"},
+    "grammar": {"protocol", "threads"},
     "scheduling": {"memory", "protocol"},
     "simulation": {
         "config",

@@ -23,6 +23,7 @@ from quire.server.guards import bodies
 from quire.server.guards.bodies import Bodies, default_max_body_bytes
 from quire.server.openai.requests import ChatRequest, CompletionRequest
 from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
+from support.hostile_values import HOSTILE, HUGE
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,
@@ -65,7 +66,6 @@ class HalfSent:
 
 # -- hostile values ----------------------------------------------------------------------------
 
-HUGE = 100_000
 CHAT = [{"role": "user", "content": "x"}]
 ROUTES: list[tuple[str, dict[str, Any], Any]] = [
     (COMPLETIONS, {"model": MODEL, "prompt": "x"}, CompletionRequest),
@@ -75,17 +75,6 @@ ROUTES: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/sessions/{}/recompute", {"last_n": 1}, RecomputeRequest),
     ("/v1/sessions/{}/generate", {}, TurnRequest),
 ]
-HOSTILE = {
-    "text": json.dumps("x" * HUGE),
-    "half a character": json.dumps("x" * HUGE + "\ud800"),
-    "digits": "9" * HUGE,
-    "fraction": "-" + "9" * HUGE + ".5",
-    "texts": json.dumps(["x" * HUGE, 5]),
-    "objects": json.dumps([{}] * 8000),
-    "object": json.dumps({"x" * HUGE: "y" * HUGE}),
-    "entries": json.dumps({str(number): "y" for number in range(HUGE // 10)}),
-    "levels": "[" * 150 + "]" * 150,
-}
 ALLOWED = {("prompt", "text"), ("input", "text"), ("stop", "text")}  # the engine bounds these
 ALLOWED |= {("chat_template_kwargs", "object"), ("guided_json", "object")}
 ALLOWED |= {

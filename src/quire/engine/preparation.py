@@ -69,14 +69,16 @@ class PreparationThreads:
         if self._closed:
             return self._unless_closed(prepare)
         compiled = loop.run_in_executor(self._grammars, begin)
-        await asyncio.wait([begun, compiled], return_when=asyncio.FIRST_COMPLETED)
         try:
+            await asyncio.wait([begun, compiled], return_when=asyncio.FIRST_COMPLETED)
             return await asyncio.wait_for(asyncio.shield(compiled), _LONGEST_COMPILING)
         except asyncio.TimeoutError:
             raise RequestError(
                 f"structured_outputs takes more than {_LONGEST_COMPILING:g} s to compile",
                 "structured_outputs",
             ) from None
+        finally:
+            compiled.cancel()  # for whom nobody waits any more, if it has not begun
 
     def give_back_soon(self) -> None:
         """Return free memory to the system, once for all that ask within a second."""

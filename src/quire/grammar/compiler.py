@@ -58,12 +58,21 @@ class GrammarCompiler:
         self._num_bytes = 0
 
     def rules(self, params: SamplingParams) -> Rules | None:
-        """What guides outputs of a request; None if anything may be written."""
+        """What guides outputs of a request; None if anything may be written.
+
+        RequestError, naming the field, where there is no text that fits, or no way to see to it.
+        """
         text = None
         if params.structured_outputs is not None:
             text = self._matcher(params.structured_outputs)
         budget = params.thinking_token_budget
-        if text is None and (budget is None or params.reasoning is None):
+        if budget is not None and params.reasoning is None:
+            raise RequestError(
+                "thinking_token_budget needs the marks of the model's reasoning, which only chats "
+                "know",
+                "thinking_token_budget",
+            )
+        if text is None and budget is None:
             return None
         thinking = None
         if params.reasoning is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from llguidance import LLExecutor, LLMatcher
 from numpy.typing import NDArray
 
 from quire.grammar.guide import Guide, May
+from quire.threads import usable_cores
 
 Bits = NDArray[np.uint32]
 
@@ -97,4 +97,5 @@ def _compute(matchers: list[tuple[LLMatcher, int]], bits: Bits) -> None:
 @cache
 def _executor() -> LLExecutor | None:
     """Its threads are the process's, as its cores are. Where these are two, it takes longer."""
-    return LLExecutor() if (os.cpu_count() or 1) > 2 else None
+    cores = usable_cores()
+    return LLExecutor(cores) if cores > 2 else None

@@ -11,7 +11,7 @@ import pytest
 
 from quire.engine import preparation
 from quire.engine.preparation import LONG, PreparationThreads
-from quire.errors import EngineError
+from quire.errors import EngineError, RequestError
 from quire.heap import give_memory_back
 
 PATIENCE = 10.0
@@ -44,6 +44,37 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("this never became true")
+
+
+def test_a_grammar_that_takes_too_long_is_refused_and_holds_up_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparation, "_LONGEST_COMPILING", 0.05)
+
+    async def main() -> None:
+        async with threads() as pool:
+            slow, left = Gate(), Gate()
+            with pytest.raises(RequestError, match=r"more than 0\.05 s to compile"):
+                await pool.compile(slow)
+            monkeypatch.setattr(preparation, "_LONGEST_COMPILING", PATIENCE)
+            assert await asyncio.wait_for(pool.run(1, lambda: "short"), PATIENCE) == "short"
+            gone = asyncio.create_task(pool.compile(left))
+            await asyncio.sleep(0.01)
+            gone.cancel()
+            await asyncio.wait([gone])
+            waiting = asyncio.create_task(pool.compile(lambda: "next"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done(), "its time runs from when it is begun"
+            slow.let.set()
+            assert await asyncio.wait_for(waiting, PATIENCE) == "next"
+            assert not left.begun.is_set(), "nobody waits for it"
+            with pytest.raises(RequestError, match="bad"):
+                await pool.compile(raising)
+
+    def raising() -> None:
+        raise RequestError("bad", "structured_outputs")
+
+    asyncio.run(main())
 
 
 def test_a_short_input_waits_for_no_long_one() -> None:

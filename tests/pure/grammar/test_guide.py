@@ -11,8 +11,10 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLExecutor
 
 import quire
+import quire.grammar.masks as grammar_masks
 from quire.errors import RequestError
 from quire.grammar import GrammarCompiler, Guide, Place, Rules, fill_masks
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
@@ -96,7 +98,7 @@ MARKS = st.sampled_from(
 def test_it_does_not_matter_how_it_came_there(
     text: int, marks: Reasoning | None, budget: int | None, data: st.DataObject
 ) -> None:
-    asked = rules(text, marks, budget)
+    asked = rules(text, marks, None if marks is None else budget)
     guides, output = [Guide(asked)], list[int]()
     for _ in range(data.draw(st.integers(1, 12))):
         guide = guides[data.draw(st.integers(0, len(guides) - 1))]
@@ -137,6 +139,22 @@ def test_rows_of_drafts_are_those_of_each_place() -> None:
             assert row[output[place.length]]
     assert found[-1].nonzero()[0].tolist() == [EOS]
     assert found[0][encode("yes")[0]] and not found[0][EOS]
+
+
+def test_several_threads_make_the_same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> np.ndarray:
+        guides = [Guide(rules(number, None, None)) for number in range(4)]
+        return masks([Place(guide, [], 0) for guide in guides])
+
+    monkeypatch.setattr(grammar_masks, "_executor", lambda: None)
+    alone = found()
+    monkeypatch.setattr(grammar_masks, "_executor", lambda: LLExecutor(2))
+    assert (found() == alone).all() and alone.any(axis=1).all()
+
+
+def test_a_budget_without_marks_is_refused() -> None:
+    with pytest.raises(RequestError, match="thinking_token_budget needs"):
+        compiler().rules(SamplingParams(thinking_token_budget=3))
 
 
 def test_reasoning_comes_first_and_is_closed_when_its_budget_is_spent() -> None:

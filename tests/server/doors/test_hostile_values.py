@@ -19,9 +19,9 @@ from quire.server.doors.ollama_types import (
 )
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.tokens_types import DetokenizeRequest, TokenizeRequest
+from support.hostile_values import HOSTILE
 from support.live_server import MODEL, LiveServer
 
-HUGE = 100_000
 CHAT = [{"role": "user", "content": "x"}]
 ONE: Any = {"model": MODEL, "options": {"num_predict": 1}}
 DOORS: list[tuple[str, dict[str, Any], type[BaseModel]]] = [
@@ -35,17 +35,6 @@ DOORS: list[tuple[str, dict[str, Any], type[BaseModel]]] = [
     ("/tokenize", {"prompt": "x"}, TokenizeRequest),
     ("/detokenize", {"tokens": [5]}, DetokenizeRequest),
 ]
-HOSTILE = {
-    "text": json.dumps("x" * HUGE),
-    "half a character": json.dumps("x" * HUGE + "\ud800"),
-    "digits": "9" * HUGE,
-    "fraction": "-" + "9" * HUGE + ".5",
-    "texts": json.dumps(["x" * HUGE, 5]),
-    "objects": json.dumps([{}] * 8000),
-    "object": json.dumps({"x" * HUGE: "y" * HUGE}),
-    "entries": json.dumps({str(number): "y" for number in range(HUGE // 10)}),
-    "levels": "[" * 150 + "]" * 150,
-}
 # What changes no text passes whatever it is, but for the body's own bounds.
 HINTS = {
     "cache_control", "citations", "context_management", "diagnostics", "inference_geo", "metadata",
