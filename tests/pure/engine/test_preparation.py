@@ -64,7 +64,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_holds_up_nothing_else(
             await asyncio.wait([gone])
             waiting = asyncio.create_task(pool.compile(lambda: "next"))
             await asyncio.sleep(0.1)
-            assert not waiting.done(), "its time runs from when it is begun"
+            assert not waiting.done(), "two are compiled at once"
             slow.let.set()
             assert await asyncio.wait_for(waiting, PATIENCE) == "next"
             assert not left.begun.is_set(), "nobody waits for it"
