@@ -11,6 +11,7 @@ import torch
 
 from quire.capacity import Capacity, EngineLimits, fill
 from quire.config import EngineConfig
+from quire.drafting import speculation_of
 from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.execution.device import choose_device
@@ -64,6 +65,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         recorder=_recorder(config),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
+        speculation=None if config.speculation is None else speculation_of(config.speculation),
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "protocol": {"memory"},
     "grammar": {"protocol", "threads"},
     "scheduling": {"memory", "protocol"},
+    "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
         "config",
         "shape",
@@ -43,6 +44,7 @@ MAY_IMPORT = {
         "memory",
         "protocol",
         "scheduling",
+        "drafting",
     },
     "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation"},
     "reproduction": {
@@ -57,6 +59,7 @@ MAY_IMPORT = {
     "model": {"files", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
+        "drafting",
         "files",
         "grammar",
         "heap",
@@ -69,6 +72,7 @@ MAY_IMPORT = {
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "build": {
         "config",
+        "drafting",
         "files",
         "heap",
         "threads",
@@ -102,8 +106,8 @@ MAY_IMPORT = {
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "errors", "files", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
-    "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "simulation", "engine",
-    "server", "reports", "reproduction", "terminal",
+    "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
+    "engine", "server", "reports", "reproduction", "terminal",
 ]  # fmt: skip
 
 

@@ -6,10 +6,12 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from quire.config.settings import check_count, check_number, parse_bytes, parse_object, setting
+from quire.config.speculative import SpeculativeConfig
 from quire.errors import ConfigError
 
 
@@ -95,6 +97,12 @@ class EngineConfig:
         "plan and launch a step while the GPU computes the one before, wherever that does not "
         "depend on what is being computed; texts are the same (default: on, on a GPU)",
     )
+    speculative_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: guess tokens, and verify several in one step; texts stay the same. method is "
+        "auto, ngram, suffix or draft; num_speculative_tokens is the most for a sequence in one "
+        "step, 1 to 16; model is a smaller one that guesses (default: none)",
+    )
     max_num_seqs: int = setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
@@ -153,7 +161,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
-        for name in ("hf_overrides", "override_generation_config"):
+        for name in ("hf_overrides", "override_generation_config", "speculative_config"):
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
@@ -179,6 +187,7 @@ class EngineConfig:
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()
         self._check_device()
+        _ = self.speculation  # refused here rather than later
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -239,6 +248,12 @@ class EngineConfig:
             raise ConfigError(
                 'swap_path does nothing with device "cuda", which swaps to main memory'
             )
+
+    @cached_property
+    def speculation(self) -> SpeculativeConfig | None:
+        """``speculative_config``, checked."""
+        given = self.speculative_config
+        return None if given is None else SpeculativeConfig.of(given)
 
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from quire.drafting import Speculation
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta
 from quire.engine.progress import RequestProgress
@@ -59,6 +60,7 @@ class Engine:
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -70,6 +72,7 @@ class Engine:
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
+        self.speculation = speculation
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -179,13 +182,15 @@ class Engine:
         """
         pending = self._pending
         if pending is None:
+            if self.speculation is not None:
+                self.speculation.propose(self.scheduler)
             pending = self._begin(self.scheduler.schedule(self.clock()))
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
         return expired + self._take_in(pending)
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if not self._run_ahead or pending.has_failed:
+        if not self._run_ahead or pending.has_failed or self.speculation is not None:
             return None
         step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
@@ -207,7 +212,10 @@ class Engine:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)
         now = self.clock()
-        self.stats.observe_step(step, now - max(step.now, self._last_end))
+        seconds = now - max(step.now, self._last_end)
+        self.stats.observe_step(step, seconds)
+        if self.speculation is not None:
+            self.speculation.observe(step, result.outcomes, seconds)
         self.stats.num_failed_swaps += len(result.failed_moves)
         self._last_end = now
         deltas = self._take_aside(step, result.outcomes)

@@ -8,6 +8,7 @@ from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import (
     IN_FLIGHT,
+    TO_DRAFT,
     Chunk,
     Forked,
     Opened,
@@ -24,6 +25,7 @@ from quire.protocol.structured_outputs import Reasoning, Rules, StructuredOutput
 
 __all__ = [
     "IN_FLIGHT",
+    "TO_DRAFT",
     "Chunk",
     "Decision",
     "Executor",

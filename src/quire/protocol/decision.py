@@ -14,6 +14,7 @@ class Verdict(Enum):
     RESUME = "resume"  # back from the host
     REFUSE = "refuse"  # it could never run to its end
     EXPIRE = "expire"  # it waited too long to be let in
+    DRAFT = "draft"  # so many tokens are guessed for it each step, from now on
 
     @property
     def preempts(self) -> bool:

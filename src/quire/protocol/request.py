@@ -24,6 +24,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: Rules | None = None  # what params ask of the text, compiled
+    prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache

@@ -14,6 +14,8 @@ IN_FLIGHT = -1
 """Stands in a chunk for the token that the step before samples for the same sequence. The step was
 planned before that token was known; its executor has it."""
 
+TO_DRAFT = -2
+"""Stands in a chunk for a draft that the executor's draft model is to make, in this step."""
 
 _UNKNOWN = Usage(0, 0, 0, 0, 0, 0)
 
@@ -47,7 +49,7 @@ class Chunk(NamedTuple):
     """Tokens of one sequence to compute in this step: all that a forward pass needs of it."""
 
     seq_id: int
-    token_ids: Sequence[int]  # or IN_FLIGHT alone
+    token_ids: Sequence[int]  # or IN_FLIGHT alone; the last may be TO_DRAFT
     start: int  # position of the first of them
     table: BlockTable  # with room for them
     output_start: int  # see Opened
@@ -106,6 +108,8 @@ class Outcome(NamedTuple):
     candidates: likeliest next tokens and their log-probabilities, likeliest first.
     prompt_logprobs: for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
+    forced: what ``tokens`` can only go on with, by the request's grammar; known where executors
+        have been told to look.
     failure: why nothing could be sampled. Its request cannot go on.
     """
 
@@ -113,6 +117,7 @@ class Outcome(NamedTuple):
     forks: Sequence[Sample] = ()
     candidates: Sequence[tuple[int, float]] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
+    forced: Sequence[int] = ()
     failure: str | None = None
 
 

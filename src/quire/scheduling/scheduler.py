@@ -75,6 +75,7 @@ class Scheduler:
         self._chunker = Chunker(allocator, self._live, enable_prefix_caching)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
+        self._drafting: list[Decision] = []  # about them
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -106,14 +107,18 @@ class Scheduler:
         for branch in list(group.branches):
             self._live.end(group, branch, invalid=invalid)
 
-    def propose(self, seq_id: int, drafts: Seq[int]) -> None:
+    def propose(self, seq_id: int, drafts: Seq[int], decision: Decision | None = None) -> None:
         """Drafts of the tokens that a sequence may go on with, for the next step to verify.
+
+        TO_DRAFT stands for those that the executor's draft model is to make.
 
         They are computed along with the sequence's own next token, as far as there is room for them
         in that step and in the pool once everybody has had what is known to be computed. Which
         text comes of it does not depend on them: those that are not what is sampled leave no trace.
         """
         self._drafts[seq_id] = drafts
+        if decision is not None:
+            self._drafting.append(decision)
 
     def request_of(self, seq_id: int) -> Request | None:
         """Whose sequence it is; None if it has ended."""
@@ -164,7 +169,8 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        step = Step(self._live.take_fork_moves())
+        step = Step(self._live.take_fork_moves(), decisions=self._drafting)
+        self._drafting = []
         self._expire(now, step)
         budget = self._grow_running(step)
         if not any(decision.what.preempts for decision in step.decisions):

@@ -1,0 +1,66 @@
+"""The settings of speculative decoding, in the names that vLLM's ``--speculative-config`` has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quire.config.settings import check_count, setting
+from quire.errors import ConfigError
+
+METHODS = ("auto", "ngram", "suffix", "draft")
+MOST_DRAFTS = 16
+_SYNONYMS = {"draft_model": "draft"}
+_NAME = "speculative_config"
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Who guesses tokens, and at most how many of them in one step for one sequence."""
+
+    method: str = setting(
+        "auto",
+        "who guesses: ngram, the request's own text; suffix, that and outputs served before; "
+        "draft, a smaller model; auto, all of these that there are",
+    )
+    model: str | None = setting(
+        None, "directory or Hugging Face name of a smaller model with the same vocabulary"
+    )
+    num_speculative_tokens: int = setting(
+        MOST_DRAFTS, f"most drafts of a sequence in one step, 1 to {MOST_DRAFTS}"
+    )
+    prompt_lookup_max: int = setting(5, "ngram: most last tokens that are looked for")
+    prompt_lookup_min: int = setting(2, "ngram: fewest")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", _SYNONYMS.get(self.method, self.method))
+        if self.method not in METHODS:
+            raise ConfigError(
+                f"{_NAME}: method must be one of {', '.join(METHODS)}; got {self.method!r}"
+            )
+        _check("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
+        _check("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
+        _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        if self.method == "draft" and self.model is None:
+            raise ConfigError(f'{_NAME}: method "draft" needs a model')
+        if self.model is not None and self.method not in ("draft", "auto"):
+            raise ConfigError(f'{_NAME}: model does nothing with method "{self.method}"')
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SpeculativeConfig:
+        """ConfigError where an option is unknown or out of its range."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        return cls(**options)
+
+
+def _check(name: str, value: object, low: int, high: int) -> None:
+    if value is None:
+        raise ConfigError(f"{_NAME}: {name} must be an integer from {low} to {high}")
+    check_count(f"{_NAME}: {name}", value, low, high)
