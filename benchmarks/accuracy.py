@@ -25,7 +25,8 @@ sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 from demo_model import corpus
 
-from quire.build import DEMO_MODEL, Capacity
+from quire.build import DEMO_MODEL
+from quire.capacity import Capacity
 from quire.engine import RequestOutput
 from quire.llm import LLM
 from quire.protocol import SamplingParams

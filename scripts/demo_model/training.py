@@ -217,7 +217,7 @@ def make_optimizers(model: LlamaForCausalLM, settings: Settings) -> list[torch.o
     return [muon, adam]
 
 
-class _OutputLoss(torch.autograd.Function):
+class OutputLoss(torch.autograd.Function):
     """Cross-entropy of the output layer, a few hundred positions at a time.
 
     The logits of a whole batch are 130 MB; in pieces that stay in the cache, with the
@@ -226,21 +226,28 @@ class _OutputLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        shares: torch.Tensor,
+        temperature: float = 1.0,
     ) -> torch.Tensor:
+        """Each position's *targets*, tokens [T, K], have *shares* of its probability."""
         matrix = weight.to(hidden.dtype)
         hidden_gradient = torch.empty_like(hidden)
         weight_gradient = torch.zeros_like(weight)
         total = 0.0
         for start in range(0, len(hidden), 512):
-            piece, wanted = hidden[start : start + 512], targets[start : start + 512, None]
-            scores = (piece @ matrix.T).float()
+            part = slice(start, start + 512)
+            piece, wanted, share = hidden[part], targets[part], shares[part]
+            scores = (piece @ matrix.T).float().div_(temperature)
             log_sum = scores.logsumexp(-1, keepdim=True)
-            total += (log_sum - scores.gather(1, wanted)).sum().item()
+            total += ((log_sum - scores.gather(1, wanted)) * share).sum().item()
             gradient = scores.sub_(log_sum).exp_()
-            gradient.scatter_add_(1, wanted, torch.full_like(log_sum, -1.0))
-            scaled = gradient.div_(len(hidden)).to(hidden.dtype)
-            hidden_gradient[start : start + 512] = scaled @ matrix
+            gradient.scatter_add_(1, wanted, -share)
+            scaled = gradient.div_(len(hidden) * temperature).to(hidden.dtype)
+            hidden_gradient[part] = scaled @ matrix
             weight_gradient += scaled.T @ piece
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         return torch.tensor(total / len(hidden))
@@ -248,7 +255,7 @@ class _OutputLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * gradients[0], weight_gradient * gradients[0], None
+        return hidden_gradient * gradients[0], weight_gradient * gradients[0], None, None, None
 
 
 def _loss(model: LlamaForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -257,8 +264,9 @@ def _loss(model: LlamaForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) 
     wanted = targets != IGNORED
     kind = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
     with torch.autocast("cpu", enabled=False):
-        loss: torch.Tensor = _OutputLoss.apply(
-            hidden[wanted].to(kind), model.lm_head.weight, targets[wanted]
+        certain = torch.ones(int(wanted.sum()), 1)
+        loss: torch.Tensor = OutputLoss.apply(
+            hidden[wanted].to(kind), model.lm_head.weight, targets[wanted, None], certain
         )
     return loss
 

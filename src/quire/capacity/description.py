@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import size_of
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
+
+
+class DraftShare(NamedTuple):
+    """Of a draft model."""
+
+    model_name: str
+    dtype: str
+    quantization: str | None
+    weight_bytes: int
+    kv_bytes_per_token: int
 
 
 @dataclass(frozen=True)
@@ -20,11 +31,12 @@ class Capacity:
     quantization: str | None  # of the weights, None: as the checkpoint has them
     weight_bytes: int
     kv_dtype: str
-    kv_bytes_per_token: int
+    kv_bytes_per_token: int  # the draft model's too
     pool_bytes: int
     limits: EngineLimits
     host_blocks: str  # where they are
     kernels: str  # what computes
+    draft: DraftShare | None = None
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -63,8 +75,8 @@ class Capacity:
         )
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
-            f"{self._describe_rounding()}, {size_of(self.kv_bytes_per_token)} of KV cache a token "
-            f"({self.kv_dtype}). The KV pool is "
+            f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
+            f"cache a token ({self.kv_dtype}).{self._describe_draft()} The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
@@ -72,12 +84,22 @@ class Capacity:
             f"{self._describe_swap()} Kernels: {self.kernels}."
         )
 
-    def _describe_rounding(self) -> str:
-        return "" if self.quantization is None else f" rounded as {self.quantization}"
+    def _describe_draft(self) -> str:
+        if self.draft is None:
+            return ""
+        name, dtype, quantization, weight_bytes, kv_bytes = self.draft
+        return (
+            f" {name} in {dtype} drafts for it: {size_of(weight_bytes)} of weights"
+            f"{_describe_rounding(quantization)} besides, and {size_of(kv_bytes)} of that KV cache."
+        )
 
     def _describe_swap(self) -> str:
         blocks = self.limits.num_host_blocks
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
+
+
+def _describe_rounding(quantization: str | None) -> str:
+    return "" if quantization is None else f" rounded as {quantization}"
 
 
 def describe_kv_groups(limits: EngineLimits) -> str:

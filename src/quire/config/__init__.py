@@ -1,9 +1,16 @@
 """Every setting, in vLLM's names: frozen values, of which the CLI's flags are made."""
 
-from quire.config.engine import EngineConfig
+from quire.config.engine import NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import SpeculativeConfig
 
-__all__ = ["EngineConfig", "ServerConfig", "SpeculativeConfig", "make_room", "parse_bytes"]
+__all__ = [
+    "NO_DRAFT_MODEL_ON_GPU",
+    "EngineConfig",
+    "ServerConfig",
+    "SpeculativeConfig",
+    "make_room",
+    "parse_bytes",
+]

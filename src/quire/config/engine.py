@@ -10,7 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from quire.config.settings import check_count, check_number, parse_bytes, parse_object, setting
+from quire.config.settings import (
+    check_count,
+    check_number,
+    check_quantization,
+    parse_bytes,
+    parse_object,
+    setting,
+)
 from quire.config.speculative import SpeculativeConfig
 from quire.errors import ConfigError
 
@@ -165,11 +172,7 @@ class EngineConfig:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
-        if self.quantization is not None and self.quantization not in _QUANTIZATIONS:
-            raise ConfigError(
-                f"quantization must be one of {', '.join(_QUANTIZATIONS)}; "
-                f"got {self.quantization!r}"
-            )
+        check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -187,7 +190,7 @@ class EngineConfig:
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()
         self._check_device()
-        _ = self.speculation  # refused here rather than later
+        self._check_speculation()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -249,6 +252,18 @@ class EngineConfig:
                 'swap_path does nothing with device "cuda", which swaps to main memory'
             )
 
+    def _check_speculation(self) -> None:
+        speculation = self.speculation
+        if speculation is None or not speculation.has_draft_model:
+            return
+        if speculation.model is None and self.model is not None:
+            raise ConfigError(
+                'speculative_config: method "draft" needs a model: {"method": "draft", "model": '
+                "a directory or Hugging Face name}"
+            )
+        if self.device == "cuda":
+            raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+
     @cached_property
     def speculation(self) -> SpeculativeConfig | None:
         """``speculative_config``, checked."""
@@ -272,6 +287,10 @@ def most_threads() -> int:
     return min(1024, 4 * (os.cpu_count() or 1))
 
 
+NO_DRAFT_MODEL_ON_GPU = (
+    "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
+)
+
 _COUNTS = (
     "block_size",
     "max_num_seqs",
@@ -281,7 +300,6 @@ _COUNTS = (
     "max_num_waiting",
     "window",
 )
-_QUANTIZATIONS = ("int8", "int4", "w8a8")
 _CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "scheduling_policy": ("fcfs", "priority", "fair"),

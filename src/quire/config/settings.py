@@ -38,6 +38,15 @@ def check_number(name: str, value: object, low: float, high: float, unit: str) -
         raise ConfigError(f"{name} must be from {low:g} to {high:g} {unit}, got {value!r}")
 
 
+QUANTIZATIONS = ("int8", "int4", "w8a8")
+
+
+def check_quantization(name: str, value: object) -> None:
+    """ConfigError unless the value is absent or a way to round weights."""
+    if value is not None and value not in QUANTIZATIONS:
+        raise ConfigError(f"{name} must be one of {', '.join(QUANTIZATIONS)}; got {value!r}")
+
+
 def parse_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """A mapping, or the JSON object that a text spells; none is empty."""
     if isinstance(value, str):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quire.config.settings import check_count, setting
+from quire.config.settings import QUANTIZATIONS, check_count, check_quantization, setting
 from quire.errors import ConfigError
 
 METHODS = ("auto", "ngram", "suffix", "draft")
@@ -28,6 +28,10 @@ class SpeculativeConfig:
     model: str | None = setting(
         None, "directory or Hugging Face name of a smaller model with the same vocabulary"
     )
+    revision: str | None = setting(None, "branch, tag or commit of that model")
+    quantization: str | None = setting(
+        None, f"round that model's weights: {', '.join(QUANTIZATIONS)}"
+    )
     num_speculative_tokens: int = setting(
         MOST_DRAFTS, f"most drafts of a sequence in one step, 1 to {MOST_DRAFTS}"
     )
@@ -43,10 +47,24 @@ class SpeculativeConfig:
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
         _check("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
-        if self.method == "draft" and self.model is None:
-            raise ConfigError(f'{_NAME}: method "draft" needs a model')
-        if self.model is not None and self.method not in ("draft", "auto"):
-            raise ConfigError(f'{_NAME}: model does nothing with method "{self.method}"')
+        for name in ("model", "revision"):
+            given = getattr(self, name)
+            if given is not None and not (given and isinstance(given, str)):
+                raise ConfigError(f"{_NAME}: {name} must be a name, got {given!r}")
+        check_quantization(f"{_NAME}: quantization", self.quantization)
+        if self.method not in ("draft", "auto"):
+            for name in ("model", "revision", "quantization"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f'{_NAME}: {name} does nothing with method "{self.method}"')
+        if self.model is None:
+            for name in ("revision", "quantization"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{_NAME}: {name} needs a model")
+
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether a smaller model guesses."""
+        return self.method == "draft" or self.model is not None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpeculativeConfig:

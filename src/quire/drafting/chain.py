@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.config import SpeculativeConfig
+from quire.drafting.draft_model import DraftModelDrafter
 from quire.drafting.proposal import Drafter
 from quire.drafting.speculation import Speculation
 
@@ -10,4 +11,6 @@ from quire.drafting.speculation import Speculation
 def speculation_of(config: SpeculativeConfig) -> Speculation:
     """As these settings ask for it."""
     drafters: list[Drafter] = []
+    if config.has_draft_model:
+        drafters.append(DraftModelDrafter())
     return Speculation(drafters, config.num_speculative_tokens)

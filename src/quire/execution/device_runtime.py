@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.errors import ModelError
+from quire.execution.draft_model import DraftModel
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
 from quire.execution.free_memory import free_memory
@@ -17,8 +18,16 @@ from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
+from quire.kernels.ops import Kernels
 from quire.model import Model
 from quire.protocol import RecoveryCosts
+
+
+class Draft(NamedTuple):
+    """A loaded model that drafts for another, whose layers are the pool's last ones."""
+
+    model: Model
+    kv_dtype: torch.dtype
 
 
 class DeviceRuntime(Protocol):
@@ -44,7 +53,13 @@ class DeviceRuntime(Protocol):
         """Memory for a pool, the size of which ``limits`` do not know. ConfigError: none."""
         ...
 
-    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: Draft | None = None,
+    ) -> ModelExecutor:
         """An executor with the pool of ``limits``. ConfigError if there is not enough memory."""
         ...
 
@@ -83,16 +98,35 @@ class OnCPU:
         """See ``DeviceRuntime.memory_budget``."""
         return MemoryBudget(free_memory(), FREE_MEMORY_SHARE)
 
-    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: Draft | None = None,
+    ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
         kernels = choose_kernels(model.dtype, self.instruction_set)
         self._limits, self._max_positions = limits, model.max_positions
+        shapes, dtypes = [*model.kv_shapes], [kv_dtype] * len(model.kv_shapes)
+        if draft is not None:
+            shapes += draft.model.kv_shapes
+            dtypes += [draft.kv_dtype] * len(draft.model.kv_shapes)
         self._kv_cache = KVCache(
-            model.kv_shapes, limits.kv_groups, limits.block_size, kv_dtype, kernels, self._swap_path
+            shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path
         )
-        forward = DirectForward(model, self._kv_cache.layers, kernels)
-        self._executor = ModelExecutor(Worker(model, self._kv_cache, forward, kernels))
+        worker, draft_model = self._worker(model, 0, kernels), None
+        if draft is not None:
+            own = choose_kernels(draft.model.dtype, self.instruction_set)
+            draft_worker = self._worker(draft.model, len(model.kv_shapes), own)
+            draft_model = DraftModel(draft_worker, model.vocab_size)
+        self._executor = ModelExecutor(worker, draft_model)
         return self._executor
+
+    def _worker(self, model: Model, first: int, kernels: Kernels) -> Worker:
+        """One whose layers are those of the pool from ``first`` on."""
+        layers = self._kv_cache.layers[first : first + len(model.kv_shapes)]
+        return Worker(model, self._kv_cache, DirectForward(model, layers, kernels), kernels)
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``DeviceRuntime.recovery_costs``."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
-from torch import Tensor
 
 from quire.execution.batch import pack
+from quire.execution.draft_model import DraftModel
+from quire.execution.forward import nothing_sampled
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Pasts
 from quire.execution.worker import Worker
-from quire.protocol import PendingStep, Roster, Step, StepResult
+from quire.protocol import Chunk, PendingStep, Roster, Step, StepResult
 
 
 class ModelExecutor:
@@ -21,8 +23,10 @@ class ModelExecutor:
     calling thread computes, a step is done when ``submit`` returns.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, draft_model: DraftModel | None = None) -> None:
+        """draft_model: for the drafts that steps leave to it; where the calling thread computes."""
         self.worker = worker
+        self._draft_model = draft_model
         self.pasts = Pasts()
         self._roster = Roster()
         self._last: Choosing | None = None
@@ -32,25 +36,34 @@ class ModelExecutor:
         """See ``Executor``."""
         known, pasts = self._roster.follow(step), self.pasts.follow(step)
         last, self._last = self._last, None
+        draft_model = self._draft_model
+        chunks: Sequence[Chunk] = step.chunks
+        if draft_model is not None:
+            draft_model.catch_up(step)
         failed_moves = self.worker.move(step.moves)
-        if not step.chunks:
+        if not chunks:
             return PendingStep(step, lambda: StepResult({}, failed_moves))
-        bounds = [0, *accumulate(len(chunk.token_ids) for chunk in step.chunks)]
+        if draft_model is not None:
+            chunks = draft_model.fill(chunks, known, pasts)
+        bounds = [0, *accumulate(len(chunk.token_ids) for chunk in chunks)]
         asked: list[int] = []
-        for chunk, end in zip(step.chunks, bounds[1:], strict=True):
+        for chunk, end in zip(chunks, bounds[1:], strict=True):
             if chunk.readout is not None:
                 asked += range(end - chunk.readout.rows, end)
         before = last if step.ahead else None
-        places, rows = ([], []) if before is None else before.feed(step.chunks, bounds)
+        places, rows = ([], []) if before is None else before.feed(chunks, bounds)
         if before is not None and not places:
             before.choose()  # from what this forward pass overwrites
-        batch = pack(step.chunks, self.worker.block_size, asked, places, rows)
-        hidden = self.worker.compute(batch, _nothing if before is None else before.tokens)
-        choosing = Choosing(self.worker, step.chunks, known, pasts, hidden, before)
+        batch = pack(chunks, self.worker.block_size, asked, places, rows)
+        hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
+        choosing = Choosing(self.worker, chunks, known, pasts, hidden, before)
         choosing.begin()
         self._last = choosing
-        return PendingStep(step, lambda: StepResult(choosing.outcomes(), failed_moves))
 
+        def result() -> StepResult:
+            outcomes = choosing.outcomes()
+            if draft_model is not None:
+                draft_model.observe(chunks, outcomes)
+            return StepResult(outcomes, failed_moves)
 
-def _nothing() -> Tensor:
-    return torch.zeros(0, dtype=torch.int64)
+        return PendingStep(step, result)

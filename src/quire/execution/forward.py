@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from quire.execution.batch import StepBatch
@@ -14,6 +15,11 @@ from quire.model import Model
 Sampled = Callable[[], Tensor]
 """[R] int64, the tokens of the step before, where they were sampled; to be asked for last, once all
 else is ready."""
+
+
+def nothing_sampled() -> Tensor:
+    """Where no token is lacking."""
+    return torch.zeros(0, dtype=torch.int64)
 
 
 class Hidden(NamedTuple):

@@ -25,6 +25,15 @@ class CacheShape(NamedTuple):
     def bytes_per_token(self) -> int:
         return sum(self.token_bytes)
 
+    def with_draft(self, draft: CacheShape) -> CacheShape:
+        """With a draft model's layers behind those of the model whose texts these are."""
+        return CacheShape(
+            self.windows + draft.windows,
+            self.token_bytes + draft.token_bytes,
+            self.max_positions,
+            self.depends_on_prompt_length or draft.depends_on_prompt_length,
+        )
+
 
 @dataclass(frozen=True)
 class ModelShape:

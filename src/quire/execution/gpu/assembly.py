@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from quire.capacity import EngineLimits, KVGroup, MemoryBudget
+from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
 from quire.execution.gpu.forward import DeviceForward
 from quire.execution.gpu.graphs import CUDARecorder, NoRecorder, graph_sizes
@@ -72,8 +73,15 @@ class OnGPU:
             self._plan.pool_bytes(lambda: self._tried(model, smallest, kv_dtype)), 1.0
         )
 
-    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: Draft | None = None,
+    ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``. The largest step is computed once more, to be sure."""
+        assert draft is None, "refused before anything is loaded"
         self._limits, self._max_positions = limits, model.max_positions
         self.parts = run_or_refuse(lambda: self._tried(model, limits, kv_dtype))
         return self.parts.executor

@@ -44,11 +44,13 @@ class KVCache:
         shapes: Sequence[KVShape],
         kv_groups: Sequence[KVGroup],
         block_size: int,
-        dtype: torch.dtype,
+        dtype: torch.dtype | Sequence[torch.dtype],
         kernels: Kernels,
         swap_path: str | None = None,
     ) -> None:
+        """dtype: of all layers, or by layer."""
         self.block_size = block_size
+        dtypes = [dtype] * len(shapes) if isinstance(dtype, torch.dtype) else dtype
         kv_group_of = {
             layer: number for number, kv_group in enumerate(kv_groups) for layer in kv_group.layers
         }
@@ -58,11 +60,11 @@ class KVCache:
                 shape,
                 kv_groups[kv_group_of[layer]].num_blocks,
                 block_size,
-                dtype,
+                own,
                 kv_group_of[layer],
                 memory,
             )
-            for layer, shape in enumerate(shapes)
+            for layer, (shape, own) in enumerate(zip(shapes, dtypes, strict=True))
         ]
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups

@@ -149,7 +149,7 @@ class Choosing:
                     assert self._before is not None
                     outcome = self._before.outcomes()[chunk.seq_id]
                     tokens = [sample.token_id for sample in outcome.tokens]
-                asking.past.take(max(0, start), tokens[max(0, -start) :])
+                asking.past.take(start, tokens)
 
     def _sample(self, logits: Tensor) -> None:
         """Draw what each chunk asks for from its rows of ``logits`` [asked, V]."""

@@ -61,7 +61,11 @@ class Past:
         self._guide: Guide | None = None
 
     def take(self, start: int, token_ids: Sequence[int]) -> None:
-        """The output is computed anew from its token ``start`` on, from these tokens."""
+        """The output is computed anew from its token ``start`` on, from these tokens.
+
+        Those before it, where ``start`` is negative, are the prompt's.
+        """
+        token_ids, start = token_ids[max(0, -start) :], max(0, start)
         if start < self._counted:
             self.counts(start)
         if self._guide is not None:

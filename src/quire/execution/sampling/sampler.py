@@ -62,12 +62,13 @@ class Draws:
         peaks: Tensor,
         rows: Sequence[SampleRow],
         logits: Tensor,
+        with_logprobs: bool,
     ) -> None:
         """Peaks [R, 1]: the largest of a row's logits, as the model gave and as edited."""
         self.tokens = tokens
         # Whether rows are sound comes with them.
         self._drawn = Readback(tokens, raw_peaks, peaks)
-        num_tops = [row.request.params.sample_logprobs for row in rows]
+        num_tops = [row.request.params.sample_logprobs for row in rows if with_logprobs]
         self._wanted = [i for i, num_top in enumerate(num_tops) if num_top is not None]
         self._logprobs = None
         if self._wanted:
@@ -93,10 +94,12 @@ def draw(
     logits: Tensor,
     rows: Sequence[SampleRow],
     argmax: Callable[[Tensor], Tensor] = _torch_argmax,
+    with_logprobs: bool = True,
 ) -> Draws:
     """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
 
     ``argmax`` is a ``Kernels.argmax``. Waits for the device only where a row has top_k or top_p.
+    with_logprobs: work out log-probabilities where rows ask for them.
 
     A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
     allowed token is in the vocabulary with a finite logit. The other rows are unaffected.
@@ -107,7 +110,7 @@ def draw(
         for start in range(0, len(rows), most)
     ]
     tokens, raw_peaks, peaks = map(torch.cat, zip(*parts, strict=True))
-    return Draws(tokens, raw_peaks, peaks, rows, logits)
+    return Draws(tokens, raw_peaks, peaks, rows, logits, with_logprobs)
 
 
 def _choose(

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from quire.capacity import Capacity, EngineLimits, fill
-from quire.config import EngineConfig
+from quire.build.draft import draft_name, load_draft
+from quire.capacity import Capacity, DraftShare, EngineLimits, fill, size_of
+from quire.config import NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.drafting import speculation_of
 from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.execution.device import choose_device
-from quire.execution.device_runtime import DeviceRuntime, OnCPU
+from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
 from quire.execution.kv.cache import bytes_per_token
 from quire.files import read_text
@@ -27,7 +28,7 @@ from quire.protocol import RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 
-DEMO_MODEL = Path(__file__).parent / "demo"
+DEMO_MODEL = Path(__file__).parent.parent / "demo"
 DEMO_NAME = "quire-demo"
 
 
@@ -46,22 +47,29 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     defaults = _sampling_defaults(config, directory)
     with runtime.start_up_lock():
         model = _load_model(config, directory, runtime)
+        draft = _load_draft(config, model, tokenizer, runtime)
         kv_dtype = _kv_dtype(config, model)
         cache = _cache_shape(model, kv_dtype)
+        if draft is not None:
+            cache = cache.with_draft(_cache_shape(*draft))
         limits = EngineLimits.of(config, cache)
-        limits = fill(limits, cache, config, runtime.memory_budget(model, limits, kv_dtype))
-        executor = runtime.executor(model, limits, kv_dtype)
+        budget = runtime.memory_budget(model, limits, kv_dtype)
+        try:
+            limits = fill(limits, cache, config, budget)
+        except ConfigError as error:
+            raise _with_share(error, draft, cache) from error
+        executor = runtime.executor(model, limits, kv_dtype, draft)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
-    capacity = _capacity(config, model, kv_dtype, limits, runtime)
+    capacity = _capacity(config, model, draft, cache, limits, runtime)
     engine = Engine(
         limits.scheduler(costs),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults),
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
-        why_no_sessions=_why_no_sessions(config, model),
+        why_no_sessions=_why_no_sessions(config, cache),
         recorder=_recorder(config),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
@@ -71,10 +79,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     return engine, capacity
 
 
-def _why_no_sessions(config: EngineConfig, model: Model) -> str | None:
+def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
     if config.kv_allocator != "paged":
         return 'sessions need kv_allocator "paged": contiguous memory is reserved to the end'
-    if model.kv_depends_on_prompt_length:
+    if cache.depends_on_prompt_length:
         return "this model's rotary scaling depends on the length of the prompt: no sessions"
     return None
 
@@ -86,19 +94,57 @@ def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
 
 
 def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -> Model:
-    streaming = None
-    if config.window is not None:  # the length of its texts is then no matter of the model's
-        streaming = Streaming(config.window, config.attention_sinks)
     return load_model(
         directory,
         config.dtype,
-        config.max_model_len if streaming is None else None,
-        streaming=streaming,
+        # With a window, the length of its texts is no matter of the model's.
+        config.max_model_len if config.window is None else None,
+        streaming=_streaming(config),
         quantization=config.quantization,
         device=runtime.device,
         admit=runtime.admit,
         instruction_set=runtime.instruction_set,
         hf_overrides=config.hf_overrides,
+    )
+
+
+def _streaming(config: EngineConfig) -> Streaming | None:
+    if config.window is None:
+        return None
+    return Streaming(config.window, config.attention_sinks)
+
+
+def _load_draft(
+    config: EngineConfig, target: Model, tokenizer: Tokenizer, runtime: DeviceRuntime
+) -> Draft | None:
+    """The model that drafts for ``target``, if one is asked for."""
+    if config.speculation is None or not config.speculation.has_draft_model:
+        return None
+
+    def load(directory: Path, longest: int | None, quantization: str | None) -> Model:
+        return load_model(
+            directory,
+            config.dtype,
+            longest,
+            streaming=_streaming(config),
+            quantization=quantization,
+            admit=runtime.admit,
+            instruction_set=runtime.instruction_set,
+        )
+
+    model = load_draft(config, target, tokenizer, load)
+    return Draft(model, _kv_dtype(config, model))
+
+
+def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
+    """No room for a pool: how much of it is the draft model's."""
+    if draft is None:
+        return error
+    own = _cache_shape(*draft).bytes_per_token
+    return ConfigError(
+        f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
+        f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: without "
+        "speculative_config there is more room"
     )
 
 
@@ -123,22 +169,34 @@ def _input_processor(
 def _capacity(
     config: EngineConfig,
     model: Model,
-    kv_dtype: torch.dtype,
+    draft: Draft | None,
+    cache: CacheShape,
     limits: EngineLimits,
     runtime: DeviceRuntime,
 ) -> Capacity:
-    cache = _cache_shape(model, kv_dtype)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=_name(model.dtype),
         quantization=config.quantization,
         weight_bytes=model.weight_bytes,
-        kv_dtype=_name(kv_dtype),
+        kv_dtype=_name(_kv_dtype(config, model)),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        draft=None if draft is None else _draft_share(config, draft),
+    )
+
+
+def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
+    assert config.speculation is not None
+    return DraftShare(
+        model_name=draft_name(config.speculation),
+        dtype=_name(draft.model.dtype),
+        quantization=config.speculation.quantization,
+        weight_bytes=draft.model.weight_bytes,
+        kv_bytes_per_token=_cache_shape(*draft).bytes_per_token,
     )
 
 
@@ -156,6 +214,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         if config.async_scheduling:
             raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
         return OnCPU(config.swap_path, choose_instructions(config.cpu_isa))
+    if config.speculation is not None and config.speculation.has_draft_model:
+        raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:
