@@ -120,7 +120,7 @@ def distil(
     settings: Settings,
     report: Callable[[str], None] = print,
 ) -> int:
-    """Teach *student* for so many minutes; how many tokens it has read."""
+    """Teach *student* for so many minutes, or tokens; how many tokens it has read."""
     rng = random.Random(settings.seed)
     optimizers = make_optimizers(student, settings)
     student.train()
@@ -151,6 +151,8 @@ def distil(
         tokens += hidden.shape[0] * length
         seconds = time.monotonic() - began
         progress = seconds / (60 * settings.minutes)
+        if settings.tokens is not None:
+            progress = tokens / settings.tokens
         if progress - told >= 1 / settings.evaluations:
             told = progress
             report(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from typing import Any
 
-from quire.protocol import Request, Step
+from quire.protocol import TO_DRAFT, Chunk, Outcome, Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 
@@ -33,6 +34,30 @@ class Drafting:
         step = self._schedule(now)
         self.num_drafts += sum(len(chunk.drafts) for chunk in step.chunks)
         return step
+
+
+class Verified:
+    """Has an engine leave drafts to its draft model, and counts them, and those that were right.
+
+    drafts: of a sequence in a step; by default, up to five.
+    """
+
+    def __init__(self, llm: Any, seed: int = 0, drafts: Drafter | None = None) -> None:
+        self.drafts = self.right = 0
+        rng = random.Random(seed)
+        engine = llm.engine
+        engine.speculation = None  # how many are worth it is not the question
+        Drafting(engine.scheduler, drafts or (lambda *_: [TO_DRAFT] * rng.randint(0, 5)))
+        self.draft_model = engine.executor._draft_model
+        self._observe = self.draft_model.observe
+        self.draft_model.observe = self.observe
+
+    def observe(self, chunks: Seq[Chunk], outcomes: Mapping[int, Outcome]) -> None:
+        for chunk in chunks:
+            if chunk.drafts:
+                self.drafts += len(chunk.drafts)
+                self.right += len(outcomes[chunk.seq_id].tokens) - 1
+        self._observe(chunks, outcomes)
 
 
 def knowing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,10 +159,12 @@ def serve(
     asked: Sequence[Asked],
     life: Life,
     truth: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    prepare: Callable[[LLM], object] = lambda llm: None,
 ) -> tuple[dict[str, RequestOutput], Watch]:
     """Live. Outputs by the requests' numbers; ``truth``: their tokens, which drafts know."""
     rng = random.Random(life.seed)
     llm = LLM(directory, **settings, **_options(life))
+    prepare(llm)
     engine, scheduler = llm.engine, llm.engine.scheduler
     watch = Watch(llm)
     if life.right_drafts is not None and truth is not None:

@@ -70,13 +70,13 @@ def differences(
     life = draw_life(kind, rng, len(asked))
     found, watch = serve(directory, settings, asked, life, truth)
     compared = (
-        _first_difference(number, one, found[str(number)], expected[str(number)], watch.pieces)
+        first_difference(number, one, found[str(number)], expected[str(number)], watch.pieces)
         for number, one in enumerate(asked)
     )
     return [difference for difference in compared if difference is not None], watch.happened()
 
 
-def _first_difference(
+def first_difference(
     number: int,
     asked: Asked,
     found: RequestOutput,

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from quire.build import draft as building
 from quire.engine import RequestOutput
 from quire.llm import LLM
 from quire.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
-from support.drafting import Drafting, knowing
+from support.drafting import Drafting, Verified, knowing
 from support.hf_reference import random_prompts
 
 ModelDir = Callable[[str], Path]
@@ -97,3 +98,27 @@ def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir:
         assert logprobs(found) == pytest.approx(logprobs(expected), abs=1e-4)
         assert drafting.num_drafts > 20
     assert tight.engine.scheduler.stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize("draft", ["llama", "smollm"])
+def test_nor_with_a_draft_model(
+    draft: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "check_draft", lambda *_: None)  # it may be the target itself
+    settings: dict[str, Any] = {"dtype": "float32", "max_model_len": 64, "block_size": 4}
+    expected = serve(LLM(model_dir("llama"), **settings))
+    llm = LLM(
+        model_dir("llama"),
+        **settings,
+        kv_cache_memory_bytes="160KiB",
+        max_num_batched_tokens=24,
+        speculative_config={"method": "draft", "model": str(model_dir(draft))},
+    )
+    forget_at_random(llm)
+    verified = Verified(llm)
+    found = serve(llm)
+    assert facts(found) == facts(expected)
+    assert logprobs(found) == logprobs(expected)
+    assert llm.engine.scheduler.stats.num_preemptions > 0
+    assert verified.drafts > 20
+    assert (verified.right == verified.drafts) == (draft == "llama")

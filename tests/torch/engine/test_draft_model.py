@@ -1,0 +1,278 @@
+"""A draft model: no text depends on it, and its keys and values are those of the text.
+
+The sharp test is a draft model that is its target: of its drafts, all must be right, always. They
+are chosen by the same numbers and, by the law of bits, from the same logits; unless a key is not
+where it should be, or not its text's.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams
+from quire.build import draft as building
+from quire.errors import ConfigError, ModelError
+from quire.protocol import TO_DRAFT
+from support.drafting import Verified
+from support.engine_lives import Life, alone, draw_requests, save_models, serve
+from support.hf_reference import random_prompts
+from support.law_of_bits import FORMS, first_difference
+from support.small_models import SMALL_LLAMA, save_model
+
+ModelDir = Callable[[str], Path]
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+ONE_BY_ONE = (0, 2, 3, 5, 9, 14)
+SWAP, RECOMPUTE = {"squeezed": True, "swap": True}, {"squeezed": True}
+CACHED, CHUNKS = {"caching": True}, {"budgets": (8, 150)}
+CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [  # a seed, what happens by it
+    ("float32", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
+    ("bfloat16", 1, {**RECOMPUTE, **CACHED}, ("recompute", "found", "forks")),
+    ("int8 cache", 1, {**RECOMPUTE, **CHUNKS}, ("recompute", "chunks", "forks")),
+    ("int4", 0, CACHED, ("found", "forks")),
+    ("window", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
+    ("sinks", 9, RECOMPUTE, ("recompute", "forks")),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return list(save_models(tmp_path_factory.mktemp("models")).values())
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draft models may be as large as their target."""
+    monkeypatch.setattr(building, "check_draft", lambda *_: None)
+
+
+def drafted(draft: Path, **options: Any) -> dict[str, Any]:
+    return {"speculative_config": {"method": "draft", "model": str(draft), **options}}
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize(("form", "seed", "events", "signs"), CASES)
+def test_it_changes_no_bit_and_is_right_if_it_is_the_target(
+    form: str, seed: int, events: dict[str, Any], signs: tuple[str, ...], models: list[Path]
+) -> None:
+    rng = random.Random(seed)
+    settings = {**FORMS[form], "block_size": rng.choice((4, 8, 16))}
+    asked = draw_requests(rng, len(ONE_BY_ONE))
+    expected = alone(models[0], settings, asked)
+    for draft in models:
+        same, verified = draft is models[0], []
+        config = drafted(draft, quantization=settings.get("quantization"))
+        found, watch = serve(
+            models[0],
+            {**settings, **config},
+            asked,
+            Life(ONE_BY_ONE, **events, seed=seed),
+            prepare=lambda llm: verified.append(Verified(llm)),  # noqa: B023
+        )
+        for number, one in enumerate(asked):
+            name = str(number)
+            difference = first_difference(number, one, found[name], expected[name], watch.pieces)
+            assert difference is None, difference
+        happened = watch.happened()
+        assert all(happened[sign] > 0 for sign in signs), happened
+        assert verified[0].drafts > 20
+        assert (verified[0].right == verified[0].drafts) == same
+
+
+class Faulty:
+    """A draft model that fails, or gives what are no numbers."""
+
+    def __init__(self, llm: LLM, fault: str) -> None:
+        self.calls = 0
+        self._fault, self._rng = fault, random.Random(2)
+        worker: Any = llm.engine.executor._draft_model._worker  # type: ignore[attr-defined]
+        self._compute, self._logits = worker.compute, worker.logits
+        worker.compute, worker.logits = self.compute, self.logits
+
+    def compute(self, *given: Any) -> Any:
+        self.calls += 1
+        if self.calls >= 12 and self._fault != "nan":
+            raise MemoryError if self._fault == "memory" else RuntimeError("it is a model")
+        return self._compute(*given)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._logits(states)
+        if self._fault == "nan":
+            logits[[self._rng.random() < 0.3 for _ in logits]] = torch.nan
+        return logits
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize("fault", ["memory", "error", "nan"])
+def test_its_failure_costs_drafts_and_nothing_else(
+    fault: str, model_dir: ModelDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
+    params = [GREEDY, SamplingParams(n=2, seed=1, max_tokens=20), GREEDY]
+    expected = LLM(directory).generate(prompts, params, use_tqdm=False)
+    llm = LLM(directory, **drafted(directory))
+    verified = Verified(llm)
+    faulty = Faulty(llm, fault)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert texts(outputs) == texts(expected)
+    assert verified.right == verified.drafts > 0, "what could not be drafted is left out"
+    if fault == "nan":
+        assert not caplog.records
+    else:
+        assert faulty.calls == 12, "it is not asked again"
+        assert [one.message for one in caplog.records] == [
+            "the draft model failed and is not asked again: texts go on without drafts of it"
+        ]
+
+
+def texts(outputs: Any) -> list[Any]:
+    return [[one.token_ids for one in output.outputs] for output in outputs]
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"kv_allocator": "max"}, True),
+        ({"kv_allocator": "pow2"}, True),
+        ({"kv_cache_dtype": "int8", "window": 32, "attention_sinks": 4}, True),
+        ({"dtype": "bfloat16", "quantization": "int8"}, False),
+    ],
+)
+def test_it_works_with(settings: dict[str, Any], same: bool, model_dir: ModelDir) -> None:
+    """And with drafts of others before its own."""
+    directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
+    common = {"block_size": 16, "max_model_len": 96, **settings}
+    common["max_model_len"] = None if "window" in settings else 96
+    expected = LLM(directory, **common).generate(prompts, GREEDY, use_tqdm=False)
+    truth = {str(i): output.outputs[0].token_ids for i, output in enumerate(expected)}
+    llm = LLM(directory, **common, **drafted(directory))
+
+    def two_and_two(request: Any, branch: Any) -> list[int]:
+        known = branch.num_output_tokens
+        return [*truth[request.request_id][known : known + 2], TO_DRAFT, TO_DRAFT]
+
+    verified = Verified(llm, drafts=two_and_two)
+    assert texts(llm.generate(prompts, GREEDY, use_tqdm=False)) == texts(expected)
+    assert verified.drafts > 20
+    if same:
+        assert verified.right == verified.drafts
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize("size", [290, 320])
+def test_embeddings_may_be_padded_differently(
+    size: int, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    draft = save_model(llama(vocab_size=size), tmp_path)
+    if size < 300:  # for texts of its tokenizer, which the target's may leave
+        (tmp_path / "tokenizer.json").unlink()
+    directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
+    params = SamplingParams(temperature=3.0, seed=1, max_tokens=40, ignore_eos=True)
+    expected = LLM(directory).generate(prompts, params, use_tqdm=False)
+    assert max(token for one in texts(expected) for token in one[0]) > 290
+    llm = LLM(directory, **drafted(draft))
+    verified = Verified(llm)
+    assert texts(llm.generate(prompts, params, use_tqdm=False)) == texts(expected)
+    assert 0 < verified.right < verified.drafts
+
+
+def llama(**fields: Any) -> Any:
+    import transformers
+
+    return transformers.LlamaConfig(**{**SMALL_LLAMA, "num_hidden_layers": 1, **fields})
+
+
+def test_the_pool_has_room_for_both(model_dir: ModelDir, tmp_path: Path) -> None:
+    directory, draft = model_dir("llama"), save_model(llama(), tmp_path)
+    alone = LLM(directory).capacity
+    capacity = LLM(directory, **drafted(draft)).capacity
+    of_draft = 4 * 2 * 2 * 16  # one layer, keys and values of two heads of 16
+    assert capacity.kv_bytes_per_token == alone.kv_bytes_per_token + of_draft
+    assert capacity.pool_bytes > alone.pool_bytes
+    assert capacity.weight_bytes == alone.weight_bytes
+    (kv_group,) = capacity.kv_groups
+    assert kv_group.layers == (0, 1, 2)
+    assert f"{tmp_path} in float32 drafts for it: " in capacity.describe()
+    assert "256 bytes of that KV cache" in capacity.describe()
+
+
+def test_layers_with_windows_of_its_own_are_a_kv_group(model_dir: ModelDir, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {**SMALL_LLAMA, "num_hidden_layers": 1, "sliding_window": 12}
+    draft = save_model(transformers.MistralConfig(**sizes), tmp_path)
+    directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
+    llm = LLM(directory, block_size=4, **drafted(draft))
+    assert [kv_group.layers for kv_group in llm.capacity.kv_groups] == [(0, 1), (2,)]
+    verified = Verified(llm)
+    expected = LLM(directory).generate(prompts, GREEDY, use_tqdm=False)
+    assert texts(llm.generate(prompts, GREEDY, use_tqdm=False)) == texts(expected)
+    assert verified.drafts > 20
+
+
+def test_keys_that_depend_on_the_prompt_are_not_cached(model_dir: ModelDir, tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 8.0}
+    draft = save_model(llama(max_position_embeddings=32, rope_parameters=rope), tmp_path)
+    llm = LLM(model_dir("llama"), **drafted(draft))
+    assert not llm.engine.scheduler.enable_prefix_caching
+    with pytest.raises(Exception, match="no sessions"):
+        llm.open_session()
+
+
+def other_words(directory: Path) -> None:
+    file = directory / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    ids = content["model"]["vocab"]
+    ids["et"], ids["te"] = ids["te"], ids["et"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def no_words(directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+
+
+REFUSALS: list[tuple[dict[str, Any], Callable[[Path], object] | None, dict[str, Any], str]] = [
+    (
+        {"num_hidden_layers": 2, "num_key_value_heads": 4},
+        None,
+        {},
+        "those of the model it drafts for",
+    ),
+    ({"vocab_size": 310}, no_words, {}, "310 tokens where the model that it drafts for has 300"),
+    ({"vocab_size": 290}, None, {}, "its tokenizer has 300 tokens, the model only 290"),
+    ({}, other_words, {}, "another vocabulary: 'et' is token 2.., and token 2"),
+    ({"max_position_embeddings": 64}, None, {}, "max_model_len is 256; this model allows 1 to 64"),
+    ({}, None, {"kv_cache_memory_bytes": "8KiB", "max_model_len": 99}, "256 bytes of the 1.25 KiB"),
+    ({}, None, {"speculative_config": {"method": "draft"}}, 'method "draft" needs a model'),
+    ({}, None, {"speculative_config": {"method": "draft", "model": "/no"}}, "/no is not a dir"),
+    ({}, None, {"speculative_config": {"method": "draft", "model": 3}}, "model must be a name"),
+    ({}, None, {"speculative_config": {"method": "ngram", "model": "m"}}, 'nothing with method "n'),
+    ({}, None, {"speculative_config": {"method": "auto", "revision": "m"}}, "revision needs a mod"),
+    ({}, None, {"speculative_config": {"model": "m", "quantization": "x"}}, "int8, int4, w8a8"),
+    ({}, None, {"device": "cuda"}, "computes on CPUs only"),
+]
+
+
+@pytest.mark.parametrize(("fields", "change", "options", "message"), REFUSALS)
+def test_what_cannot_draft_is_refused_by_name(
+    fields: dict[str, Any],
+    change: Callable[[Path], object] | None,
+    options: dict[str, Any],
+    message: str,
+    model_dir: ModelDir,
+    tmp_path: Path,
+) -> None:
+    draft = save_model(llama(**fields), tmp_path)
+    if change is not None:
+        change(draft)
+    with pytest.raises((ConfigError, ModelError), match=message) as refused:
+        LLM(model_dir("llama"), **{**drafted(draft), **options})
+    assert "speculative_config" in str(refused.value)
