@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Make the demonstration model that ships in ``src/quire/demo``.
+"""Make the demonstration model that ships in ``src/quire/demo``, and its draft model.
 
 One command gathers the corpus from the running Python's standard library, trains the
-tokenizer and the model, measures it on held-out text and writes all files::
+tokenizer and the model, measures it on held-out text, lets it teach a smaller one what it
+says, and writes all files::
 
     nice -n 19 python scripts/train_demo_model.py --minutes 60
 
-Needs torch, transformers, tokenizers and safetensors; no network and no GPU.
+With ``--only-draft``, the draft model alone. Needs Quire, torch, transformers, tokenizers and
+safetensors; no network and no GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import zlib
 from pathlib import Path
 
 import torch
-from demo_model import corpus, training
+from demo_model import corpus, distillation, training
 from demo_model import tokenizer as tokenization
 from demo_model.chats import subjects
 from safetensors.torch import load_file, save_file
@@ -30,6 +32,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "src" / "quire" / "demo"
 SIZE_LIMIT = 8_000_000
+DRAFT_SIZE_LIMIT = 1_000_000
 SAMPLES = ("What does `itertools.chain` do?", "Explain the with statement.", "What is str.split?")
 COMPLETIONS = ("Return a list of", "The class of an object", "If the optional argument")
 
@@ -40,6 +43,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the files")
     parser.add_argument("--minutes", type=float, default=60.0, help="wall time of the training")
     parser.add_argument("--tokens", type=int, help="training tokens, instead of --minutes")
+    parser.add_argument("--only-draft", action="store_true", help="for the model in --out")
+    parser.add_argument("--draft-tokens", type=int, default=5_000_000, help="that it reads")
+    parser.add_argument("--draft-prompts", type=int, default=5_000, help="that it is taught by")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1, help="of the split and the training")
     parser.add_argument("--vocabulary", type=int, default=4096)
@@ -69,6 +75,13 @@ def write_model(
 ) -> None:
     """Write tokenizer, configuration and the weights rounded to bfloat16."""
     tokenization.save(tokenizer, folder, model.config.max_position_embeddings)
+    write_weights(model, weights, folder, SIZE_LIMIT)
+
+
+def write_weights(
+    model: LlamaForCausalLM, weights: dict[str, torch.Tensor], folder: Path, limit: int
+) -> None:
+    """Write configuration and the weights rounded to bfloat16, of at most *limit* bytes."""
     rounded = {
         name: tensor.to(torch.bfloat16).contiguous()
         for name, tensor in weights.items()
@@ -98,8 +111,46 @@ def write_model(
         text = json.dumps(content, indent=2, sort_keys=True)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     size = (folder / "model.safetensors").stat().st_size
-    if size > SIZE_LIMIT:
-        raise SystemExit(f"model.safetensors has {size:,} bytes, more than {SIZE_LIMIT:,}")
+    if size > limit:
+        raise SystemExit(f"model.safetensors has {size:,} bytes, more than {limit:,}")
+
+
+def make_draft(
+    teacher: Path, out: Path, documents: list[corpus.Document], options: argparse.Namespace
+) -> None:
+    """Teach a small model what the one in *teacher* says, and write it into *out*."""
+    tokenizer = Tokenizer.from_file(str(teacher / "tokenizer.json"))
+    rng = random.Random(options.seed)
+    texts = distillation.spoken_texts(
+        teacher, documents, subjects(documents), tokenizer, options.draft_prompts, rng
+    )
+    rng.shuffle(texts)
+    model = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.float32)
+    taught, rest = [], texts[len(texts) // 50 :]
+    for length, share in distillation.LENGTHS:
+        part, rest = rest[: round(share * len(texts))], rest[round(share * len(texts)) :]
+        taught.append(distillation.lessons(model, part, length))
+    heard = distillation.lessons(model, texts[: len(texts) // 50], distillation.LENGTHS[0][0])
+    student = LlamaForCausalLM(distillation.draft_config(tokenizer))
+    settings = training.Settings(
+        tokens=options.draft_tokens, seed=options.seed, weight_decay=0.02, embedding_rate=6e-3
+    )
+    distillation.distil(student, taught, settings)
+    out.mkdir(parents=True, exist_ok=True)
+    write_weights(student, student.state_dict(), out, DRAFT_SIZE_LIMIT)
+    (out / "generation_config.json").unlink()  # what it drafts is sampled as its target is
+    same, overlap = distillation.agreement(student, heard)
+    card = (Path(__file__).parent / "demo_model" / "draft_card.md").read_text(encoding="utf-8")
+    facts = {
+        "parameters": f"{student.num_parameters():,}",
+        "weights": f"{(out / 'model.safetensors').stat().st_size:,} bytes, bfloat16",
+        "taught by": f"{len(texts):,} texts that the model wrote, {sum(map(len, texts)):,} tokens",
+        "tokens read": f"{options.draft_tokens:,}",
+        "its likeliest token is the model's": f"{same:.0%} of positions",
+        "their chances at temperature 0.7 overlap by": f"{overlap:.0%}",
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    (out / "README.md").write_text(card.replace("{{facts}}", rows), encoding="utf-8")
 
 
 def samples(folder: Path) -> list[tuple[str, str]]:
@@ -148,9 +199,11 @@ def write_card(folder: Path, facts: dict[str, str], spoken: list[tuple[str, str]
 def publish(staging: Path, out: Path) -> None:
     """Move the finished files into place, so that no reader meets half a file."""
     out.mkdir(parents=True, exist_ok=True)
-    for path in staging.iterdir():
+    for path in staging.rglob("*.*"):
+        place = out / path.relative_to(staging)
+        place.parent.mkdir(exist_ok=True)
         path.chmod(0o644)
-        path.replace(out / path.name)
+        path.replace(place)
 
 
 def main() -> None:
@@ -158,6 +211,12 @@ def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
+    if options.only_draft:
+        with tempfile.TemporaryDirectory(dir=options.out.parent, prefix=".demo-") as temporary:
+            documents, _ = corpus.split(corpus.gather(), options.seed)
+            make_draft(options.out, Path(temporary) / "draft", documents, options)
+            publish(Path(temporary), options.out)
+        return
     settings = training.Settings(
         minutes=options.minutes, tokens=options.tokens, seed=options.seed,
         dropout=options.dropout, learning_rate=options.rate, tokens_per_step=options.batch,
@@ -199,6 +258,7 @@ def main() -> None:
             facts[f"the same text with {name}"] = f"{bits:.3f} bits per byte"
         spoken = samples(staging)
         write_card(staging, facts, spoken)
+        make_draft(staging, staging / "draft", train, options)
         publish(staging, options.out)
     for name, value in facts.items():
         print(f"{name}: {value}")

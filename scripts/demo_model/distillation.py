@@ -76,7 +76,7 @@ def spoken_texts(
         )
         for number in range(len(prompts))
     ]
-    outputs = LLM(str(folder)).generate(prompts, asked)
+    outputs = LLM(folder, threads=torch.get_num_threads()).generate(prompts, asked, use_tqdm=False)
     return [
         [*prompt, *output.outputs[0].token_ids]
         for prompt, output in zip(prompts, outputs, strict=True)
@@ -160,3 +160,13 @@ def distil(
             )
             recent.clear()
     return tokens
+
+
+@torch.no_grad()
+def agreement(student: LlamaForCausalLM, heard: Lessons) -> tuple[float, float]:
+    """How often *student*'s likeliest token is the teacher's, and how far their chances overlap."""
+    student.eval()
+    logits = student(input_ids=heard.token_ids, use_cache=False).logits
+    same = (logits.argmax(-1) == heard.top_ids[..., 0].long()).float().mean().item()
+    shares = (logits / TEMPERATURE).softmax(-1).gather(-1, heard.top_ids.long())
+    return same, torch.minimum(shares, heard.shares.float()).sum(-1).mean().item()
