@@ -6,12 +6,30 @@ import random
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
+from quire.drafting import Proposal
 from quire.protocol import Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 
 Drafter = Callable[[Request, Sequence], Seq[int]]
 """What a sequence of a request may go on with."""
+
+
+class Proposing:
+    """What a test's drafter says, to a ``Speculation``."""
+
+    name, num_bytes = "test", 0
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
+        """See ``quire.drafting.Drafter``."""
+        tokens = list(self._drafter(request, sequence))[:most]
+        return Proposal(tokens, [1.0] * len(tokens), 20) if tokens else None
+
+    def close(self, seq_id: int) -> None:
+        """See ``quire.drafting.Drafter``."""
 
 
 class Drafting:
@@ -43,7 +61,7 @@ def knowing(
 
     def propose(request: Request, branch: Sequence) -> list[int]:
         rest = truth[request.request_id][branch.index][branch.num_output_tokens :]
-        drafts = list(rest[: rng.randint(0, 7)])
+        drafts = list(rest[: rng.choice((0, 1, 2, 3, 5, 8, 16))])
         if rng.random() > right:
             drafts[rng.randint(0, 3) :] = [rng.randrange(vocab_size) for _ in range(4)]
         return drafts
