@@ -125,7 +125,6 @@ class SamplingParams:
         "what the text is expected to be, mostly: where the engine speculates, a source of drafts",
         any_text(),
         flag=False,
-        http=False,  # which has it in OpenAI's form
     )
     thinking_token_budget: int | None = parameter(
         None,

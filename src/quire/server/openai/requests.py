@@ -16,6 +16,7 @@ from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.protocol.checks import MAX_INTEGER
+from quire.protocol.parameters import description
 from quire.server.errors import in_callers_words
 from quire.server.fields.strict import (
     Ids,
@@ -36,6 +37,7 @@ from quire.server.openai.messages import ChatMessage, Prediction, ToolFields
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
 _MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
+_HELP = {field.name: description(field) for field in fields(SamplingParams)}
 _Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
 
 
@@ -63,10 +65,7 @@ class GenerationRequest(StructuredFields):
         'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
     )
 
-    prediction: Prediction | None = told(
-        None, "what the text is expected to be, mostly: the same text then comes sooner, where "
-        "the server speculates",
-    )  # fmt: skip
+    prediction: Prediction | None = told(None, _HELP["prediction"])
     cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
     priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
         None, "under the priority and fair policies, the lower, the sooner"
