@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from quire.protocol import Outcome, Step
-from quire.scheduling import Scheduler
+from support.drafting import foreseen
 from support.live_server import LiveServer
 from support.speaking import SAID, WEATHER
 
@@ -37,40 +35,6 @@ DOORS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("/completion", {"prompt": "hello", "n_probs": 2}),
     ("/v1/sessions/{}/generate", {"max_tokens": 200, "logprobs": 1, "return_token_ids": True}),
 )  # fmt: skip
-
-
-class Foreseen:
-    """Drafts the script: each time one token more, and the last of them is wrong."""
-
-    num_bytes = 0
-
-    def __init__(self, script: Sequence[int], most: int = 7) -> None:
-        self._script = script
-        self._most = most
-        self.drafted = self.accepted = 0
-
-    def propose(self, scheduler: Scheduler) -> None:
-        for group in scheduler.running:
-            for branch in group.branches if group.expanded else ():
-                known = branch.num_output_tokens
-                drafts = list(self._script[known : known + known % (self._most + 1)])
-                scheduler.propose(branch.seq_id, [*drafts[:-1], *(1 for _ in drafts[-1:])])
-
-    def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
-        for chunk in step.chunks:
-            if chunk.drafts:
-                self.drafted += len(chunk.drafts)
-                self.accepted += len(outcomes[chunk.seq_id].tokens) - 1
-
-
-@contextmanager
-def foreseen(server: LiveServer) -> Iterator[Foreseen]:
-    assert server.executor.script is not None
-    server.engine.speculation = drafts = Foreseen(server.executor.script)  # type: ignore[assignment]
-    try:
-        yield drafts
-    finally:
-        server.engine.speculation = None
 
 
 TEXTS = {"content", "text", "reasoning", "reasoning_content", "arguments", "thinking",
