@@ -94,3 +94,12 @@ def test_a_stream_comes_to_the_same(
     assert drafts.accepted > 4
     each_alone = "include" in body  # to tell which of the tokens are of the text
     assert (len(together) < len(one_by_one)) == (not each_alone)
+
+
+def test_llama_cpp_s_timings_tell_of_drafts(speaking: LiveServer) -> None:
+    speaking.script(SAID)
+    with foreseen(speaking) as drafts:
+        timings = speaking.http.post("/completion", json={"prompt": "hello"}).json()["timings"]
+    assert timings["draft_n"] == drafts.drafted > timings["draft_n_accepted"] == drafts.accepted
+    timings = speaking.http.post("/completion", json={"prompt": "hello"}).json()["timings"]
+    assert "draft_n" not in timings
