@@ -6,11 +6,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from quire.protocol import Outcome, Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
-from support.live_server import LiveServer
+
+if TYPE_CHECKING:
+    from support.live_server import LiveServer
 
 Drafter = Callable[[Request, Sequence], Seq[int]]
 """What a sequence of a request may go on with."""
