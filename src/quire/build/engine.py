@@ -62,6 +62,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
+    executor.tell_forced = config.speculation is not None
     capacity = _capacity(config, model, draft, cache, limits, runtime)
     engine = Engine(
         limits.scheduler(costs),
@@ -185,6 +186,7 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
     )
 

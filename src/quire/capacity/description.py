@@ -8,6 +8,7 @@ from typing import NamedTuple
 from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import size_of
+from quire.config import SpeculativeConfig
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
 
@@ -37,6 +38,7 @@ class Capacity:
     host_blocks: str  # where they are
     kernels: str  # what computes
     draft: DraftShare | None = None
+    speculation: SpeculativeConfig | None = None
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -76,26 +78,30 @@ class Capacity:
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
-            f"cache a token ({self.kv_dtype}).{self._describe_draft()} The KV pool is "
+            f"cache a token ({self.kv_dtype}). The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
-            f"{self._describe_swap()} Kernels: {self.kernels}."
-        )
-
-    def _describe_draft(self) -> str:
-        if self.draft is None:
-            return ""
-        name, dtype, quantization, weight_bytes, kv_bytes = self.draft
-        return (
-            f" {name} in {dtype} drafts for it: {size_of(weight_bytes)} of weights"
-            f"{_describe_rounding(quantization)} besides, and {size_of(kv_bytes)} of that KV cache."
+            f"{self._describe_swap()}{self._describe_speculation()} Kernels: {self.kernels}."
         )
 
     def _describe_swap(self) -> str:
         blocks = self.limits.num_host_blocks
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
+
+    def _describe_speculation(self) -> str:
+        asked = self.speculation
+        if asked is None:
+            return ""
+        most, by = asked.num_speculative_tokens, ""
+        if self.draft is not None:
+            name, dtype, quantization, weight_bytes, kv_bytes = self.draft
+            by = (
+                f", by {name} in {dtype}: {size_of(weight_bytes)} of weights more"
+                f"{_describe_rounding(quantization)}, and {size_of(kv_bytes)} of that KV cache"
+            )
+        return f" Speculation: {asked.method}, up to {most} drafts a sequence and step{by}."
 
 
 def _describe_rounding(quantization: str | None) -> str:

@@ -39,7 +39,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int = setting(2, "ngram: fewest")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", _SYNONYMS.get(self.method, self.method))
+        object.__setattr__(self, "method", _SYNONYMS.get(str(self.method), self.method))
         if self.method not in METHODS:
             raise ConfigError(
                 f"{_NAME}: method must be one of {', '.join(METHODS)}; got {self.method!r}"
@@ -47,10 +47,10 @@ class SpeculativeConfig:
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
         _check("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
-        for name in ("model", "revision"):
-            given = getattr(self, name)
-            if given is not None and not (given and isinstance(given, str)):
-                raise ConfigError(f"{_NAME}: {name} must be a name, got {given!r}")
+        if not isinstance(self.model, str | None) or self.model == "":
+            raise ConfigError(f"{_NAME}: model must be a name or a directory, got {self.model!r}")
+        if not isinstance(self.revision, str | None):
+            raise ConfigError(f"{_NAME}: revision must be a name, got {self.revision!r}")
         check_quantization(f"{_NAME}: quantization", self.quantization)
         if self.method not in ("draft", "auto"):
             for name in ("model", "revision", "quantization"):

@@ -28,6 +28,7 @@ class ModelExecutor:
         self.worker = worker
         self._draft_model = draft_model
         self.pasts = Pasts()
+        self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
         self._roster = Roster()
         self._last: Choosing | None = None
 
@@ -56,7 +57,9 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         batch = pack(chunks, self.worker.block_size, asked, places, rows)
         hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
-        choosing = Choosing(self.worker, chunks, known, pasts, hidden, before)
+        choosing = Choosing(
+            self.worker, chunks, known, pasts, hidden, before, tell_forced=self.tell_forced
+        )
         choosing.begin()
         self._last = choosing
 

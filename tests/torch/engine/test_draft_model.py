@@ -200,7 +200,7 @@ def test_the_pool_has_room_for_both(model_dir: ModelDir, tmp_path: Path) -> None
     assert capacity.weight_bytes == alone.weight_bytes
     (kv_group,) = capacity.kv_groups
     assert kv_group.layers == (0, 1, 2)
-    assert f"{tmp_path} in float32 drafts for it: " in capacity.describe()
+    assert f"by {tmp_path} in float32: " in capacity.describe()
     assert "256 bytes of that KV cache" in capacity.describe()
 
 
