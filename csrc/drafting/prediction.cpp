@@ -1,0 +1,71 @@
+#include "prediction.hpp"
+
+#include <algorithm>
+
+namespace quire::drafting {
+
+namespace {
+
+// Most edits are small, so the place is looked for near the last one, token by token. What was
+// moved far is found by the keys of the index.
+constexpr size_t behind = 64, ahead = 448;
+constexpr Rule far{most_voters, longest_match, 1, 0};
+
+size_t distance(size_t a, size_t b) { return a < b ? b - a : a - b; }
+
+}  // namespace
+
+Guess Follower::guess(const uint32_t* output, size_t count, int most) {
+  follow(output, count);
+  Guess guess;
+  if (lost_) return guess;
+  guess.length = agreed_;
+  double right = 1;
+  size_t left = predicted_->size() - place_;
+  for (int drafts = int(std::min<size_t>({left, size_t(most), size_t(most_drafts)}));
+       guess.count < drafts; guess.count++) {
+    int sure = agreed_ + guess.count + 2;
+    guess.tokens[guess.count] = predicted_->tokens()[place_ + guess.count];
+    guess.chances[guess.count] = double(sure) / (sure + 1);
+    guess.expected += right *= guess.chances[guess.count];
+  }
+  return guess;
+}
+
+void Follower::follow(const uint32_t* output, size_t count) {
+  if (count < seen_) *this = Follower(predicted_);  // the output has begun anew
+  if (count == seen_) return;
+  for (; seen_ < count; seen_++) {
+    bool agrees = !lost_ && place_ < predicted_->size() &&
+                  predicted_->tokens()[place_] == output[seen_];
+    if (agrees) {
+      place_++, agreed_++;
+    } else {
+      lost_ = true;
+    }
+  }
+  if (lost_) find_again(output, count);
+}
+
+void Follower::find_again(const uint32_t* output, size_t count) {
+  const Text& text = *predicted_;
+  const uint32_t* end = output + count;
+  int longest = int(std::min<size_t>(count, longest_match));
+  size_t from = place_, last = std::min(text.size(), from + ahead);
+  agreed_ = 0;
+  for (size_t place = from > behind ? from - behind + 1 : 1; place <= last; place++) {
+    if (text.tokens()[place - 1] == end[-1]) consider(place, text.agree(place, end, longest), from);
+  }
+  Match match = find(text, end, count, far);
+  for (int v = 0; v < match.count; v++) consider(match.places[v], match.length, from);
+  lost_ = agreed_ == 0;
+}
+
+// The longest agreement, and of such the nearest place, rather ahead than behind.
+void Follower::consider(size_t place, int agreed, size_t from) {
+  bool nearer = distance(place, from) < distance(place_, from) ||
+                (distance(place, from) == distance(place_, from) && place > place_);
+  if (agreed > agreed_ || (agreed == agreed_ && nearer)) place_ = place, agreed_ = agreed;
+}
+
+}  // namespace quire::drafting
