@@ -76,33 +76,37 @@ void Volume::write(const uint32_t* tokens, size_t count) {
 }
 
 Guess Volume::guess(const uint32_t* tokens, size_t count, const Rule& rule, int most) const {
+  if (most <= 0) return {};
   return vote(*this, find(*this, tokens + count, count, rule), rule, most);
 }
 
 // A chain ends with what has been overwritten: the links there are those of another place.
 uint32_t Volume::next(int i, uint32_t place) const {
-  uint32_t number = place / Archive::page_size;
-  if (archive_->pages_[archive_->place_of(number)].number != number) return Chains::nowhere;
+  if (archive_->overwritten(place / Archive::page_size)) return Chains::nowhere;
   return chains().next(i, archive_->slot_of(place));
 }
 
 int Volume::agree(uint32_t place, const uint32_t* end, int most) const {
   const Archive& archive = *archive_;
   uint32_t number = place / Archive::page_size, filled = place % Archive::page_size;
-  const Archive::Page* page = &archive.pages_[archive.place_of(number)];
-  bool readable = page->number == number && page->name == name_ && page->text != text_ &&
-                  page->text + archive.most_texts_ >= archive.next_text_;
-  if (!readable) return 0;
+  if (archive.overwritten(number)) return 0;
   for (int length = 0;;) {
-    const uint32_t* here = &archive.tokens_[archive.place_of(page->number) * Archive::page_size];
+    const uint32_t* here = &archive.tokens_[archive.place_of(number) * Archive::page_size];
     for (; filled > 0; filled--) {
       if (length == most || here[filled - 1] != end[-1 - length]) return length;
       length++;
     }
-    page = archive.page(page->before, page->text);
-    if (!page) return length;
-    filled = page->filled;
+    const Archive::Page& page = archive.pages_[archive.place_of(number)];
+    number = page.before;
+    if (!archive.page(number, page.text)) return length;
+    filled = Archive::page_size;
   }
+}
+
+bool Volume::readable(uint32_t place) const {
+  const Archive::Page& page = archive_->pages_[archive_->place_of(place / Archive::page_size)];
+  return page.name == name_ && page.text != text_ &&
+         page.text + archive_->most_texts_ >= archive_->next_text_;
 }
 
 bool Volume::advance(uint32_t& place) const {

@@ -42,6 +42,7 @@ class Archive {
   size_t slot_of(uint32_t place) const {
     return place_of(place / page_size) * page_size + place % page_size;
   }
+  bool overwritten(uint32_t number) const { return next_page_ - number > pages_.size(); }
   // The page of this number, if it is still there and of this text.
   const Page* page(uint32_t number, uint64_t text) const {
     const Page& found = pages_[place_of(number)];
@@ -74,6 +75,7 @@ class Volume {
   }
   uint32_t next(int i, uint32_t place) const;
   int agree(uint32_t place, const uint32_t* end, int most) const;
+  bool readable(uint32_t place) const;
   uint32_t token(uint32_t place, const Guess&) const {
     return archive_->tokens_[archive_->slot_of(place)];
   }

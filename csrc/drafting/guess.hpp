@@ -5,12 +5,14 @@
 //   first(i, end)              the latest place whose key of order i is that of the tokens before end
 //   next(i, place)             the one before it in the chain
 //   agree(place, end, most)    how many tokens before it are those before end; at most `most`
+//   readable(place)            whether it may be told what stands there
 //   token(place, drafts)       what stands there; beyond a text's end, the drafts that were made
 //   advance(place)             to what follows, if anything does
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "chains.hpp"
@@ -19,7 +21,7 @@ namespace quire::drafting {
 
 constexpr int most_drafts = 16;
 constexpr int most_voters = 16;
-constexpr int most_walked = 64;    // places that are looked at in one chain
+constexpr int most_walked = 32;    // places that are looked at in one chain
 constexpr int longest_match = 64;  // tokens that are compared at each
 
 // How places are turned into drafts.
@@ -56,8 +58,10 @@ Match find(const Store& store, const uint32_t* end, size_t known, const Rule& ru
     uint32_t place = store.first(i, end);
     for (int walked = 0; place != Chains::nowhere && walked < most_walked; walked++) {
       int length = store.agree(place, end, longest);
-      if (length >= order && length > match.length) match.length = length, match.count = 0;
-      if (length >= order && length == match.length && match.count < rule.voters) {
+      bool longer = length > match.length, another = length == match.length;
+      bool better = longer || (another && match.count < rule.voters);
+      if (length >= order && better && store.readable(place)) {
+        if (longer) match.length = length, match.count = 0;
         match.places[match.count++] = place;
         if (match.count == rule.voters && length == longest) break;
       }
@@ -89,7 +93,8 @@ uint32_t most_likely(const Store& store, const Match& match, const Guess& guess,
 // The drafts: at each, only those places are heard that had all drafts before it.
 template <class Store>
 Guess vote(const Store& store, Match match, const Rule& rule, int most) {
-  constexpr double doubt = 4;  // of a match of one token; longer ones are surer
+  // Of a match of one token. Longer ones are surer: so it was for edited files and for prose.
+  constexpr double doubt = 8;
   std::array<double, most_voters> weights;
   for (int v = 0; v < match.count; v++) weights[v] = 1 + 1.0 / (1 + v);
   Guess guess;
@@ -99,7 +104,8 @@ Guess vote(const Store& store, Match match, const Rule& rule, int most) {
   while (guess.count < most && match.count) {
     double agreed, all;
     uint32_t token = most_likely(store, match, guess, weights, agreed, all);
-    double chance = agreed / (all + doubt / (match.length + guess.count));
+    double length = match.length + guess.count;
+    double chance = agreed / (all + doubt / (length * std::sqrt(length)));
     right *= chance;
     if (right < rule.least) break;
     int kept = 0;

@@ -33,6 +33,7 @@ class Text {
   }
   uint32_t next(int i, uint32_t place) const { return chains_.next(i, place); }
   int agree(uint32_t place, const uint32_t* end, int most) const;
+  bool readable(uint32_t) const { return true; }
   uint32_t token(uint32_t place, const Guess& guess) const {
     return place < size() ? tokens_[place] : guess.tokens[place - size()];
   }

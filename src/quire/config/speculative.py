@@ -43,7 +43,7 @@ class SpeculativeConfig:
     prompt_lookup_max: int = setting(5, "ngram: most last tokens that are looked for")
     prompt_lookup_min: int = setting(2, "ngram: fewest")
     suffix_decoding_max_spec_factor: float = setting(
-        1.0, "suffix: drafts for each token of the match that they follow, 0.1 to 16"
+        2.0, "suffix: drafts for each token of the match that they follow, 0.1 to 16"
     )
     suffix_decoding_min_token_prob: float = setting(
         0.1, "suffix: no more drafts once the chance that all are right is below, 0 to 1"

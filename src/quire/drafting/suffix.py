@@ -12,9 +12,9 @@ from quire.drafting.proposal import Proposal
 from quire.protocol import Request
 from quire.scheduling.sequence import Sequence
 
-_OWN_ORDERS = (1, 3, 8)
-_SERVED_ORDERS = (2, 4, 8)
+_OWN_ORDERS, _SERVED_ORDERS = (1, 4), (2, 4)  # tokens by which a match is found
 _VOTERS, _LONGEST = 16, 64  # places that are heard, and tokens of a match that are compared
+_SURE = 16  # tokens of a match in the own text beyond which what was served is not asked
 _LEAD = 16  # tokens of a prompt's end by which the beginning of an output is found
 _LAST = 17  # tokens that an output's last step may have brought
 
@@ -47,7 +47,8 @@ class SuffixDrafter:
             volume, known = self._volumes.get(sequence.seq_id, (None, None))
             if volume is None or known is not token_ids:
                 volume = self._begin(self._archive, request, sequence, cut=known is not None)
-            served = volume.guess(token_ids, self._rule, most)
+            sure = guess is not None and guess[2] >= _SURE
+            served = volume.guess(token_ids, self._rule, 0 if sure else most)
             if guess is None or (served is not None and served[3] > guess[3]):
                 guess = served
         return None if guess is None else Proposal(*guess[:3])
