@@ -10,7 +10,7 @@ from quire.drafting.proposal import Proposal
 from quire.protocol import Request
 from quire.scheduling.sequence import Sequence
 
-_ORDERS = (3, 8)  # lengths in tokens by which a place far away is found
+_ORDERS = (4,)  # tokens by which a place far away is found
 
 
 class _Known(NamedTuple):
