@@ -21,11 +21,11 @@ namespace quire::drafting {
 
 constexpr int most_drafts = 16;
 constexpr int most_voters = 16;
-constexpr int most_walked = 32;    // places that are looked at in one chain
 constexpr int longest_match = 64;  // tokens that are compared at each
 
 // How places are turned into drafts.
 struct Rule {
+  int walked;     // places that are looked at in one chain
   int voters;     // latest places with the longest match that are heard
   int longest;    // matches beyond it are all alike
   double factor;  // drafts for each token of the match
@@ -56,7 +56,7 @@ Match find(const Store& store, const uint32_t* end, size_t known, const Rule& ru
     if (order > longest) continue;
     Match match;
     uint32_t place = store.first(i, end);
-    for (int walked = 0; place != Chains::nowhere && walked < most_walked; walked++) {
+    for (int walked = 0; place != Chains::nowhere && walked < rule.walked; walked++) {
       int length = store.agree(place, end, longest);
       bool longer = length > match.length, another = length == match.length;
       bool better = longer || (another && match.count < rule.voters);

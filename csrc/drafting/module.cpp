@@ -66,10 +66,10 @@ Name name_of(const nb::bytes& bytes) {
   return name;
 }
 
-Rule rule_of(int voters, int longest, double factor, double least) {
+Rule rule_of(int walked, int voters, int longest, double factor, double least) {
   if (voters < 1 || voters > most_voters) throw std::invalid_argument("voters: from 1 to 16");
   if (longest < 1 || longest > longest_match) throw std::invalid_argument("longest: from 1 to 64");
-  return {voters, longest, factor, least};
+  return {walked, voters, longest, factor, least};
 }
 
 }  // namespace
@@ -79,8 +79,9 @@ NB_MODULE(_native, m) {
   using namespace quire::drafting;
   nb::set_leak_warnings(false);  // an engine that is alive when Python ends is no leak
   nb::class_<Rule>(m, "Rule")
-      .def("__init__", [](Rule* self, int voters, int longest, double factor, double least) {
-        new (self) Rule(rule_of(voters, longest, factor, least));
+      .def("__init__", [](Rule* self, int walked, int voters, int longest, double factor,
+                          double least) {
+        new (self) Rule(rule_of(walked, voters, longest, factor, least));
       });
   nb::class_<Text>(m, "Text")
       .def("__init__", [](Text* self, std::vector<int> orders, size_t room) {

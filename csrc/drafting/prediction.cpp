@@ -10,7 +10,7 @@ namespace {
 // moved far is found by the keys of the index.
 constexpr size_t behind = 64, ahead = 448, close = 8;  // close: for one token alone
 constexpr int settled = 3;  // tokens in a row after which a place is trusted
-constexpr Rule far{most_voters, longest_match, 1, 0};
+constexpr Rule far{64, most_voters, longest_match, 1, 0};
 
 size_t distance(size_t a, size_t b) { return a < b ? b - a : a - b; }
 

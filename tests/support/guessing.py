@@ -11,8 +11,6 @@ from quire.drafting import Drafter, Proposal
 from quire.protocol import Request, SamplingParams
 from quire.scheduling.sequence import Sequence
 
-WALKED, VOTERS = 32, 16
-
 
 class Place(NamedTuple):
     """A token that has others before it."""
@@ -35,14 +33,15 @@ class Reference:
     """The rules in plain Python: places are given latest first."""
 
     orders: Seq[int]
-    voters: int = VOTERS
+    voters: int = 16
     longest: int = 64
+    walked: int = 64
     factor: float = 2.0
     least: float = 0.1
 
     def guess(self, places: Seq[Place], tail: Seq[int], most: int) -> Proposal | None:
         for order in sorted(self.orders, reverse=True):
-            near = [p for p in places if p.agreement(tail, order) == order][:WALKED]
+            near = [p for p in places if p.agreement(tail, order) == order][: self.walked]
             lengths = [place.agreement(tail, self.longest) for place in near]
             if lengths:
                 length = max(lengths)

@@ -7,7 +7,9 @@ Guess = tuple[list[int], list[float], int, float]
 """Drafts, the chance of each, the length of the match, and how many are expected to be right."""
 
 class Rule:
-    def __init__(self, voters: int, longest: int, factor: float, least: float, /) -> None: ...
+    def __init__(
+        self, walked: int, voters: int, longest: int, factor: float, least: float, /
+    ) -> None: ...
 
 class Text:
     def __init__(self, orders: Sequence[int], room: int, /) -> None: ...

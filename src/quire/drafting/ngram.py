@@ -19,7 +19,7 @@ class NgramDrafter:
 
     def __init__(self, longest: int, shortest: int) -> None:
         self._texts = OwnTexts(sorted({shortest, longest}))
-        self._rule = Rule(1, longest, math.inf, 0.0)
+        self._rule = Rule(64, 1, longest, math.inf, 0.0)
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         text = self._texts.of(request, sequence)

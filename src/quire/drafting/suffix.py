@@ -13,6 +13,7 @@ from quire.protocol import Request
 from quire.scheduling.sequence import Sequence
 
 _OWN_ORDERS, _SERVED_ORDERS = (1, 4), (2, 4)  # tokens by which a match is found
+_OWN_WALKED, _SERVED_WALKED = 32, 16  # places that are looked at
 _VOTERS, _LONGEST = 16, 64  # places that are heard, and tokens of a match that are compared
 _SURE = 16  # tokens of a match in the own text beyond which what was served is not asked
 _LEAD = 16  # tokens of a prompt's end by which the beginning of an output is found
@@ -30,11 +31,10 @@ class SuffixDrafter:
     name = "suffix"
 
     def __init__(self, config: SpeculativeConfig) -> None:
-        factor, least = (
-            config.suffix_decoding_max_spec_factor,
-            config.suffix_decoding_min_token_prob,
-        )
-        self._rule = Rule(_VOTERS, _LONGEST, factor, least)
+        factor = config.suffix_decoding_max_spec_factor
+        least = config.suffix_decoding_min_token_prob
+        self._own_rule = Rule(_OWN_WALKED, _VOTERS, _LONGEST, factor, least)
+        self._served_rule = Rule(_SERVED_WALKED, _VOTERS, _LONGEST, factor, least)
         self._texts = OwnTexts(_OWN_ORDERS)
         self._volumes: dict[int, tuple[Volume, array[int]]] = {}
         num_bytes, most = config.cache_bytes, config.suffix_decoding_max_cached_requests
@@ -42,13 +42,13 @@ class SuffixDrafter:
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         text, token_ids = self._texts.of(request, sequence), sequence.token_ids
-        guess = text.guess(token_ids, self._rule, most)
+        guess = text.guess(token_ids, self._own_rule, most)
         if self._archive is not None:
             volume, known = self._volumes.get(sequence.seq_id, (None, None))
             if volume is None or known is not token_ids:
                 volume = self._begin(self._archive, request, sequence, cut=known is not None)
             sure = guess is not None and guess[2] >= _SURE
-            served = volume.guess(token_ids, self._rule, 0 if sure else most)
+            served = volume.guess(token_ids, self._served_rule, 0 if sure else most)
             if guess is None or (served is not None and served[3] > guess[3]):
                 guess = served
         return None if guess is None else Proposal(*guess[:3])

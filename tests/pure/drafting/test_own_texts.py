@@ -22,7 +22,7 @@ Case = tuple[Callable[[], Drafter], Reference]
 
 
 def ngram(longest: int, shortest: int) -> Case:
-    known = Reference({shortest, longest}, 1, longest, math.inf, 0.0)
+    known = Reference({shortest, longest}, 1, longest, 64, math.inf, 0.0)
     return lambda: NgramDrafter(longest, shortest), known
 
 
@@ -32,7 +32,7 @@ def suffix(**options: float) -> Case:
         suffix_decoding_min_token_prob=options.get("least", 0.1),
         suffix_decoding_cache_bytes=0,
     )
-    return lambda: SuffixDrafter(config), Reference((1, 4), **options)
+    return lambda: SuffixDrafter(config), Reference((1, 4), walked=32, **options)
 
 
 CASES = {

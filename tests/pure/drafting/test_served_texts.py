@@ -16,7 +16,7 @@ from quire.drafting._native import Archive, Rule, Volume
 from quire.drafting.suffix import SuffixDrafter
 from support.guessing import Place, Reference, Served, same
 
-RULE = Rule(16, 64, 2.0, 0.1)
+RULE = Rule(64, 16, 64, 2.0, 0.1)
 ORDERS = (2, 4)
 STORY = list(range(100, 140))
 LAST_PAGE = (2**32 - 1) // 64 - 1
@@ -65,7 +65,7 @@ def expected(places: list[tuple[int, Place]], who: int, text: list[int]) -> Prop
     """Own places count among those that are looked at, but are not heard."""
     reference = Reference(ORDERS)
     for order in sorted(ORDERS, reverse=True):
-        near = [(w, p) for w, p in places if p.agreement(text, order) == order][:32]
+        near = [(w, p) for w, p in places if p.agreement(text, order) == order][:64]
         others = [place for w, place in near if w != who]
         if others:
             return reference.guess(others, text, 16)
