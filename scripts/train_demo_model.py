@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="wall time of the training")
     parser.add_argument("--tokens", type=int, help="training tokens, instead of --minutes")
     parser.add_argument("--only-draft", action="store_true", help="for the model in --out")
-    parser.add_argument("--draft-tokens", type=int, default=5_000_000, help="that it reads")
+    parser.add_argument("--draft-minutes", type=float, default=15.0, help="of its training")
     parser.add_argument("--draft-prompts", type=int, default=5_000, help="that it is taught by")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1, help="of the split and the training")
@@ -131,11 +131,15 @@ def make_draft(
         part, rest = rest[: round(share * len(texts))], rest[round(share * len(texts)) :]
         taught.append(distillation.lessons(model, part, length))
     heard = distillation.lessons(model, texts[: len(texts) // 50], distillation.LENGTHS[0][0])
-    student = LlamaForCausalLM(distillation.draft_config(tokenizer))
+    student = distillation.make_student(model, distillation.draft_config(tokenizer))
     settings = training.Settings(
-        tokens=options.draft_tokens, seed=options.seed, weight_decay=0.02, embedding_rate=6e-3
+        minutes=options.draft_minutes,
+        seed=options.seed,
+        weight_decay=0.02,
+        embedding_rate=3e-3,
+        tokens_per_step=2048,
     )
-    distillation.distil(student, taught, settings)
+    tokens = distillation.distil(student, taught, settings)
     out.mkdir(parents=True, exist_ok=True)
     write_weights(student, student.state_dict(), out, DRAFT_SIZE_LIMIT)
     (out / "generation_config.json").unlink()  # what it drafts is sampled as its target is
@@ -145,7 +149,7 @@ def make_draft(
         "parameters": f"{student.num_parameters():,}",
         "weights": f"{(out / 'model.safetensors').stat().st_size:,} bytes, bfloat16",
         "taught by": f"{len(texts):,} texts that the model wrote, {sum(map(len, texts)):,} tokens",
-        "tokens read": f"{options.draft_tokens:,}",
+        "tokens read": f"{tokens:,}",
         "its likeliest token is the model's": f"{same:.0%} of positions",
         "their chances at temperature 0.7 overlap by": f"{overlap:.0%}",
     }

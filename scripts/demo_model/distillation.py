@@ -51,6 +51,16 @@ def draft_config(tokenizer: Tokenizer) -> LlamaConfig:
     return config
 
 
+@torch.no_grad()
+def make_student(teacher: LlamaForCausalLM, config: LlamaConfig) -> LlamaForCausalLM:
+    """A small model whose tokens lie to each other as *teacher*'s do, as far as there is room."""
+    student = LlamaForCausalLM(config)
+    tokens = teacher.model.embed_tokens.weight.float()
+    directions = torch.linalg.eigh(tokens.T @ tokens).eigenvectors[:, -config.hidden_size :]
+    student.model.embed_tokens.weight.copy_(tokens @ directions)
+    return student
+
+
 def spoken_texts(
     folder: Path,
     documents: list[Document],

@@ -31,7 +31,7 @@ class Proposing:
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         """See ``quire.drafting.Drafter``."""
         tokens = list(self._drafter(request, sequence))[:most]
-        return Proposal(tokens, [1.0] * len(tokens), 20) if tokens else None
+        return Proposal(tokens, [1.0] * len(tokens), 3) if tokens else None
 
     def close(self, seq_id: int) -> None:
         """See ``quire.drafting.Drafter``."""
