@@ -13,7 +13,7 @@ from quire.execution.forward import Hidden, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
 from quire.execution.worker import Worker
-from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample, Step
+from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +73,15 @@ class DraftModel:
         self._drafted: set[int] = set()  # sequences that have drafts of ours in this step
         self._failed = False
 
-    def catch_up(self, step: Step) -> None:
+    def catch_up(self, chunks: Sequence[Chunk]) -> None:
         """To be done before a step moves blocks: what is not computed along with its chunks is now.
 
-        Along with them is a draft whose sequence just goes on, in the blocks that it was in.
+        Along with them is a draft whose sequence just goes on. The block that it is in is that
+        sequence's own until then, or has been found as a whole, so no move can be about it.
         """
         if not self._behind:
             return
-        going_on = {} if step.moves else {chunk.seq_id: chunk for chunk in step.chunks}
+        going_on = {chunk.seq_id: chunk for chunk in chunks}
         left = [one for one in self._behind.values() if not _goes_on(one, going_on)]
         for chunk in left:
             del self._behind[chunk.seq_id]

@@ -218,6 +218,25 @@ def test_layers_with_windows_of_its_own_are_a_kv_group(model_dir: ModelDir, tmp_
     assert verified.drafts > 20
 
 
+@pytest.mark.usefixtures("any_size")
+def test_what_it_looks_at_is_in_its_window(model_dir: ModelDir) -> None:
+    """Its last draft is computed one step late, when the window may have left a block behind."""
+    directory, prompts = model_dir("mistral"), random_prompts(9, 30, 17)
+    llm = LLM(directory, block_size=4, **drafted(directory))
+    verified = Verified(llm)
+    compute = verified.draft_model._compute
+
+    def looked(chunks: Any, asked: Any = ()) -> Any:
+        for chunk in chunks:
+            (table,) = chunk.table.kv_groups
+            assert table.num_dropped * 4 <= max(0, chunk.start - 12 + 1)
+        return compute(chunks, asked)
+
+    verified.draft_model._compute = looked
+    llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert verified.right == verified.drafts > 20
+
+
 def test_keys_that_depend_on_the_prompt_are_not_cached(model_dir: ModelDir, tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 8.0}
     draft = save_model(llama(max_position_embeddings=32, rope_parameters=rope), tmp_path)
