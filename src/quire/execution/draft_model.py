@@ -13,9 +13,11 @@ from quire.execution.forward import Hidden, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
 from quire.execution.worker import Worker
-from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample
+from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample, Step
 
 logger = logging.getLogger(__name__)
+
+_MOST_BEHIND = 16  # tokens of a sequence
 
 
 class _Text:
@@ -60,28 +62,30 @@ class _Text:
 class DraftModel:
     """Makes the drafts that steps leave to it, each as its request would have the token sampled.
 
-    Whatever a step computes for the target it computes too, so that a block that holds tokens holds
-    them for both; but for the last draft of a chunk, which is computed where the next step begins,
-    if it was right. It never fails: there are fewer drafts, and texts do not depend on them.
+    It computes whatever the target computes, so that a block that holds tokens holds them for both;
+    but tokens that come one by one are left until there is something else to compute, or until the
+    block that they are in may be moved or given away: they are *behind*. So is the last draft of a
+    sequence if it was right, which nobody knows before it is verified.
+
+    It never fails: there are fewer drafts, and texts do not depend on them.
     """
 
     def __init__(self, worker: Worker, vocab_size: int) -> None:
         """vocab_size: the target's. Embeddings may be padded to different sizes."""
         self._worker = worker
         self._vocab_size = vocab_size
-        self._behind: dict[int, Chunk] = {}  # by sequence: a draft that was right, not yet computed
+        self._behind: dict[int, Chunk] = {}  # by sequence: its last tokens, not yet computed
         self._drafted: set[int] = set()  # sequences that have drafts of ours in this step
         self._failed = False
 
-    def catch_up(self, chunks: Sequence[Chunk]) -> None:
-        """To be done before a step moves blocks: what is not computed along with its chunks is now.
+    def catch_up(self, step: Step) -> None:
+        """To be done before a step moves blocks: what is behind is computed now.
 
-        Along with them is a draft whose sequence just goes on. The block that it is in is that
-        sequence's own until then, or has been found as a whole, so no move can be about it.
+        But for sequences that just go on, as long as nothing is moved.
         """
         if not self._behind:
             return
-        going_on = {chunk.seq_id: chunk for chunk in chunks}
+        going_on = {} if step.moves else {chunk.seq_id: chunk for chunk in step.chunks}
         left = [one for one in self._behind.values() if not _goes_on(one, going_on)]
         for chunk in left:
             del self._behind[chunk.seq_id]
@@ -104,6 +108,9 @@ class DraftModel:
             if chunk.token_ids[-1] == TO_DRAFT
         }
         if not self._failed:
+            if not texts and self._may_wait(chunks):
+                self._behind |= {chunk.seq_id: self._known(chunk) for chunk in chunks}
+                return chunks
             try:
                 self._draft(chunks, texts)
             except Exception:
@@ -142,8 +149,19 @@ class DraftModel:
             if going_on:
                 hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
 
-    def _known(self, chunk: Chunk, text: _Text | None) -> Chunk:
-        """What of a chunk is known, and the token before it where that is behind."""
+    def _may_wait(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether none of these has more than a token, or too many behind."""
+        return all(
+            len(chunk.token_ids) == 1
+            and (
+                chunk.seq_id not in self._behind
+                or len(self._behind[chunk.seq_id].token_ids) < _MOST_BEHIND
+            )
+            for chunk in chunks
+        )
+
+    def _known(self, chunk: Chunk, text: _Text | None = None) -> Chunk:
+        """What of a chunk is known, and the tokens before it that are behind."""
         token_ids = chunk.token_ids if text is None else text.token_ids
         behind = self._behind.pop(chunk.seq_id, None)
         if behind is None:
@@ -180,7 +198,7 @@ def _last(chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
 def _goes_on(behind: Chunk, chunks: Mapping[int, Chunk]) -> bool:
     """Whether a chunk follows directly, and no window has moved on: its keys are still there."""
     chunk = chunks.get(behind.seq_id)
-    if chunk is None or chunk.start != behind.start + 1:
+    if chunk is None or chunk.start != behind.start + len(behind.token_ids):
         return False
     both = zip(behind.table.kv_groups, chunk.table.kv_groups, strict=True)
     return all(then.num_dropped == now.num_dropped for then, now in both)

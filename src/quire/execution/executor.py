@@ -40,7 +40,7 @@ class ModelExecutor:
         draft_model = self._draft_model
         chunks: Sequence[Chunk] = step.chunks
         if draft_model is not None:
-            draft_model.catch_up(chunks)
+            draft_model.catch_up(step)
         failed_moves = self.worker.move(step.moves)
         if not chunks:
             return PendingStep(step, lambda: StepResult({}, failed_moves))
