@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
+from quire.build import DEMO_DRAFT
 from quire.build import draft as building
 from quire.errors import ConfigError, ModelError
 from quire.protocol import TO_DRAFT
@@ -237,6 +238,32 @@ def test_what_it_looks_at_is_in_its_window(model_dir: ModelDir) -> None:
     assert verified.right == verified.drafts > 20
 
 
+@pytest.mark.usefixtures("any_size")
+def test_what_is_behind_is_there_for_forks(model_dir: ModelDir) -> None:
+    """A prompt is found but for its last token, and forks copy the block of that one."""
+    directory, prompts = model_dir("llama"), random_prompts(13)
+    llm = LLM(directory, block_size=4, **drafted(directory))
+    verified = Verified(llm)
+    llm.generate(prompts, GREEDY, use_tqdm=False)
+    sampled = SamplingParams(n=4, seed=1, max_tokens=24, ignore_eos=True)
+    (output,) = llm.generate(prompts, sampled, use_tqdm=False)
+    assert output.metrics.cached_tokens == 12 and output.metrics.copied_blocks > 0
+    assert verified.right == verified.drafts > 40
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_is_behind_is_not_taken_for_what_comes_after_a_cut(model_dir: ModelDir) -> None:
+    directory, prompts = model_dir("llama"), random_prompts(13, 9, 5)
+    llm = LLM(directory, block_size=4, **drafted(directory))
+    verified = Verified(llm)
+    with llm.open_session() as session:
+        for prompt in prompts:
+            session.append(prompt)
+            session.generate(GREEDY)
+            session.recompute(6)
+    assert verified.right == verified.drafts > 20
+
+
 def test_keys_that_depend_on_the_prompt_are_not_cached(model_dir: ModelDir, tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 8.0}
     draft = save_model(llama(max_position_embeddings=32, rope_parameters=rope), tmp_path)
@@ -295,3 +322,14 @@ def test_what_cannot_draft_is_refused_by_name(
     with pytest.raises((ConfigError, ModelError), match=message) as refused:
         LLM(model_dir("llama"), **{**drafted(draft), **options})
     assert "speculative_config" in str(refused.value)
+
+
+def test_the_demonstration_model_brings_one() -> None:
+    assert (DEMO_DRAFT / "model.safetensors").stat().st_size < 1_000_000
+    asked = "Explain the with statement.", SamplingParams(temperature=0.0, max_tokens=64)
+    expected = LLM().generate(*asked, use_tqdm=False)
+    llm = LLM(speculative_config={"method": "draft"})
+    assert "by quire-demo's draft in bfloat16: 97" in llm.capacity.describe()
+    verified = Verified(llm, drafts=lambda *_: [TO_DRAFT])
+    assert texts(llm.generate(*asked, use_tqdm=False)) == texts(expected)
+    assert verified.right > 0.3 * verified.drafts > 0
