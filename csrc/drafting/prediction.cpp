@@ -9,7 +9,6 @@ namespace {
 // Most edits are small, so the place is looked for near the last one, token by token. What was
 // moved far is found by the keys of the index.
 constexpr size_t behind = 64, ahead = 448, close = 8;  // close: for one token alone
-constexpr int settled = 3;  // tokens in a row after which a place is trusted
 constexpr Rule far{64, most_voters, longest_match, 1, 0};
 
 size_t distance(size_t a, size_t b) { return a < b ? b - a : a - b; }
@@ -42,7 +41,6 @@ void Follower::follow(const uint32_t* output, size_t count) {
                   predicted_->tokens()[place_] == output[seen_];
     if (agrees) {
       place_++, agreed_++;
-      if (agreed_ >= settled) anchor_ = place_;
     } else {
       lost_ = true;
     }
@@ -54,7 +52,7 @@ void Follower::find_again(const uint32_t* output, size_t count) {
   const Text& text = *predicted_;
   const uint32_t* end = output + count;
   int longest = int(std::min<size_t>(count, longest_match));
-  size_t from = anchor_, last = std::min(text.size(), from + ahead);
+  size_t from = place_, last = std::min(text.size(), from + ahead);
   agreed_ = 0;
   for (size_t place = from > behind ? from - behind + 1 : 1; place <= last; place++) {
     int agreed = text.agree(place, end, longest);
