@@ -23,7 +23,7 @@ Guess Follower::guess(const uint32_t* output, size_t count, int most) {
   int trust = seen_ ? 1 : 3;  // who predicts a text knows how it begins
   double right = 1;
   size_t left = predicted_->size() - place_;
-  for (int drafts = int(std::min<size_t>({left, size_t(most), size_t(most_drafts)}));
+  for (int drafts = int(std::min<size_t>({left, size_t(std::max(most, 0)), size_t(most_drafts)}));
        guess.count < drafts; guess.count++) {
     int sure = agreed_ + guess.count + trust;
     guess.tokens[guess.count] = predicted_->tokens()[place_ + guess.count];
@@ -40,7 +40,7 @@ void Follower::follow(const uint32_t* output, size_t count) {
     bool agrees = !lost_ && place_ < predicted_->size() &&
                   predicted_->tokens()[place_] == output[seen_];
     if (agrees) {
-      place_++, agreed_++;
+      followed_ = ++place_, agreed_++;
     } else {
       lost_ = true;
     }
@@ -52,7 +52,7 @@ void Follower::find_again(const uint32_t* output, size_t count) {
   const Text& text = *predicted_;
   const uint32_t* end = output + count;
   int longest = int(std::min<size_t>(count, longest_match));
-  size_t from = place_, last = std::min(text.size(), from + ahead);
+  size_t from = followed_, last = std::min(text.size(), from + ahead);
   agreed_ = 0;
   for (size_t place = from > behind ? from - behind + 1 : 1; place <= last; place++) {
     int agreed = text.agree(place, end, longest);
