@@ -97,11 +97,11 @@ def test_the_last_step_of_an_output_is_learned_too() -> None:
 
 
 def test_of_the_own_text_and_those_served_the_more_hopeful_is_told() -> None:
-    served = Served(drafter(), most=2)
-    served.serve([1], STORY)
     longer, shorter = [*STORY[5:10], 77, 78], [STORY[9], 77, 78]
-    assert served.drafts_after([*longer, *STORY[5:10]]) == [77, 78]
-    assert served.drafts_after([*shorter, *STORY[5:10]]) == STORY[10:12]
+    for own, drafts in (longer, [77, 78]), (shorter, STORY[10:12]):
+        served = Served(drafter(), most=2)
+        served.serve([1], STORY[6:])
+        assert served.drafts_after([*own, *STORY[5:10]]) == drafts
 
 
 def test_only_the_same_salt_finds_them() -> None:
