@@ -54,6 +54,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
+    executor.tell_forced = config.speculation is not None
     capacity = _capacity(config, model, kv_dtype, limits, runtime)
     engine = Engine(
         limits.scheduler(costs),
@@ -139,6 +140,7 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        speculation=config.speculation,
     )
 
 

@@ -56,11 +56,13 @@ class SpeculativeConfig:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", _SYNONYMS.get(self.method, self.method))
+        object.__setattr__(self, "method", _SYNONYMS.get(str(self.method), self.method))
         if self.method not in METHODS:
             raise ConfigError(
                 f"{_NAME}: method must be one of {', '.join(METHODS)}; got {self.method!r}"
             )
+        if not isinstance(self.model, str | None):
+            raise ConfigError(f"{_NAME}: model must be a name or a directory, got {self.model!r}")
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
         _check("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
