@@ -56,7 +56,8 @@ void Follower::find_again(const uint32_t* output, size_t count) {
   agreed_ = 0;
   for (size_t place = from > behind ? from - behind + 1 : 1; place <= last; place++) {
     int agreed = text.agree(place, end, longest);
-    if (agreed > 1 || (agreed == 1 && distance(place, from) <= close)) consider(place, agreed, from);
+    bool near = distance(place, from) <= close;
+    if (agreed > 1 || (agreed == 1 && near)) consider(place, agreed, from);
   }
   Match match = find(text, end, count, far);
   for (int v = 0; v < match.count; v++) consider(match.places[v], match.length, from);
