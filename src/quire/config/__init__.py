@@ -4,9 +4,10 @@ from quire.config.engine import NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
-from quire.config.speculative import SpeculativeConfig
+from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 
 __all__ = [
+    "MOST_DRAFTS",
     "NO_DRAFT_MODEL_ON_GPU",
     "EngineConfig",
     "ServerConfig",
