@@ -17,7 +17,7 @@ from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample, St
 
 logger = logging.getLogger(__name__)
 
-_MOST_BEHIND = 16  # tokens of a sequence
+_MOST_BEHIND = 32  # tokens of a sequence
 
 
 class _Text:
@@ -200,5 +200,7 @@ def _goes_on(behind: Chunk, chunks: Mapping[int, Chunk]) -> bool:
     chunk = chunks.get(behind.seq_id)
     if chunk is None or chunk.start != behind.start + len(behind.token_ids):
         return False
+    if chunk.table is behind.table:  # mostly
+        return True
     both = zip(behind.table.kv_groups, chunk.table.kv_groups, strict=True)
     return all(then.num_dropped == now.num_dropped for then, now in both)

@@ -109,7 +109,8 @@ def draw(
         _choose(logits[start : start + most], rows[start : start + most], argmax)
         for start in range(0, len(rows), most)
     ]
-    tokens, raw_peaks, peaks = map(torch.cat, zip(*parts, strict=True))
+    together = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+    tokens, raw_peaks, peaks = together
     return Draws(tokens, raw_peaks, peaks, rows, logits, with_logprobs)
 
 
