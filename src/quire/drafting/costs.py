@@ -10,6 +10,7 @@ _RECENT, _RECENT_AT_MOST = 0.15, 0.7  # how much the latest step counts
 _AGEING = 0.01  # how much more, for each step since there has been one like it
 _LEAST = 1e-7  # seconds; clocks may stand still
 _NEAR = 0.1  # knots that weigh less are no part of a step
+_SETTLED = 3  # steps, of which the first may have been a slow one
 _SURPRISE = 0.5  # a step that takes longer than was thought by more than that was disturbed
 
 
@@ -21,7 +22,7 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        self._measured = [False] * len(_KNOTS)
+        self._measured = [0] * len(_KNOTS)  # steps
         self._seconds = [0.0] * len(_KNOTS)
         self._steps = 0
         self._seen = [0] * len(_KNOTS)  # the step in which each was last measured
@@ -30,6 +31,11 @@ class StepCosts:
     def known(self) -> bool:
         """Whether anything has been measured."""
         return any(self._measured)
+
+    def settled(self, rows: int) -> bool:
+        """Whether steps of about so many rows have been measured more than once or twice."""
+        left, part = _between(rows)
+        return self._measured[left if part < 0.5 else left + 1] >= _SETTLED
 
     def seconds(self, rows: int) -> float:
         """Of a step of so many rows."""
@@ -43,20 +49,21 @@ class StepCosts:
         left, part = _between(rows)
         expected = self.seconds(rows)
         weights = {knot: w for knot, w in ((left, 1 - part), (left + 1, part)) if w > _NEAR}
-        new = {knot: weight for knot, weight in weights.items() if not self._measured[knot]}
+        new = [knot for knot in weights if not self._measured[knot]]
         if new:  # so it is that knot which was not known well
-            knot = max(new, key=lambda knot: new[knot])
-            self._seconds[knot] += (seconds - expected) / new[knot]
-            self._measured[knot] = True
+            new = [max(new, key=lambda knot: weights[knot])]
+            self._seconds[new[0]] += (seconds - expected) / weights[new[0]]
         else:
             error = min(seconds - expected, _SURPRISE * expected)
             for knot, weight in weights.items():
                 age = self._steps - self._seen[knot]
-                recent = min(_RECENT_AT_MOST, max(_RECENT, age * _AGEING))
+                recent = max(_RECENT, age * _AGEING, 1 / (self._measured[knot] + 1))
+                recent = min(_RECENT_AT_MOST, recent)
                 self._seconds[knot] += recent * error * weight / ((1 - part) ** 2 + part**2)
         self._steps += 1
-        for knot in weights:
+        for knot in new or weights:
             self._seen[knot] = self._steps
+            self._measured[knot] += 1
         self._fill()
 
     def _fill(self) -> None:
