@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 from quire.drafting import Proposal, Speculation
@@ -41,6 +41,12 @@ class Drafting:
                 'its steps take time of their own; use method "ngram", "suffix" or "auto"'
             )
         return cls(config.method, config.num_speculative_tokens, acceptance)
+
+    def always(self, drafts: int | None) -> Drafting:
+        """The same with so many drafts in each step; None: with as many as the engine chooses."""
+        if drafts is None:
+            return replace(self, chooses=True)
+        return replace(self, most=drafts, chooses=False)
 
     def profile_of(self, trace: TraceRequest) -> AcceptanceProfile:
         """ConfigError where nothing is known."""
