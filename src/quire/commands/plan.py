@@ -17,7 +17,7 @@ from quire.config import EngineConfig
 from quire.metrics import Goals
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
-from quire.simulation import Drafting, SimulationResult
+from quire.simulation import SimulatedDrafting, SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad
 from quire.simulation.planning.planner import Planner
@@ -61,7 +61,7 @@ def plan(arguments: argparse.Namespace) -> int:
     planner = Planner(setup.deployment, sample, setup.goals, progress)
     found = planner.plan(arguments.users, arguments.rate)
     if setup.acceptance is not None or setup.deployment.drafting is not None:
-        drafting = setup.deployment.drafting or Drafting(acceptance=setup.acceptance)
+        drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)
         trials = try_drafts(planner, drafting, arguments.users, arguments.rate, found.saturation)
         found = replace(found, speculation=trials)
     if show:

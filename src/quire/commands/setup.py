@@ -15,8 +15,8 @@ from quire.shape import ModelShape
 from quire.simulation import (
     AcceptanceProfile,
     Deployment,
-    Drafting,
     Machine,
+    SimulatedDrafting,
     find_machine,
     find_model,
 )
@@ -172,7 +172,7 @@ class Setup:
             arguments.tensor_parallel_size,
             config,
             None if calibration is None else calibration.costs,
-            None if speculation is None else Drafting.of(speculation, self.acceptance),
+            None if speculation is None else SimulatedDrafting.of(speculation, self.acceptance),
         )
 
     @property

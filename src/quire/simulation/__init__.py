@@ -5,7 +5,7 @@ from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.simulation.catalogue.machines import MACHINES, Machine, find_machine
 from quire.simulation.catalogue.models import MODELS, find_model
 from quire.simulation.cost_model import CostModel
-from quire.simulation.drafting import Drafting
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.result import (
     BlockMap,
@@ -29,7 +29,6 @@ __all__ = [
     "ClosedLoop",
     "CostModel",
     "Deployment",
-    "Drafting",
     "Machine",
     "OpenLoop",
     "Owner",
@@ -37,6 +36,7 @@ __all__ = [
     "Preempted",
     "RequestRecord",
     "Roofline",
+    "SimulatedDrafting",
     "SimulationResult",
     "Simulator",
     "TimedDecision",

@@ -19,7 +19,7 @@ _UNTOLD = (0.5,)  # what a drafter takes its chances to be, where every request 
 
 
 @dataclass(frozen=True)
-class Drafting:
+class SimulatedDrafting:
     """Who drafts in a simulated engine, and how well.
 
     most: drafts of a sequence in one step.
@@ -33,7 +33,9 @@ class Drafting:
     chooses: bool = True
 
     @classmethod
-    def of(cls, config: SpeculativeConfig, acceptance: AcceptanceProfile | None) -> Drafting:
+    def of(
+        cls, config: SpeculativeConfig, acceptance: AcceptanceProfile | None
+    ) -> SimulatedDrafting:
         """ConfigError for what is not simulated."""
         if config.model is not None:
             raise ConfigError(
@@ -42,7 +44,7 @@ class Drafting:
             )
         return cls(config.method, config.num_speculative_tokens, acceptance)
 
-    def always(self, drafts: int | None) -> Drafting:
+    def always(self, drafts: int | None) -> SimulatedDrafting:
         """The same with so many drafts in each step; None: with as many as the engine chooses."""
         if drafts is None:
             return replace(self, chooses=True)

@@ -19,7 +19,7 @@ from quire.scheduling.sequence import Sequence
 from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel
-from quire.simulation.drafting import Drafting
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.fast_forward import FastForward, SteadyDecoding
 from quire.simulation.live import LiveRequest, RequestMaker
 from quire.simulation.recorder import SimulationRecorder, map_blocks
@@ -55,7 +55,7 @@ class Simulator:
         keep_records: int | None = 0,
         keep_decisions: int | None = 0,
         map_at: float | None = None,
-        drafting: Drafting | None = None,
+        drafting: SimulatedDrafting | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:

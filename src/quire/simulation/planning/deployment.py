@@ -12,7 +12,7 @@ from quire.errors import ConfigError
 from quire.shape import ModelShape
 from quire.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire.simulation.cost_model import CostModel
-from quire.simulation.drafting import Drafting
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.roofline import Roofline
 
 ACTIVATION_TOKENS = 2048
@@ -33,7 +33,7 @@ class Deployment:
     tensor_parallel: int = 1
     config: EngineConfig = field(default_factory=EngineConfig)
     costs: CostModel | None = None
-    drafting: Drafting | None = None
+    drafting: SimulatedDrafting | None = None
 
     def __post_init__(self) -> None:
         model, parallel = self.model, self.tensor_parallel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.metrics import Goals
-from quire.simulation.drafting import Drafting
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.planning.plan import Saturation
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.trials import Trial, Trials
@@ -18,7 +18,11 @@ _FEW_TOKENS = 30_000  # of their outputs
 
 
 def try_drafts(
-    planner: Planner, drafting: Drafting, users: int | None, rate: float | None, base: Saturation
+    planner: Planner,
+    drafting: SimulatedDrafting,
+    users: int | None,
+    rate: float | None,
+    base: Saturation,
 ) -> Trials:
     """Simulate one load again and again. ``base``: everybody at once."""
     rate = rate or (planner.sample.rate if users is None else None)
