@@ -54,6 +54,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
+    executor.tell_forced = config.speculation is not None
     capacity = _capacity(config, model, kv_dtype, limits, runtime)
     engine = Engine(
         limits.scheduler(costs),

@@ -2,42 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from itertools import islice
 
+from quire.drafting.acceptance import Acceptance
+from quire.drafting.decisions import Decisions
+from quire.drafting.forced import Forced
+from quire.drafting.measured import Measured
+from quire.drafting.plan import Guess, plan
 from quire.drafting.proposal import Drafter
-from quire.protocol import Outcome, Step
+from quire.protocol import Chunk, Outcome, Request, Step
 from quire.scheduling import Scheduler
+from quire.scheduling.sequence import Sequence
+
+_CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
+_LOOKS = 16  # sequences in a step that are looked at though they were not drafted for just before
+_LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
 
 
 class Speculation:
-    """Asks drafters before each step, and learns from each what they are worth.
+    """Asks drafters before each step, and learns from each step what they are worth.
 
-    drafters: a chain: the first that has something to say is heard.
+    How many drafts are verified is chosen for the most tokens a second: by what steps of so many
+    rows have been measured to take, and by how often such drafts have been right, of that sequence
+    and of all. Those that are not verified are held against what comes all the same.
+
+    drafters: a chain: the first that is confident is heard.
     most: drafts of a sequence in one step.
+    predicted_only: draft for no request but those that bring a prediction.
     """
 
-    def __init__(self, drafters: Seq[Drafter], most: int) -> None:
-        self.drafters = drafters
-        self._most = most
+    def __init__(self, drafters: Seq[Drafter], most: int, *, predicted_only: bool = False) -> None:
+        self._forced = Forced()
+        self.drafters: Seq[Drafter] = (self._forced, *drafters)
+        self._most, self._predicted_only = most, predicted_only
+        self._acceptance = Acceptance(len(self.drafters))
+        self._measured = Measured()
+        self._decisions = Decisions([drafter.name for drafter in self.drafters])
+        self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
+        self._drafted: set[int] = set()  # sequences, for it
+        self._unseen = 0  # steps since anybody was looked at
+        self._turn = 0  # where those begin who are looked at in turn
+
+    def waits(self, scheduler: Scheduler) -> bool:
+        """Whether the step after the one under way is better planned once that is done.
+
+        For only then drafts can be made for it. So it is while drafts are worth more than what
+        running ahead saves, and now and then, to see whether they would be.
+        """
+        if self._drafted:
+            return True
+        self._unseen += 1
+        return self._unseen >= _LOOK_EVERY and any(True for _ in self._decoding(scheduler))
 
     def propose(self, scheduler: Scheduler) -> None:
         """Give the scheduler drafts for its next step."""
-        for group in scheduler.running:
-            if group.beams is not None or not group.expanded:
-                continue
-            for branch in group.branches:
-                if branch.fork_from is not None or branch.num_pending != 1:
-                    continue
-                for drafter in self.drafters:
-                    proposal = drafter.propose(group.request, branch, self._most)
-                    if proposal is not None:
-                        scheduler.propose(branch.seq_id, proposal.tokens)
-                        break
+        guesses, self._unseen = self._guesses, 0
+        if self._measured.known:
+            for request, sequence in self._looked_at(scheduler):
+                guess = self._guess(request, sequence)
+                if guess is not None:
+                    guesses[sequence.seq_id] = guess
+        self._drafted.clear()
+        if not guesses:
+            return
+        rows = scheduler.num_running_seqs
+        choice = plan(self._measured, rows, list(guesses.values()))
+        for seq_id, guess in guesses.items():
+            count = 0 if choice is None else guess.worth(choice.least, choice.passes)
+            decision = self._decisions.about(guess, count, choice, self._measured, rows)
+            if count:
+                self._drafted.add(seq_id)
+            if count or decision is not None:
+                scheduler.propose(seq_id, guess.proposal.tokens[:count], decision)
 
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         """What a step gave, and how long it took."""
+        self._measured.observe(step, seconds)
+        if self._guesses:
+            for chunk in step.chunks:
+                guess = self._guesses.get(chunk.seq_id)
+                if guess is not None:
+                    self._learn(guess, chunk, outcomes.get(chunk.seq_id))
+            self._guesses.clear()
+        self._forced.hear(outcomes)
         for seq_id in step.closed:
+            self._decisions.close(seq_id)
+            self._acceptance.close(seq_id)
             for drafter in self.drafters:
                 drafter.close(seq_id)
 
@@ -45,3 +97,53 @@ class Speculation:
     def num_bytes(self) -> int:
         """Of memory that drafters hold."""
         return sum(drafter.num_bytes for drafter in self.drafters)
+
+    def _decoding(self, scheduler: Scheduler) -> Iterator[tuple[Request, Sequence]]:
+        """Sequences that compute one token each step, and may be drafted for."""
+        for group in scheduler.running:
+            if self._predicted_only and not group.request.prediction:
+                continue
+            if group.expanded and group.beams is None:
+                for branch in group.branches:
+                    if branch.fork_from is None and branch.num_pending == 1:
+                        yield group.request, branch
+
+    def _looked_at(self, scheduler: Scheduler) -> Iterator[tuple[Request, Sequence]]:
+        """Who was drafted for in the last step, and as many others as cost next to nothing."""
+        others = []
+        for one in self._decoding(scheduler):
+            if one[1].seq_id in self._drafted:
+                yield one
+            else:
+                others.append(one)
+        first = self._turn if self._turn < len(others) else 0
+        self._turn = first + _LOOKS
+        yield from islice(others, first, first + _LOOKS)
+
+    def _guess(self, request: Request, sequence: Sequence) -> Guess | None:
+        """Of the first drafter that is confident, or else of the most hopeful one."""
+        best, most = None, 0.0
+        for number, drafter in enumerate(self.drafters):
+            proposal = drafter.propose(request, sequence, self._most)
+            if proposal is None:
+                continue
+            chances = self._acceptance.chances(sequence.seq_id, number, proposal)
+            hope = sum(chances)
+            if hope > most:
+                best = Guess(request.request_id, sequence.seq_id, number, proposal, chances)
+                most = hope
+            if chances[0] >= _CONFIDENT:
+                break
+        return best
+
+    def _learn(self, guess: Guess, chunk: Chunk, outcome: Outcome | None) -> None:
+        """See which drafts were right; of those that were not verified, whether the first was."""
+        if outcome is None or not outcome.tokens:
+            return
+        tokens, tried = outcome.tokens, len(chunk.drafts)
+        right = len(tokens) - 1
+        if not tried:
+            if guess.in_step:
+                return  # it was never made
+            tried, right = 1, int(tokens[0].token_id == guess.proposal.tokens[0])
+        self._acceptance.observe(guess.seq_id, guess.drafter, guess.proposal, tried, right)

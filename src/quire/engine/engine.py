@@ -190,7 +190,9 @@ class Engine:
         return expired + self._take_in(pending)
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
-        if not self._run_ahead or pending.has_failed or self.speculation is not None:
+        if not self._run_ahead or pending.has_failed:
+            return None
+        if self.speculation is not None and self.speculation.waits(self.scheduler):
             return None
         step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)

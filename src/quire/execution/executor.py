@@ -24,6 +24,7 @@ class ModelExecutor:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.pasts = Pasts()
+        self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
         self._roster = Roster()
         self._last: Choosing | None = None
 
@@ -46,7 +47,9 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         batch = pack(step.chunks, self.worker.block_size, asked, places, rows)
         hidden = self.worker.compute(batch, _nothing if before is None else before.tokens)
-        choosing = Choosing(self.worker, step.chunks, known, pasts, hidden, before)
+        choosing = Choosing(
+            self.worker, step.chunks, known, pasts, hidden, before, tell_forced=self.tell_forced
+        )
         choosing.begin()
         self._last = choosing
         return PendingStep(step, lambda: StepResult(choosing.outcomes(), failed_moves))

@@ -100,6 +100,14 @@ class Guide:
                 return thinking.end[beyond]
         return May.GO_ON
 
+    def forced(self) -> list[int]:
+        """The tokens that come next, if there is one way to go on; as they are mostly written."""
+        then, thinking = self.next(), self.rules.thinking
+        if isinstance(then, int):
+            assert thinking is not None and thinking.budget is not None
+            return list(thinking.end[self._length - thinking.num_opening - thinking.budget :])
+        return self.text().compute_ff_tokens() if then is May.MATCH else []
+
     @property
     def failure(self) -> str | None:
         """Why nothing can follow, if so."""

@@ -64,8 +64,11 @@ class Choosing:
         pasts: Sequence[Past | None],
         hidden: Hidden,
         before: Choosing | None,
+        *,
+        tell_forced: bool = False,
     ) -> None:
         """known, pasts: of the chunks' sequences. before: whose tokens are IN_FLIGHT in them."""
+        self._tell_forced = tell_forced
         self._asking = [
             _Asking(chunk, chunk.readout, whose, past)
             for chunk, whose, past in zip(chunks, known, pasts, strict=True)
@@ -134,7 +137,10 @@ class Choosing:
                 if last > first:
                     seq_id = asking.chunk.seq_id
                     outcome = self._outcomes.get(seq_id, _NOTHING)
-                    self._outcomes[seq_id] = _outcome(asking, drawn[first:last], outcome)
+                    outcome = _outcome(asking, drawn[first:last], outcome)
+                    if self._tell_forced and asking.past is not None:
+                        outcome = outcome._replace(forced=_forced(asking, outcome.tokens))
+                    self._outcomes[seq_id] = outcome
                 first = last
             self._told = True
         return self._outcomes
@@ -226,6 +232,15 @@ def _outcome(asking: _Asking, drawn: Sequence[Sample | None], known: Outcome) ->
     if not tokens or len(forks) < len(drawn) - rows:
         return Outcome(failure=_why_nothing(asking))
     return Outcome(tokens, forks, (), known.prompt_logprobs)
+
+
+def _forced(asking: _Asking, tokens: Sequence[Sample]) -> list[int]:
+    """What must follow these tokens."""
+    past = asking.past
+    if past is None or not tokens or not asking.whose.request.params.guided:
+        return []
+    past.take(asking.num_output_tokens, [sample.token_id for sample in tokens])
+    return past.forced()
 
 
 def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:

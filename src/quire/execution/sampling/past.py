@@ -89,6 +89,14 @@ class Past:
             self._guide = Guide(self._rules)
         return Place(self._guide, self._output, length)
 
+    def forced(self) -> list[int]:
+        """The tokens that must come next; none, if there is a choice."""
+        place = self.guided(len(self._output))
+        if place is None:
+            return []
+        place.guide.follow(place.output, place.length)
+        return place.guide.forced()
+
     @property
     def failure(self) -> str | None:
         """Why nothing can follow, if so."""

@@ -1,0 +1,80 @@
+"""How often drafts have turned out right: of a sequence, and of all before it."""
+
+from __future__ import annotations
+
+from quire.drafting.proposal import Proposal
+
+_PRIORS = (0.6, 0.3, 0.4, 0.5, 0.7, 0.85, 0.95)
+"""Share of drafts that are right, of what their drafters expect: without evidence, and with a match
+of 1, 2, 3 to 4, 5 to 8, 9 to 16 and more tokens."""
+
+_KINDS = len(_PRIORS)
+_KIND = [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
+_MOST = len(_KIND) - 1
+_PRIOR_WEIGHT = 3.0  # drafts that what is known of all others counts as, for a sequence
+_RECENT, _RECENT_OF_ALL = 0.9, 0.995  # what counts less with each draft that has been tried
+_SURE = 0.995
+
+
+class Shares:
+    """Drafts that were right, and what was expected of them, by drafter and kind of evidence."""
+
+    __slots__ = ("expected", "right")
+
+    def __init__(self, size: int) -> None:
+        self.right, self.expected = [0.0] * size, [0.0] * size
+
+    def note(self, place: int, chance: float, right: bool, keep: float) -> None:
+        self.right[place] = keep * self.right[place] + right
+        self.expected[place] = keep * self.expected[place] + chance
+
+
+class Acceptance:
+    """Chances that drafts are right, corrected by what became of those before."""
+
+    def __init__(self, num_drafters: int) -> None:
+        self._size = num_drafters * _KINDS
+        self._all = Shares(self._size)
+        for place in range(self._size):
+            prior = _PRIORS[place % _KINDS]
+            self._all.right[place], self._all.expected[place] = 20 * prior, 20.0
+        self._of: dict[int, Shares] = {}  # by sequence
+
+    def chances(self, seq_id: int, drafter: int, proposal: Proposal) -> list[float]:
+        """Of each draft, that it and all before it are right."""
+        everyone, own = self._all, self._of.get(seq_id)
+        first, evidence = drafter * _KINDS, proposal.evidence
+        found, together = [], 1.0
+        for number, chance in enumerate(proposal.chances):
+            place = first + _kind(evidence, number)
+            share = everyone.right[place] / everyone.expected[place]
+            if own is not None:
+                right, expected = own.right[place], own.expected[place]
+                share = (right + _PRIOR_WEIGHT * share) / (expected + _PRIOR_WEIGHT)
+            together *= min(_SURE, chance * share)
+            found.append(together)
+        return found
+
+    def observe(
+        self, seq_id: int, drafter: int, proposal: Proposal, tried: int, right: int
+    ) -> None:
+        """Of the first ``tried`` drafts, ``right`` were, and the next one was not."""
+        own = self._of.get(seq_id)
+        if own is None:
+            own = self._of[seq_id] = Shares(self._size)
+        first, evidence, chances = drafter * _KINDS, proposal.evidence, proposal.chances
+        for number in range(min(tried, right + 1)):
+            place, is_right = first + _kind(evidence, number), number < right
+            own.note(place, chances[number], is_right, _RECENT)
+            self._all.note(place, chances[number], is_right, _RECENT_OF_ALL)
+
+    def close(self, seq_id: int) -> None:
+        """Forget a sequence."""
+        self._of.pop(seq_id, None)
+
+
+def _kind(evidence: int, number: int) -> int:
+    """Each draft that is right makes the match longer by itself."""
+    if not evidence:
+        return 0
+    return _KIND[min(evidence + number, _MOST)]

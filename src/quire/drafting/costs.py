@@ -1,0 +1,83 @@
+"""What a step takes that decodes so many rows, as it has been measured."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+_KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_SLOPE = 0.05  # of a step of no rows, for each: what is taken to hold before it has been measured
+_RECENT = 0.15  # how much the latest step counts
+_LEAST = 1e-7  # seconds; clocks may stand still
+_SURPRISE = 0.5  # a step that takes longer than was thought by more than that was disturbed
+
+
+class StepCosts:
+    """Seconds by rows: a broken line through knots, of which the latest steps count most.
+
+    Contexts grow and machines are shared, so it follows what is measured. Between and beyond what
+    has been, steps are taken to get slower with each row by the same part.
+    """
+
+    def __init__(self) -> None:
+        self._measured = [0] * len(_KNOTS)  # steps
+        self._seconds = [0.0] * len(_KNOTS)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been measured."""
+        return any(self._measured)
+
+    def seconds(self, rows: int) -> float:
+        """Of a step of so many rows."""
+        left, part = _between(rows)
+        return (1 - part) * self._seconds[left] + part * self._seconds[left + 1]
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        if not self.known:
+            self._seconds = [seconds * _like(knot) / _like(rows) for knot in _KNOTS]
+        left, part = _between(rows)
+        near = left if part < 0.5 else left + 1
+        count = self._measured[near]
+        self._measured[near] = count + 1
+        expected = self.seconds(rows)
+        error = seconds - expected
+        if count > 2:
+            error = min(error, _SURPRISE * expected)
+        error *= max(_RECENT, 1 / (count + 1)) / ((1 - part) ** 2 + part**2)
+        self._seconds[left] += (1 - part) * error
+        self._seconds[left + 1] += part * error
+        self._fill()
+
+    def _fill(self) -> None:
+        """Knots that have not been measured go by those that have; none takes less than another
+        before it."""
+        measured = [knot for knot, count in enumerate(self._measured) if count]
+        for knot in range(len(_KNOTS)):
+            if not self._measured[knot]:
+                below = [other for other in measured if other < knot][-1:]
+                above = [other for other in measured if other > knot][:1]
+                self._seconds[knot] = self._from(knot, below or above, above or below)
+        last = _LEAST
+        for knot in range(len(_KNOTS)):
+            last = self._seconds[knot] = max(last, self._seconds[knot])
+
+    def _from(self, knot: int, below: list[int], above: list[int]) -> float:
+        """What a knot is likely to take, by the measured ones next to it."""
+        (left,), (right,) = below, above
+        rows, start, end = _KNOTS[knot], _KNOTS[left], _KNOTS[right]
+        if left == right:
+            return self._seconds[left] * _like(rows) / _like(start)
+        part = (rows - start) / (end - start)
+        return (1 - part) * self._seconds[left] + part * self._seconds[right]
+
+
+def _like(rows: int) -> float:
+    return 1 + _SLOPE * rows
+
+
+def _between(rows: int) -> tuple[int, float]:
+    """The knot before ``rows``, and how far on the way to the next one they are."""
+    right = min(max(1, bisect_left(_KNOTS, rows)), len(_KNOTS) - 1)
+    left = right - 1
+    return left, (rows - _KNOTS[left]) / (_KNOTS[right] - _KNOTS[left])

@@ -1,0 +1,62 @@
+"""What steps have been measured to take, with drafts and without."""
+
+from __future__ import annotations
+
+from quire.drafting.costs import StepCosts
+from quire.protocol import TO_DRAFT, Step
+
+_RECENT = 0.2  # how much the latest step counts
+_PASS = 0.1  # of a step, for a pass of a draft model that has not been measured
+_TRY_EVERY = 128  # steps after which a draft model is tried again, though it did not pay
+
+
+class Measured:
+    """Seconds of steps that only decode, and of a draft model's passes in them."""
+
+    def __init__(self) -> None:
+        self.costs = StepCosts()
+        self._ahead = StepCosts()  # of steps that were begun while the one before was under way
+        self._pass_seconds: float | None = None
+        self._since_passes = 0  # steps
+
+    @property
+    def known(self) -> bool:
+        """Whether there has been any such step."""
+        return self.costs.known
+
+    def plain(self, rows: int) -> float:
+        """Seconds of a step of so many rows, as it is without drafts."""
+        return (self._ahead if self._ahead.known else self.costs).seconds(rows)
+
+    @property
+    def tries(self) -> bool:
+        """Whether it is time to see again what a draft model's passes take, and give."""
+        return self._pass_seconds is None or self._since_passes >= _TRY_EVERY
+
+    def pass_seconds(self, rows: int) -> float:
+        """Of one more token from a draft model for everybody."""
+        hoped = _PASS * self.costs.seconds(rows)
+        if self._pass_seconds is None:
+            return hoped
+        return min(hoped, self._pass_seconds) if self.tries else self._pass_seconds
+
+    def observe(self, step: Step, seconds: float) -> None:
+        """A step took so long."""
+        rows = passes = 0
+        for chunk in step.chunks:
+            count = 1 if chunk.readout is None else chunk.readout.rows
+            if len(chunk.token_ids) != count:
+                return  # it computes a prompt
+            rows += count
+            if count > 1 and chunk.token_ids[-1] == TO_DRAFT:
+                passes = max(passes, count - 1)
+        if not rows:
+            return
+        self._since_passes += 1
+        if not passes:
+            (self._ahead if step.ahead else self.costs).observe(rows, seconds)
+            return
+        self._since_passes = 0
+        each = max(0.0, seconds - self.costs.seconds(rows)) / passes
+        last = each if self._pass_seconds is None else self._pass_seconds
+        self._pass_seconds = last + _RECENT * (each - last)

@@ -1,0 +1,316 @@
+"""What is drafted for whom: by what steps take, and by how often drafts have been right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.drafting import Proposal, Speculation
+from quire.drafting.acceptance import Acceptance
+from quire.drafting.costs import StepCosts
+from quire.drafting.plan import choose
+from quire.memory import PagedAllocator
+from quire.protocol import (
+    TO_DRAFT,
+    Outcome,
+    Request,
+    Sample,
+    SamplingParams,
+    StepResult,
+    Verdict,
+    confirmed,
+)
+from quire.scheduling import Scheduler
+from quire.scheduling.sequence import Sequence as Text
+from support.outcomes import take_in
+
+RIGHT, WRONG = 7, 8
+Seconds = Callable[[int, int], float]
+"""(rows, passes of a draft model) -> seconds"""
+
+
+class Saying:
+    """A drafter that says of each request what it is told to, and notes who is asked about."""
+
+    def __init__(self, says: Mapping[str, int] | int, token: int = RIGHT, name: str = "says"):
+        self.says, self.token, self.name = says, token, name
+        self.asked: list[int] = []
+        self.closed: list[int] = []
+        self.num_bytes = 10
+
+    def propose(self, request: Request, sequence: Text, most: int) -> Proposal | None:
+        self.asked.append(sequence.seq_id)
+        says = self.says if isinstance(self.says, int) else self.says[request.request_id]
+        count = min(most, says)
+        return Proposal([self.token] * count, [1.0] * count, 20) if count else None
+
+    def close(self, seq_id: int) -> None:
+        self.closed.append(seq_id)
+
+
+class Run:
+    """A scheduler whose model only ever says 7, in steps that take what they are said to."""
+
+    def __init__(self, speculation: Speculation, seconds: Seconds, requests: int = 1, n: int = 1):
+        self.speculation, self.seconds = speculation, seconds
+        self.scheduler = Scheduler(
+            PagedAllocator(40_960, 4), max_num_seqs=256, max_num_batched_tokens=4096
+        )
+        self.groups = [self.add(str(number), n) for number in range(requests)]
+        self.decisions: list[str] = []
+        self.drafts_right = True  # of the draft model
+
+    def add(self, name: str, n: int = 1, tokens: int = 2000) -> object:
+        params = SamplingParams(max_tokens=tokens, n=n)
+        return self.scheduler.add(Request(name, (1, 2, 3), params, tokens, seed=0))
+
+    def step(self) -> list[int]:
+        """How many drafts each of the step's chunks has."""
+        self.speculation.propose(self.scheduler)
+        step = self.scheduler.schedule(0.0)
+        self.decisions += [d.why for d in step.decisions if d.what is Verdict.DRAFT]
+        outcomes = {chunk.seq_id: self.answer(chunk) for chunk in step.chunks if chunk.readout}
+        rows = sum(chunk.readout.rows for chunk in step.chunks if chunk.readout)
+        made = [len(chunk.drafts) for chunk in step.chunks if TO_DRAFT in chunk.drafts]
+        self.speculation.observe(step, outcomes, self.seconds(rows, max(made, default=0)))
+        take_in(self.scheduler, step, StepResult(outcomes), 0.0)
+        return [len(chunk.drafts) for chunk in step.chunks]
+
+    def answer(self, chunk: object) -> Outcome:
+        drafts, draws = chunk.drafts, chunk.readout.draws  # type: ignore[attr-defined]
+        made = RIGHT if self.drafts_right else WRONG
+        drafts = [made if draft == TO_DRAFT else draft for draft in drafts]
+        tokens = confirmed([Sample(RIGHT)] * (1 + len(drafts)), drafts)
+        return Outcome(tokens, [Sample(RIGHT)] * (draws - 1))
+
+    def steps(self, count: int) -> list[list[int]]:
+        return [self.step() for _ in range(count)]
+
+
+def by_memory(rows: int, passes: int = 0) -> float:
+    """A machine that waits for its memory: rows cost next to nothing."""
+    return 0.01 * (1 + 0.02 * rows) + 0.002 * passes
+
+
+def by_arithmetic(rows: int, passes: int = 0) -> float:
+    """A batch that is bound by arithmetic: each row costs as much as the last."""
+    return 0.01 * rows + 0.002 * passes
+
+
+def test_one_alone_is_drafted_for_as_far_as_may_be() -> None:
+    run = Run(Speculation([Saying(16)], most=5), by_memory)
+    drafts = run.steps(40)
+    assert drafts[0] == drafts[1] == [0]  # nothing has been measured
+    assert drafts[-1] == [5]
+    assert run.scheduler.running[0].branches[0].num_output_tokens > 150
+
+
+@pytest.mark.parametrize(("requests", "n"), [(1, 1), (8, 1), (64, 1), (4, 16)])
+def test_where_arithmetic_binds_nobody_is(requests: int, n: int) -> None:
+    """However right they would be: a row that is worth one token costs as much as one."""
+    run = Run(Speculation([Saying(16)], most=16), by_arithmetic, requests, n)
+    drafts = run.steps(60)
+    assert max(map(max, drafts[-40:])) == 0
+
+
+def test_who_lies_is_no_longer_listened_to() -> None:
+    liar = Saying(16, WRONG)
+    run = Run(Speculation([liar], most=8), by_memory)
+    drafts = [step[0] for step in run.steps(200)]
+    assert sum(drafts[:20]) > 0 and sum(drafts[100:]) == 0
+    liar.token = RIGHT  # seen without a single draft
+    drafts = [step[0] for step in run.steps(100)]
+    assert drafts[0] == 0 and drafts[-1] == 8
+
+
+def test_each_sequence_by_its_own_acceptance() -> None:
+    class Mixed(Saying):
+        def propose(self, request: Request, sequence: Text, most: int) -> Proposal | None:
+            self.token = RIGHT if int(request.request_id) % 2 else WRONG
+            return super().propose(request, sequence, most)
+
+    run = Run(Speculation([Mixed(8)], most=8), by_memory, 6)
+    assert run.steps(150)[-1] == [0, 8, 0, 8, 0, 8]
+
+
+def test_looking_costs_the_same_however_many_there_are() -> None:
+    """Sequences about which there is nothing to say are looked at in turn."""
+    drafter = Saying({str(i): 8 if i < 3 else 0 for i in range(40)})
+    run = Run(Speculation([drafter], most=8), by_memory, 40)
+    run.steps(30)
+    drafter.asked.clear()
+    drafts = run.step()
+    assert drafts[:3] == [8, 8, 8] and not any(drafts[3:])
+    assert len(drafter.asked) == 3 + 16
+    run.steps(2)
+    assert len(set(drafter.asked)) == 40
+
+
+def test_the_first_who_is_confident_is_heard() -> None:
+    first, second = Saying(2, name="first"), Saying(16, WRONG, name="second")
+    run = Run(Speculation([first, second], most=8), by_memory)
+    assert run.steps(30)[-1] == [2]
+    second.asked.clear()
+    run.steps(5)
+    assert not second.asked
+    first.says = 0
+    run.step()
+    assert second.asked
+
+
+def test_a_model_drafts_as_long_as_its_passes_pay() -> None:
+    model = Saying(16, TO_DRAFT)
+    run = Run(Speculation([model], most=16), lambda rows, passes: by_memory(rows) + 0.001 * passes)
+    many = run.steps(60)[-1][0]
+    run = Run(Speculation([model], most=16), lambda rows, passes: by_memory(rows) + 0.0085 * passes)
+    few = run.steps(60)[-1][0]
+    run = Run(Speculation([model], most=16), lambda rows, passes: by_memory(rows) + 0.02 * passes)
+    tried = [step[0] for step in run.steps(300)]
+    assert many > few >= 1
+    assert sum(tried[20:]) <= 4 and sum(tried[150:]) >= 1  # now and then, to see
+
+
+def test_a_model_that_is_never_right_is_given_up() -> None:
+    run = Run(Speculation([Saying(16, TO_DRAFT)], most=16), by_memory)
+    run.drafts_right = False
+    drafts = [step[0] for step in run.steps(200)]
+    assert sum(drafts[:10]) > 0 and sum(drafts[100:]) <= 2
+
+
+def test_only_those_with_a_prediction_where_nobody_else_is_drafted_for() -> None:
+    drafter = Saying(8)
+    run = Run(Speculation([drafter], most=8, predicted_only=True), by_memory, 2)
+    params = SamplingParams(max_tokens=100)
+    run.scheduler.add(Request("p", (1,), params, 100, seed=0, prediction=(7, 7)))
+    assert run.steps(10)[-1] == [0, 0, 8]
+    assert len(set(drafter.asked)) == 1
+
+
+def test_what_is_forced_comes_first() -> None:
+    speculation = Speculation([Saying(8, WRONG)], most=4)
+    run = Run(speculation, by_memory)
+    run.steps(3)
+    answer = run.answer
+    run.answer = lambda chunk: answer(chunk)._replace(forced=[RIGHT] * 9)  # type: ignore[method-assign]
+    assert run.steps(20)[-1] == [4]
+
+
+def test_decisions_say_why_once() -> None:
+    drafter = Saying(8)
+    run = Run(Speculation([drafter], most=8), lambda rows, _: 0.01 * (1 + 0.2 * rows))
+    run.steps(100)
+    drafter.token = WRONG
+    run.steps(100)
+    begun, ended = run.decisions[0], run.decisions[-1]
+    assert "drafts by says" in begun and "times as fast" in begun and "ms in place of" in begun
+    assert ended.startswith("no drafts: the first one of says is right with ")
+    assert len(run.decisions) <= 4
+    assert run.scheduler.stats.decisions["draft"] == len(run.decisions)
+
+
+def test_what_has_ended_is_forgotten() -> None:
+    drafter = Saying(8)
+    run = Run(Speculation([drafter], most=8), by_memory)
+    run.steps(10)
+    run.scheduler.abort("0")
+    run.add("1")
+    run.steps(3)
+    assert drafter.closed == [0]
+    speculation = run.speculation
+    assert set(speculation._acceptance._of) == set(speculation._decisions._since) == {1}
+    assert speculation.num_bytes == 10
+
+
+def test_running_ahead_is_for_when_there_is_nothing_to_draft() -> None:
+    drafter = Saying(0)
+    run = Run(Speculation([drafter], most=8), by_memory)
+    run.steps(10)
+    waits = [run.speculation.waits(run.scheduler) for _ in range(16)]
+    assert waits == [False] * 15 + [True]
+    drafter.says = 8
+    run.steps(3)
+    assert run.speculation.waits(run.scheduler)
+
+
+# -- the parts ---------------------------------------------------------------------------------
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> list[list[float]]:
+    parts = st.lists(st.floats(0.05, 1.0), min_size=0, max_size=4)
+    found = []
+    for own in draw(st.lists(parts, max_size=4)):
+        together, chances = 1.0, []
+        for part in own:
+            together *= part
+            chances.append(together)
+        found.append(chances)
+    return found
+
+
+@given(offers(), st.floats(0.0, 1.0), st.integers(0, 8))
+@settings(deadline=None, max_examples=150)
+def test_what_is_chosen_is_the_fastest_of_all_there_is(
+    chances: list[list[float]], slope: float, others: int
+) -> None:
+    costs, rows = StepCosts(), len(chances) + others + 1
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        for _ in range(3):
+            costs.observe(count, 1.0 + slope * count)
+    plain = costs.seconds(rows)
+
+    def rate(counts: Sequence[int]) -> float:
+        tokens = rows + sum(sum(own[:n]) for own, n in zip(chances, counts, strict=True))
+        return tokens / costs.seconds(rows + sum(counts))
+
+    best = max(map(rate, product(*(range(len(own) + 1) for own in chances))))
+    choice = choose(costs, plain, rows, chances)
+    if choice is None:
+        assert best <= rows / plain * 1.03
+    else:
+        assert choice.tokens / choice.seconds == pytest.approx(best, rel=0.03)
+        assert choice.gain == pytest.approx(choice.tokens / choice.seconds * plain / rows)
+
+
+def test_costs_follow_what_is_measured() -> None:
+    costs = StepCosts()
+    costs.observe(1, 0.010)
+    assert costs.seconds(1) == pytest.approx(0.010)
+    assert 0.010 < costs.seconds(9) < 0.016  # as is usual, until it is measured
+    for _ in range(20):
+        costs.observe(9, 0.030)
+    assert costs.seconds(9) == pytest.approx(0.030, rel=0.1)
+    for _ in range(30):
+        costs.observe(1, 0.020)
+    assert costs.seconds(1) == pytest.approx(0.020, rel=0.05)
+    costs.observe(1, 5.0)  # somebody else had the machine
+    assert costs.seconds(1) < 0.025
+
+
+@given(st.lists(st.tuples(st.integers(1, 3000), st.floats(1e-5, 1.0)), min_size=1, max_size=50))
+def test_costs_are_above_zero_and_grow_with_rows(steps: list[tuple[int, float]]) -> None:
+    costs = StepCosts()
+    for rows, seconds in steps:
+        costs.observe(rows, seconds)
+    found = [costs.seconds(rows) for rows in range(1, 4000, 7)]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(found)) and found[0] > 0
+
+
+def test_chances_follow_what_has_become_of_drafts() -> None:
+    acceptance, proposal = Acceptance(2), Proposal([1, 2, 3], [1.0, 1.0, 0.5], evidence=2)
+    before = acceptance.chances(0, 1, proposal)
+    assert before[0] > before[1] > before[2] > 0
+    for _ in range(50):
+        acceptance.observe(0, 1, proposal, tried=2, right=2)
+    after = acceptance.chances(0, 1, proposal)
+    assert after[1] > 0.8 and 0.4 < after[2] < 0.5  # its drafter is in two minds
+    assert acceptance.chances(0, 0, proposal) == pytest.approx(before)  # another drafter
+    assert before[1] < acceptance.chances(1, 1, proposal)[1] < after[1]  # another sequence
+    for _ in range(50):
+        acceptance.observe(1, 1, proposal, tried=3, right=0)
+    assert acceptance.chances(1, 1, proposal)[0] < 0.15
+    assert acceptance.chances(0, 1, proposal)[0] > 0.7

@@ -1,0 +1,28 @@
+"""A drafter for tests, as plain as can be: the latest place where the last tokens stood before."""
+
+from __future__ import annotations
+
+from quire.drafting import Proposal
+from quire.protocol import Request
+from quire.scheduling.sequence import Sequence
+
+
+class Lookup:
+    """Looks for the last tokens, as many as possible, each time from the beginning."""
+
+    name, num_bytes = "lookup", 0
+
+    def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
+        """See ``Drafter``."""
+        text, found, longest = list(sequence.token_ids), 0, 0
+        for end in range(1, len(text)):
+            length = 0
+            while length < end and text[end - 1 - length] == text[-1 - length]:
+                length += 1
+            if length >= longest:
+                found, longest = end, length
+        tokens = text[found : found + most] if longest else []
+        return Proposal(tokens, [1.0] * len(tokens), longest) if tokens else None
+
+    def close(self, seq_id: int) -> None:
+        """See ``Drafter``."""
