@@ -140,6 +140,7 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        speculation=config.speculation,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from quire.cli import main
+from quire.commands.chat import add_chat
 from quire.commands.flags import options, server_config
+from quire.commands.generate import add_generate
 from quire.commands.parser import Parser
 from quire.commands.serve import add_serve
 from quire.config import EngineConfig, ServerConfig
@@ -45,6 +48,13 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
     (["--zzzz"], "no flag --zzzz"),
     (["--max-model-len", "many"], "no whole number"),
+    (["--speculative-model", "x"], "write --speculative-config.method draft --speculative-config."),
+    (["--num-speculative-tokens=5"], "--speculative-config.num_speculative_tokens N"),
+    (["-md", "x.gguf"], "-md is not here; write --speculative-config.method draft"),
+    (["--draft-max", "8"], "write --speculative-config.num_speculative_tokens N"),
+    (["--hf-overrides.a", "1", "--hf-overrides", "{}"], "both as a whole and by its keys"),
+    (["--hf-overrides.a=1", "--hf-overrides.a.b=1"], "--hf-overrides.a is given both"),
+    (["--port.a=1"], "no flag --port.a"),
 ])  # fmt: skip
 def test_a_flag_that_cannot_be_is_told_below_a_line_of_usage(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
@@ -100,6 +110,28 @@ def test_flags_from_a_file_give_way_to_typed_ones(tmp_path: Path) -> None:
     assert (engine.model, server.served_model_name) == ("other/model", ("c",))
 
 
+SPECULATION = {"method": "ngram", "num_speculative_tokens": 5}
+
+
+@pytest.mark.parametrize("typed", [
+    ["--speculative-config", json.dumps(SPECULATION)],
+    ["--speculative_config=" + json.dumps(SPECULATION)],
+    ["--speculative-config.method", "ngram", "--speculative-config.num_speculative_tokens", "5"],
+    ["--speculative-config.num-speculative-tokens=5", "--speculative-config.method=ngram"],
+])  # fmt: skip
+def test_an_object_comes_as_json_by_its_keys_or_in_a_file(tmp_path: Path, typed: list[str]) -> None:
+    for add_flags in (add_serve, add_generate, add_chat):
+        parser = Parser(prog="quire")
+        add_flags(parser)
+        found = parser.parse_args(typed)
+        assert EngineConfig.create(options(found)).speculative_config == SPECULATION
+    path = tmp_path / "serve.yaml"
+    path.write_text("speculative-config: {method: suffix, num_speculative_tokens: 9}")
+    asked = parsed("--config", str(path))[0].speculation
+    assert asked is not None and (asked.method, asked.num_speculative_tokens) == ("suffix", 9)
+    assert parsed("--config", str(path), *typed)[0].speculative_config == SPECULATION
+
+
 @pytest.mark.parametrize(("content", "words"), [
     ("max-model-length: 5", "did you mean --max-model-len?"),
     ("- a", "keys and values"),
@@ -145,6 +177,8 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(("settings", "words"), [
     ({"hf_overrides": "{"}, "hf_overrides is no JSON"),
+    ({"speculative_config": {"method": ["ngram"]}}, "method must be one of auto, ngram"),
+    ({"speculative_config": '{"model": 5}'}, "model must be a name or a directory, got 5"),
     ({"override_generation_config": 5}, "override_generation_config must be a JSON object"),
     ({"generation_config": "somewhere"}, "must be auto, none, vllm or a directory"),
 ])  # fmt: skip

@@ -13,6 +13,7 @@ from quire.bench.workloads import BenchRequest, make_workload
 from quire.cli import main
 from quire.errors import ConfigError, EngineError
 from quire.protocol import Step
+from support.drafting import foreseen
 from support.live_server import MAX_MODEL_LEN, LiveServer
 
 
@@ -43,6 +44,21 @@ def test_latency_is_of_one_request_at_a_time(
     report = bench(capsys, "latency", "--url", f"{shared.url}/v1", *lengths)
     assert (report["input_len"], report["output_len"], report["num_iters"]) == (8, 5, 2)
     assert report["tpot"]["p50"] * 4 <= report["e2e_latency"]["p99"]
+
+
+def test_what_speculation_brought(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.script("the dog and the fox and the dog and the fox and the dog")
+    lengths = ("--url", server.url, "--input-len", "8", "--output-len", "12", "--num-iters", "3")
+    assert "num_drafts" not in bench(capsys, "latency", *lengths)
+    with foreseen(server) as drafts:
+        report = bench(capsys, "latency", *lengths)
+        assert 0 < report["num_accepted_tokens"] < report["num_draft_tokens"] < drafts.drafted
+        assert main(["bench", "latency", *lengths]) == 0
+    counted = report["num_accepted_tokens"], report["num_draft_tokens"], report["num_drafts"]
+    assert all(count % 3 == 0 for count in counted), "the warm-up is left out"
+    assert report["acceptance_rate"] == counted[0] / counted[1]
+    assert report["mean_acceptance_length"] == 1 + counted[0] / counted[2]
+    assert "{} of {} drafts were right".format(*counted) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from quire.protocol import Request, Step
+from quire.drafting import Proposal
+from quire.protocol import Outcome, Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 
+if TYPE_CHECKING:
+    from support.live_server import LiveServer
+
 Drafter = Callable[[Request, Sequence], Seq[int]]
 """What a sequence of a request may go on with."""
+
+
+class Proposing:
+    """What a test's drafter says, to a ``Speculation``."""
+
+    name, num_bytes = "test", 0
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
+        """See ``quire.drafting.Drafter``."""
+        tokens = list(self._drafter(request, sequence))[:most]
+        return Proposal(tokens, [1.0] * len(tokens), 3) if tokens else None
+
+    def close(self, seq_id: int) -> None:
+        """See ``quire.drafting.Drafter``."""
 
 
 class Drafting:
@@ -43,9 +66,43 @@ def knowing(
 
     def propose(request: Request, branch: Sequence) -> list[int]:
         rest = truth[request.request_id][branch.index][branch.num_output_tokens :]
-        drafts = list(rest[: rng.randint(0, 7)])
+        drafts = list(rest[: rng.choice((0, 1, 2, 3, 5, 8, 16))])
         if rng.random() > right:
             drafts[rng.randint(0, 3) :] = [rng.randrange(vocab_size) for _ in range(4)]
         return drafts
 
     return propose
+
+
+class Foreseen:
+    """Drafts the script, now more of it and now less, and the last draft is wrong."""
+
+    num_bytes = 12345
+
+    def __init__(self, script: Seq[int], most: int = 7) -> None:
+        self._script = script
+        self._most = most
+        self.drafted = self.accepted = 0
+
+    def propose(self, scheduler: Scheduler) -> None:
+        for group in scheduler.running:
+            for branch in group.branches if group.expanded else ():
+                known = branch.num_output_tokens
+                drafts = list(self._script[known : known + 5 * known % (self._most + 1)])
+                scheduler.propose(branch.seq_id, [*drafts[:-1], *(1 for _ in drafts[-1:])])
+
+    def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
+        for chunk in step.chunks:
+            if chunk.drafts:
+                self.drafted += len(chunk.drafts)
+                self.accepted += len(outcomes[chunk.seq_id].tokens) - 1
+
+
+@contextmanager
+def foreseen(server: LiveServer) -> Iterator[Foreseen]:
+    assert server.executor.script is not None
+    server.engine.speculation = drafts = Foreseen(server.executor.script)  # type: ignore[assignment]
+    try:
+        yield drafts
+    finally:
+        server.engine.speculation = None

@@ -8,7 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from quire.protocol import Chunk, Outcome, PendingStep, Request, Sample, Step, TokenLogprobs
+from quire.protocol import (
+    Chunk,
+    Outcome,
+    PendingStep,
+    Request,
+    Sample,
+    Step,
+    TokenLogprobs,
+    confirmed,
+)
 from support.fake_model import FakeExecutor
 
 _PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread
@@ -58,6 +67,8 @@ class ScriptedExecutor:
         return PendingStep(step, lambda: result)
 
     def _outcome(self, request: Request, chunk: Chunk, raw: Outcome) -> Outcome:
+        if chunk.drafts:
+            return Outcome(confirmed(self._verified(request, chunk), chunk.drafts))
         tokens, forks = (
             [self._sample(request, chunk, sample.token_id) for sample in samples]
             for samples in (raw.tokens, raw.forks)
@@ -70,6 +81,14 @@ class ScriptedExecutor:
         return Outcome(
             tokens, forks, prompt_logprobs=[self._logprobs(t, count) for t in next_tokens]
         )
+
+    def _verified(self, request: Request, chunk: Chunk) -> list[Sample | None]:
+        """What the script has after each of the rows that are read out; None after its end."""
+        assert self.script is not None, "only a script is drafted for"
+        last, count = len(chunk.token_ids), len(chunk.drafts)
+        cut = [chunk._replace(token_ids=chunk.token_ids[:n]) for n in range(last - count, last + 1)]
+        left = len(self.script) - chunk.start + chunk.output_start
+        return [self._sample(request, one, 0) if len(one.token_ids) < left else None for one in cut]
 
     def _sample(self, request: Request, chunk: Chunk, raw: int) -> Sample:
         token_id = self._words[raw % len(self._words)]

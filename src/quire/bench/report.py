@@ -33,9 +33,8 @@ def throughput(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[
 def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str, Any]:
     """Serve requests of the same lengths, cut to the model's, one after another."""
     _warm_up(system)
-    metrics: list[RequestMetrics] = []
-    for request in requests:
-        metrics += system.run([request.cut(system.max_model_len)]).all_metrics()
+    runs = [system.run([request.cut(system.max_model_len)]) for request in requests]
+    metrics = [one for run in runs for one in run.all_metrics()]
     facts = system.facts()
     result = {
         **_heading("latency", system),
@@ -43,6 +42,7 @@ def latency(system: ServingSystem, requests: Sequence[BenchRequest]) -> dict[str
         "output_len": metrics[0].num_output_tokens,
         "num_iters": len(metrics),
         **percentiles(metrics),
+        **drafting(runs),
         **facts,
     }
     tpot = result["tpot"]["p50"] if result["tpot"] else None
@@ -69,6 +69,27 @@ def summary(run: Run) -> dict[str, Any]:
         "output_tokens_per_second": tokens_out / seconds,
         "total_tokens_per_second": (tokens_in + tokens_out) / seconds,
         **percentiles(metrics),
+        **drafting([run]),
+    }
+
+
+def drafting(runs: Sequence[Run]) -> dict[str, Any]:
+    """What speculation brought; nothing where nobody drafted.
+
+    mean_acceptance_length: tokens that a step gave a sequence that was drafted for, as vLLM has it.
+    """
+    told = [run.drafts for run in runs if run.drafts is not None]
+    drafts = sum(one.num_drafts for one in told)
+    drafted = sum(one.num_draft_tokens for one in told)
+    accepted = sum(one.num_accepted_tokens for one in told)
+    if not drafts:
+        return {}
+    return {
+        "num_drafts": drafts,
+        "num_draft_tokens": drafted,
+        "num_accepted_tokens": accepted,
+        "acceptance_rate": accepted / drafted,
+        "mean_acceptance_length": 1 + accepted / drafts,
     }
 
 
@@ -103,6 +124,12 @@ def describe(result: dict[str, Any]) -> str:
         if result["output_tokens_per_second"] is not None:
             lines.append(f"{result['output_tokens_per_second']:,.1f} output tokens/s")
     lines += describe_times(result)
+    if result.get("num_drafts"):
+        lines.append(
+            f"{result['num_accepted_tokens']:,} of {result['num_draft_tokens']:,} drafts were "
+            f"right ({result['acceptance_rate']:.1%}), "
+            f"{result['mean_acceptance_length']:.2f} tokens a step that had some"
+        )
     if result.get("bytes_read_per_second"):
         lines.append(f"weights and KV read at {result['bytes_read_per_second'] / 1e9:.1f} GB/s")
     if result.get("peak_rss_bytes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -16,6 +17,8 @@ from quire.errors import ConfigError, EngineError
 from quire.llm import LLM
 from quire.metrics import RequestMetrics
 
+_COUNTER = r"^\w+:spec_decode_%s_total(?:\{.*\})? (\S+)$"
+
 
 class Outcome(NamedTuple):
     """What one request gave: its times, or what went wrong."""
@@ -24,11 +27,27 @@ class Outcome(NamedTuple):
     error: str | None = None
 
 
+class Drafts(NamedTuple):
+    """What speculation has done."""
+
+    num_drafts: int  # times that a sequence was drafted for in a step
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+    def since(self, before: Drafts) -> Drafts:
+        now, then = self, before
+        return Drafts(now[0] - then[0], now[1] - then[1], now[2] - then[2])
+
+
+_NO_DRAFTS = Drafts(0, 0, 0)
+
+
 class Run(NamedTuple):
     """What a workload gave."""
 
     outcomes: list[Outcome]
     seconds: float  # from the first request to the last token
+    drafts: Drafts | None = None  # None: nothing is told of any
 
     def all_metrics(self) -> list[RequestMetrics]:
         """Of every request; EngineError if one was lost or came out short."""
@@ -71,11 +90,16 @@ class Offline:
             self._llm.default_sampling_params(temperature=0, max_tokens=n, ignore_eos=True)
             for n in (request.max_tokens for request in requests)
         ]
-        started = time.perf_counter()
+        before, started = self._drafts(), time.perf_counter()
         outputs = self._llm.generate([r.prompt for r in requests], params, use_tqdm=False)
         seconds = time.perf_counter() - started
         pairs = zip(requests, (output.metrics for output in outputs), strict=True)
-        return Run([_checked(request, metrics) for request, metrics in pairs], seconds)
+        outcomes = [_checked(request, metrics) for request, metrics in pairs]
+        return Run(outcomes, seconds, self._drafts().since(before))
+
+    def _drafts(self) -> Drafts:
+        stats = self._llm.engine.stats
+        return Drafts(stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
 
     def facts(self) -> dict[str, Any]:
         capacity = self._llm.capacity
@@ -121,10 +145,19 @@ class Online:
 
     async def _run(self, requests: Sequence[BenchRequest]) -> Run:
         clients = asyncio.Semaphore(self._max_concurrency) if self._max_concurrency else None
+        before = await self._drafts()
         started = time.perf_counter()
         outcomes = await asyncio.gather(*(self._serve(r, started, clients) for r in requests))
         ends = [outcome.metrics.finished_time for outcome in outcomes if outcome.metrics]
-        return Run(outcomes, max(ends, default=started) - started)
+        after = await self._drafts()
+        drafts = None if after is None else after.since(before or _NO_DRAFTS)
+        return Run(outcomes, max(ends, default=started) - started, drafts)
+
+    async def _drafts(self) -> Drafts | None:
+        try:
+            return drafts_in(await self._client.get("/metrics"))
+        except (OSError, EOFError, ValueError):  # there is no such page, or not for everybody
+            return None
 
     async def _serve(
         self, request: BenchRequest, started: float, clients: asyncio.Semaphore | None
@@ -145,6 +178,15 @@ class Online:
 
     def facts(self) -> dict[str, Any]:
         return {"max_concurrency": self._max_concurrency}
+
+
+def drafts_in(metrics: str) -> Drafts | None:
+    """What /metrics tells of them, here as at vLLM's; None where it tells nothing."""
+    found = [re.findall(_COUNTER % name, metrics, re.M) for name in Drafts._fields]
+    if not all(found):
+        return None
+    drafts, drafted, accepted = (int(sum(map(float, counts))) for counts in found)
+    return Drafts(drafts, drafted, accepted)
 
 
 async def _read(reply: Reply, request: BenchRequest, sent: float) -> Outcome:

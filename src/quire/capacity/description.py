@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quire.capacity.kv_groups import KVGroup
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import size_of
+from quire.config import SpeculativeConfig
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
 
@@ -25,6 +26,7 @@ class Capacity:
     limits: EngineLimits
     host_blocks: str  # where they are
     kernels: str  # what computes
+    speculation: SpeculativeConfig | None = None
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -69,7 +71,7 @@ class Capacity:
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
-            f"{self._describe_swap()} Kernels: {self.kernels}."
+            f"{self._describe_swap()}{self._describe_speculation()} Kernels: {self.kernels}."
         )
 
     def _describe_rounding(self) -> str:
@@ -78,6 +80,14 @@ class Capacity:
     def _describe_swap(self) -> str:
         blocks = self.limits.num_host_blocks
         return f" {blocks:,} more blocks of swap space are {self.host_blocks}." if blocks else ""
+
+    def _describe_speculation(self) -> str:
+        asked = self.speculation
+        if asked is None:
+            return ""
+        by = f", drafts by {asked.model}" if asked.model is not None else ""
+        most = asked.num_speculative_tokens
+        return f" Speculation: {asked.method}{by}, up to {most} drafts a sequence and step."
 
 
 def describe_kv_groups(limits: EngineLimits) -> str:

@@ -1,9 +1,10 @@
-"""Flags of vLLM's server that ask for what is so anyway: they pass, and one line says why."""
+"""Flags of others: some ask for what is so anyway, and pass; others are written otherwise here."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,23 @@ _FLAGS = (
     _Flag("enable-log-requests", _TEXTS),
     _Flag("disable-log-stats", "statistics are in /metrics, not in the log"),
 )  # fmt: skip
+
+_DRAFTS = "--speculative-config.num_speculative_tokens N"
+_DRAFT_MODEL = "--speculative-config.method draft --speculative-config.model NAME"
+_METHOD = "--speculative-config.method with auto, ngram, suffix or draft"
+_BY_ITSELF = "--speculative-config alone: how far drafts go is decided by what they turn out to be"
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("--speculative-model", "--spec-model"), _DRAFT_MODEL),  # vLLM's
+    **dict.fromkeys(("--num-speculative-tokens", "--spec-tokens"), _DRAFTS),
+    **dict.fromkeys(("--spec-method", "--spec-type"), _METHOD),
+    "--ngram-prompt-lookup-max": "--speculative-config.prompt_lookup_max N",
+    "--ngram-prompt-lookup-min": "--speculative-config.prompt_lookup_min N",
+    "-sc": "--speculative-config",
+    **dict.fromkeys(("--model-draft", "-md", "--hf-repo-draft", "-hfd"), _DRAFT_MODEL),
+    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
+    **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
+}
+"""Flags of others about speculation, and what to write here."""
 
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:

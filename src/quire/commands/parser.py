@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quire.commands.others_flags import INSTEAD
 from quire.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         if args is not None and self.reads_files:
             args = [*args, *self._from_file(args)]
         if args is not None:
-            args = [_dashed(argument) for argument in args]
+            args = self._gathered([_dashed(argument) for argument in args])
         found, unknown = super().parse_known_args(args, namespace)
         flag = next((one for one in unknown if one.startswith("-")), None)
         if flag is not None:
@@ -44,7 +45,33 @@ class Parser(argparse.ArgumentParser):
         usage = " ".join([self.prog, *(f"[{name}]" for name in names), "[flags]"])
         self.exit(2, f"usage: {usage} ({self.prog} --help lists them)\nquire: error: {message}\n")
 
+    def _gathered(self, args: Sequence[str]) -> list[str]:
+        """--flag.key VALUE, as often as it comes, as one flag with a JSON object: vLLM's way."""
+        others: list[str] = []
+        objects: dict[str, dict[str, Any]] = {}
+        rest = iter(args)
+        for argument in rest:
+            name, equals, value = argument.partition("=")
+            flag, dot, key = name.partition(".")
+            action = self._option_string_actions.get(flag)
+            if not dot or action is None or action.metavar != "JSON":
+                others.append(argument)
+                continue
+            inner = objects.setdefault(flag, {})
+            *path, last = key.replace("-", "_").split(".")
+            for step in path:
+                inner = inner.setdefault(step, {})
+                if not isinstance(inner, dict):
+                    self.error(f"{flag}.{step} is given both as a whole and by its keys")
+            inner[last] = _value(value if equals else next(rest, ""))
+        for flag in objects:
+            if any(other.partition("=")[0] == flag for other in others):
+                self.error(f"{flag} is given both as a whole and by its keys")
+        return [*others, *(f"{flag}={json.dumps(value)}" for flag, value in objects.items())]
+
     def _explain(self, flag: str) -> str:
+        if flag in INSTEAD:
+            return f"{flag} is not here; write {INSTEAD[flag]}"
         known = [name for name in self._option_string_actions if name.startswith("--")]
         close = difflib.get_close_matches(flag, known, n=1)
         return f"there is no flag {flag}" + (f"; did you mean {close[0]}?" if close else "")
@@ -58,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         path = finder.parse_known_args(args)[0].config
         if path is None:
             return []
-        given = {_dashed(argument).partition("=")[0] for argument in args}
+        given = {_dashed(argument).partition("=")[0].partition(".")[0] for argument in args}
         settings = _read_yaml(Path(path))
         model = settings.pop("model", None) or settings.pop("model-tag", None)
         if model is not None:
@@ -74,6 +101,14 @@ class Parser(argparse.ArgumentParser):
             if not {flag, off} & given:
                 found += _spelled(flag, value)
         return found
+
+
+def _value(text: str) -> object:
+    """What JSON makes of it, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

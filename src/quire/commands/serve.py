@@ -38,7 +38,13 @@ def serve(arguments: argparse.Namespace) -> int:
         engine, capacity = build_engine(engine_config)
         print(capacity.describe(), flush=True)
         names = config.served_model_name or [capacity.model_name]
-        facts = ModelFacts(capacity.weight_bytes, capacity.dtype, capacity.quantization)
+        asked = engine_config.speculation
+        facts = ModelFacts(
+            capacity.weight_bytes,
+            capacity.dtype,
+            capacity.quantization,
+            0 if asked is None else asked.num_speculative_tokens,
+        )
         app = create_app(engine, names, config, facts=facts)
         try:
             status = run_server(app, config, sockets)

@@ -8,10 +8,10 @@ from quire.commands.text import number, percent, seconds, table
 from quire.simulation.export import draft_values
 from quire.simulation.planning.trials import WORTH, Trial, Trials
 
-_MEASURES = {
-    "goodput": "requests/s that meet the goals",
-    "tpot": "speed of an answer",
-    "output_rate": "output tokens/s",
+_GAINS = {
+    "goodput": "{:.2f} times the goodput",
+    "tpot": "tokens {:.2f} times as fast",
+    "output_rate": "{:.2f} times the output tokens/s",
 }
 
 
@@ -26,19 +26,13 @@ def describe_trials(trials: Trials) -> list[str]:
 
 
 def _answer(trials: Trials) -> str:
-    best, chosen = trials.best, trials.chosen
-    most, ours = trials.gain(best), trials.gain(chosen)
-    measure, load = _MEASURES[trials.measure], trials.load
-    if max(most, ours) < WORTH:
-        worst = trials.fixed[-1]
-        return (
-            f"no: with {load}, no number of drafts gives more {measure}; {worst.drafts} in each "
-            f"step give x {trials.gain(worst):.2f}, the engine's own choice x {ours:.2f}"
-        )
+    best, most, ours = trials.best, trials.gain(trials.best), trials.gain(trials.chosen)
+    gain = _GAINS[trials.measure]
+    helps = "yes" if max(most, ours) >= WORTH else "no"
     drafts = "1 draft" if best.drafts == 1 else f"{best.drafts} drafts"
     return (
-        f"yes: with {load}, {drafts} in each step give x {most:.2f} the {measure}; the engine's "
-        f"own choice x {ours:.2f}"
+        f"{helps}: with {trials.load}, at best {drafts} in each step: {gain.format(most)}; as many "
+        f"as the engine chooses: {ours:.2f} times"
     )
 
 

@@ -7,13 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quire.config.settings import check_count, setting
+from quire.config.settings import check_count, parse_bytes, setting
 from quire.errors import ConfigError
 
 METHODS = ("auto", "ngram", "suffix", "draft")
 MOST_DRAFTS = 16
 _SYNONYMS = {"draft_model": "draft"}
 _NAME = "speculative_config"
+_RANGES = (
+    ("suffix_decoding_max_spec_factor", 0.1, 16),
+    ("suffix_decoding_min_token_prob", 0, 1),
+)
+# vLLM's, which could mean nothing here.
+_REFUSED = {
+    "suffix_decoding_max_tree_depth": "there is no tree: the last 64 tokens are compared at most, "
+    "and num_speculative_tokens says how far drafts go",
+}
 
 
 @dataclass(frozen=True)
@@ -33,26 +42,66 @@ class SpeculativeConfig:
     )
     prompt_lookup_max: int = setting(5, "ngram: most last tokens that are looked for")
     prompt_lookup_min: int = setting(2, "ngram: fewest")
+    suffix_decoding_max_spec_factor: float = setting(
+        2.0, "suffix: drafts for each token of the match that they follow, 0.1 to 16"
+    )
+    suffix_decoding_min_token_prob: float = setting(
+        0.1, "suffix: no more drafts once the chance that all are right is below, 0 to 1"
+    )
+    suffix_decoding_max_cached_requests: int = setting(
+        10_000, "suffix: outputs served before that are looked in, the latest; 0: none"
+    )
+    suffix_decoding_cache_bytes: int | str = setting(
+        "64MiB", "suffix: memory for outputs served before, 1MiB to 64GiB; 0: none"
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", _SYNONYMS.get(self.method, self.method))
+        object.__setattr__(self, "method", _SYNONYMS.get(str(self.method), self.method))
         if self.method not in METHODS:
             raise ConfigError(
                 f"{_NAME}: method must be one of {', '.join(METHODS)}; got {self.method!r}"
             )
+        if not isinstance(self.model, str | None):
+            raise ConfigError(f"{_NAME}: model must be a name or a directory, got {self.model!r}")
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
         _check("prompt_lookup_max", self.prompt_lookup_max, 1, 64)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        self._check_suffix()
         if self.method == "draft" and self.model is None:
             raise ConfigError(f'{_NAME}: method "draft" needs a model')
         if self.model is not None and self.method not in ("draft", "auto"):
             raise ConfigError(f'{_NAME}: model does nothing with method "{self.method}"')
+
+    def _check_suffix(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and low <= value <= high):
+                raise ConfigError(
+                    f"{_NAME}: {name} must be from {low:g} to {high:g}, got {value!r}"
+                )
+        _check("suffix_decoding_max_cached_requests", self.suffix_decoding_max_cached_requests, 0)
+        if self.cache_bytes and not 2**20 <= self.cache_bytes <= 2**36:
+            raise ConfigError(
+                f"{_NAME}: suffix_decoding_cache_bytes must be 0, or from 1MiB to 64GiB, "
+                f"got {self.suffix_decoding_cache_bytes!r}"
+            )
+
+    @property
+    def cache_bytes(self) -> int:
+        """For outputs served before."""
+        try:
+            return parse_bytes(self.suffix_decoding_cache_bytes)
+        except ConfigError as error:
+            raise ConfigError(f"{_NAME}: suffix_decoding_cache_bytes: {error}") from None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpeculativeConfig:
         """ConfigError where an option is unknown or out of its range."""
         known = [field.name for field in fields(cls)]
         for name in options:
+            if name in _REFUSED:
+                raise ConfigError(f"{_NAME}: {name} is not supported: {_REFUSED[name]}")
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
@@ -60,7 +109,7 @@ class SpeculativeConfig:
         return cls(**options)
 
 
-def _check(name: str, value: object, low: int, high: int) -> None:
+def _check(name: str, value: object, low: int, high: int = 2**31) -> None:
     if value is None:
         raise ConfigError(f"{_NAME}: {name} must be an integer from {low} to {high}")
     check_count(f"{_NAME}: {name}", value, low, high)

@@ -54,7 +54,10 @@ class Measured:
             return
         self._since_passes += 1
         if not passes:
-            (self._ahead if step.ahead else self.costs).observe(rows, seconds)
+            if step.ahead:
+                self._ahead.observe(rows, seconds)
+            if not step.ahead or not self.costs.known:
+                self.costs.observe(rows, seconds)
             return
         self._since_passes = 0
         each = max(0.0, seconds - self.costs.seconds(rows)) / passes

@@ -10,7 +10,7 @@ from quire.drafting.measured import Measured
 from quire.drafting.proposal import Proposal
 from quire.protocol import TO_DRAFT
 
-_FAINTEST = 0.02  # a draft less likely right than that pays nowhere
+_FAINTEST = 0.05  # a draft less likely right than that pays nowhere
 _MOST_RANKED = 512
 _MARGIN = 1.02  # how much faster it must be than none: estimates are no better than that
 _PASSES = (1, 2, 3, 4, 6, 8, 12, 16)  # of a draft model, that are weighed against each other

@@ -19,6 +19,7 @@ from quire.scheduling.sequence import Sequence
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
 _LOOKS = 16  # sequences in a step that are looked at though they were not drafted for just before
 _LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
+_PATIENCE = 3  # steps without drafts, after which it is not waited for any more
 
 
 class Speculation:
@@ -43,6 +44,7 @@ class Speculation:
         self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
         self._drafted: set[int] = set()  # sequences, for it
         self._unseen = 0  # steps since anybody was looked at
+        self._fruitless = _PATIENCE  # steps before which nobody was drafted for
         self._turn = 0  # where those begin who are looked at in turn
 
     def waits(self, scheduler: Scheduler) -> bool:
@@ -51,7 +53,7 @@ class Speculation:
         For only then drafts can be made for it. So it is while drafts are worth more than what
         running ahead saves, and now and then, to see whether they would be.
         """
-        if self._drafted:
+        if self._fruitless < _PATIENCE:
             return True
         self._unseen += 1
         return self._unseen >= _LOOK_EVERY and any(True for _ in self._decoding(scheduler))
@@ -65,6 +67,7 @@ class Speculation:
                 if guess is not None:
                     guesses[sequence.seq_id] = guess
         self._drafted.clear()
+        self._fruitless += 1
         if not guesses:
             return
         rows = scheduler.num_running_seqs
@@ -74,6 +77,7 @@ class Speculation:
             decision = self._decisions.about(guess, count, choice, self._measured, rows)
             if count:
                 self._drafted.add(seq_id)
+                self._fruitless = 0
             if count or decision is not None:
                 scheduler.propose(seq_id, guess.proposal.tokens[:count], decision)
 

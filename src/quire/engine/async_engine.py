@@ -119,6 +119,7 @@ class AsyncEngine:
 
         async def submit() -> None:
             sizes = [input_processor.size(prompt) for prompt in prompts.values()]
+            sizes[0] += len(params.prediction or "")  # which is made ready along with it
             if params.structured_outputs is not None:
                 await self._preparation.compile(ready)
             prepared = [
@@ -139,7 +140,7 @@ class AsyncEngine:
             if params.structured_outputs is not None:
                 ready = await self._preparation.compile(prepare)
             else:
-                ready = await self._preparation.run(0, prepare)
+                ready = await self._preparation.run(len(params.prediction or ""), prepare)
             await self.call(
                 partial(self.engine.submit_turn, request_id, session_id, ready, priority)
             )

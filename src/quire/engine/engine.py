@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
-from quire.engine.outputs import Delta
+from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
@@ -220,14 +220,20 @@ class Engine:
             self.speculation.observe(step, result.outcomes, seconds)
         self.stats.num_failed_swaps += len(result.failed_moves)
         self._last_end = now
-        deltas = self._take_aside(step, result.outcomes)
+        failed = self._take_aside(step, result.outcomes)
+        right = self._count_drafts(step, result.outcomes)
+        news: list[Delta] = []
 
         def told(progress: Progress) -> bool:
-            delta = self._requests[progress.request.request_id].advance(progress, now)
-            deltas.append(delta)
-            return delta.finish_reason is not None
+            request, seq_id = self._requests[progress.request.request_id], progress.seq_id
+            if right.get(seq_id, 0):
+                right[seq_id] -= 1
+                request.num_accepted_tokens += 1
+            news.append(request.advance(progress, now))
+            return news[-1].finish_reason is not None
 
         self.scheduler.update(step, result, now, told)
+        deltas = failed + together(news)
         # A request's end is told once its blocks are free, and charged.
         ends = {d.request_id: i for i, d in enumerate(deltas) if d.finish_reason is not None}
         for request_id, last in ends.items():
@@ -252,6 +258,22 @@ class Engine:
                 if request is not None:
                     request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
         return self._fail(failures)
+
+    def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> dict[int, int]:
+        """Drafts that have turned out right, by sequence. As many of its next tokens were drafted.
+
+        Where a text ends before the last of them, its request has had no use of those after.
+        """
+        right: dict[int, int] = {}
+        for chunk in step.chunks:
+            if chunk.readout is None or chunk.readout.rows == 1:
+                continue
+            request, outcome = self._request_of(chunk.seq_id), outcomes[chunk.seq_id]
+            if request is not None and outcome.tokens:
+                drafted, right[chunk.seq_id] = chunk.readout.rows - 1, len(outcome.tokens) - 1
+                self.stats.observe_drafts(drafted, right[chunk.seq_id])
+                request.num_draft_tokens += drafted
+        return right
 
     def _failure(self, seq_id: int, why: str) -> QuireError:
         """Why a sequence cannot go on; what it must be like is its caller's word."""

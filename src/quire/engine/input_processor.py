@@ -44,6 +44,7 @@ class PreparedParams:
     bad_word_ids: tuple[tuple[int, ...], ...]
     stops: StopAutomaton | None
     rules: Rules | None
+    prediction: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class InputProcessor:
         if params.structured_outputs is not None and params.ignore_eos:
             params = replace(params, ignore_eos=False)  # where the grammar ends, nothing can follow
         words = tuple(set(self._bad_word_ids(params.bad_words)))
-        return PreparedParams(params, words, stops, rules)
+        return PreparedParams(params, words, stops, rules, self._prediction(params.prediction))
 
     def prepare(
         self, request_id: str, prompt: Prompt, params: PreparedParams, arrival: float
@@ -224,6 +225,7 @@ class InputProcessor:
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=prepared.bad_word_ids,
             rules=prepared.rules,
+            prediction=prepared.prediction,
             priority=priority,
         )
 
@@ -239,6 +241,14 @@ class InputProcessor:
             token_ids = check_token_ids(field, given, highest=self.vocab_size - 1)
         if not token_ids:
             raise RequestError(f"{field} must not be empty", field)
+        return token_ids
+
+    def _prediction(self, text: str | None) -> tuple[int, ...]:
+        """The tokens of what an output is expected to be like; no more than an output may have."""
+        if not text:
+            return ()
+        token_ids = self._token_ids("prediction", text, add_special_tokens=False)
+        self._encoder.check_count("prediction", len(token_ids))
         return token_ids
 
     def _check_length(self, field: str, given: object) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from dataclasses import dataclass, field
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from quire.errors import QuireError
@@ -98,7 +100,7 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one step added to one of a request's outputs.
+    """What one step added to one of a request's outputs: several tokens, where some were drafted.
 
     A beam's tokens come all at once, when the search is over. With best_of above n every branch
     gives deltas, and only ``final`` tells which of them are returned.
@@ -109,9 +111,41 @@ class Delta:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobTable, ...] | None
-    seconds: float  # since this output's last token; for the first, since the request arrived
+    seconds: float  # since the delta before; for the first, since the request arrived
     first: bool
     finish_reason: str | None = None
     stop_reason: int | str | None = None  # what went wrong, where finish_reason is error
     final: RequestOutput | None = None  # with the delta that ends the request
     failure: QuireError | None = None  # what to tell the caller, where finish_reason is error
+    parts: tuple[Delta, ...] = ()  # what it was put together from
+
+    def singly(self) -> Iterator[Delta]:
+        """The same, token by token."""
+        *before, last = self.parts or (self,)
+        yield from before
+        yield replace(last, final=self.final)
+
+
+def together(deltas: Iterable[Delta]) -> list[Delta]:
+    """A step's deltas, token by token, as one for each output."""
+    told = []
+    for _, group in groupby(deltas, _OUTPUT):
+        first, *others = group
+        told.append(_joined((first, *others)) if others else first)
+    return told
+
+
+_OUTPUT = attrgetter("request_id", "index")
+
+
+def _joined(parts: tuple[Delta, ...]) -> Delta:
+    tables = [part.logprobs for part in parts if part.logprobs is not None]
+    return replace(
+        parts[-1],
+        text="".join(part.text for part in parts),
+        token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
+        logprobs=tuple(chain.from_iterable(tables)) if tables else None,
+        seconds=parts[0].seconds,
+        first=parts[0].first,
+        parts=parts,
+    )

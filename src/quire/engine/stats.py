@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from quire.memory import Usage
 from quire.protocol import Step
 
+_POSITIONS = 16  # of drafts; more are counted where there are more
+
 
 @dataclass
 class EngineStats:
@@ -17,6 +19,10 @@ class EngineStats:
     busy_seconds: float = 0.0
     num_failed_swaps: int = 0  # blocks that did not get to the host, or not back as they were
     num_faults: int = 0  # that memory's audits have found, and put right
+    num_drafts: int = 0  # times that a sequence was drafted for in a step
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # of them, that were what the model says
+    accepted_by_position: list[int] = field(default_factory=lambda: [0] * _POSITIONS)
     slot_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(Usage._fields, 0.0)
     )
@@ -27,6 +33,16 @@ class EngineStats:
         self.busy_seconds += seconds
         for kind, slots in step.usage._asdict().items():
             self.slot_seconds[kind] += slots * seconds
+
+    def observe_drafts(self, drafted: int, accepted: int) -> None:
+        """A sequence was drafted for in a step, and the first ``accepted`` drafts were right."""
+        self.num_drafts += 1
+        self.num_draft_tokens += drafted
+        self.num_accepted_tokens += accepted
+        by_position = self.accepted_by_position
+        by_position += [0] * (accepted - len(by_position))
+        for position in range(accepted):
+            by_position[position] += 1
 
     @property
     def kv_efficiency(self) -> float | None:

@@ -98,6 +98,18 @@ def choice(*values: object) -> Allowed:
     return Allowed(check, words, {"enum": list(values)})
 
 
+def any_text() -> Allowed:
+    """Of any length: how long one may be is the engine's to say."""
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise RequestError(f"{name} must be a text, got {shown(value)}", name)
+        check_unicode(name, value)
+        return value
+
+    return Allowed(check, "", {})
+
+
 def strings(most: int, longest: int, *, alone: bool = False) -> Allowed:
     """``most`` of 1 to ``longest`` characters. ``alone``: one may come without a list."""
 

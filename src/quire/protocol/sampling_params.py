@@ -10,6 +10,7 @@ from typing import Any
 from quire.errors import RequestError
 from quire.protocol.checks import check_integer
 from quire.protocol.parameters import (
+    any_text,
     biases,
     boolean,
     choice,
@@ -118,6 +119,12 @@ class SamplingParams:
     )
     structured_outputs: StructuredOutputs | None = parameter(
         None, "what the text must be like; it begins after the reasoning", structure()
+    )
+    prediction: str | None = parameter(
+        None,
+        "what the text is expected to be, mostly: where the engine speculates, a source of drafts",
+        any_text(),
+        flag=False,
     )
     thinking_token_budget: int | None = parameter(
         None,
@@ -278,6 +285,7 @@ _SAMPLING_ONLY: Mapping[str, tuple[object, ...]] = {
     "min_p": (0.0,),
     "stop": ((),),
     "logprobs": (None,),
+    "prediction": (None, ""),
 }
 _CHECKS = [
     (field.name, "None" in str(field.type), field.default, field.metadata["allowed"].check)

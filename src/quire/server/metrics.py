@@ -41,7 +41,9 @@ class ServerMetrics:
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
         )
         self._itl = self._histogram(
-            "inter_token_latency_seconds", "Between two tokens of an output.", _SECONDS
+            "inter_token_latency_seconds",
+            "Between two tokens of an output; tokens that come together count once.",
+            _SECONDS,
         )
         self._e2e = self._histogram(
             "e2e_request_latency_seconds", "From a request's arrival to its last token.", _SECONDS
@@ -127,6 +129,7 @@ class _EngineCollector:
             stats.decisions[Verdict.EXPIRE.value],
         )
         yield from self._kv_cache()
+        yield from self._speculation()
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
         )
@@ -167,6 +170,28 @@ class _EngineCollector:
         for state, total in self._engine.stats.slot_seconds.items():
             seconds.add_metric([self._model_name, state], total)
         yield seconds
+
+    def _speculation(self) -> Iterator[Metric]:
+        """Nothing where nobody drafts."""
+        speculation, stats = self._engine.speculation, self._engine.stats
+        if speculation is None:
+            return
+        told = "Times that a sequence was drafted for in a step."
+        yield self._counter("spec_decode_num_drafts", told, stats.num_drafts)
+        told = "Drafts, and so rows computed to verify them."
+        yield self._counter("spec_decode_num_draft_tokens", told, stats.num_draft_tokens)
+        told = "Drafts that were right."
+        yield self._counter("spec_decode_num_accepted_tokens", told, stats.num_accepted_tokens)
+        by_position = CounterMetricFamily(
+            "quire:spec_decode_num_accepted_tokens_per_pos",
+            "The same by their place among the drafts of a sequence.",
+            labels=["model_name", "position"],
+        )
+        for position, count in enumerate(stats.accepted_by_position):
+            by_position.add_metric([self._model_name, str(position)], count)
+        yield by_position
+        told = "Memory that drafters hold."
+        yield self._gauge("spec_decode_drafter_bytes", told, speculation.num_bytes)
 
     def _decisions(self, decisions: Mapping[str, int]) -> Metric:
         labels = ["model_name", "verdict"]

@@ -30,6 +30,7 @@ class ModelFacts:
     weight_bytes: int = 0
     dtype: str = ""
     quantization: str | None = None  # None: weights are as the checkpoint has them
+    num_speculative_tokens: int = 0  # most drafts of a sequence in one step
 
 
 @dataclass(frozen=True)

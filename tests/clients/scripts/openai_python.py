@@ -32,6 +32,11 @@ assert chunks[-1].usage.completion_tokens > 0
 assert any(chunk.choices and chunk.choices[0].delta.content for chunk in chunks)
 scored = client.chat.completions.create(messages=messages, **few, logprobs=True, top_logprobs=2)
 assert len(scored.choices[0].logprobs.content[0].top_logprobs) == 2
+predicted = client.chat.completions.create(
+    messages=messages, **few, prediction={"type": "content", "content": "It is hot in Paris."}
+)
+details = predicted.usage.completion_tokens_details
+assert details.accepted_prediction_tokens >= 0 and details.rejected_prediction_tokens >= 0
 
 parsed = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Weather)
 assert parsed.choices[0].message.parsed.city in ("Paris", "Rome")

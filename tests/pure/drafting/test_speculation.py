@@ -247,7 +247,8 @@ def offers(draw: st.DrawFn) -> list[list[float]]:
         together, chances = 1.0, []
         for part in own:
             together *= part
-            chances.append(together)
+            if together > 0.05:  # else nobody looks at it
+                chances.append(together)
         found.append(chances)
     return found
 

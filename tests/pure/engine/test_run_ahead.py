@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence as Seq
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 
 import quire
+from quire.drafting import Speculation
 from quire.engine import AsyncEngine, Engine, InputProcessor, RequestOutput, load_tokenizer
 from quire.memory import PagedAllocator
-from quire.protocol import SamplingParams
+from quire.protocol import Request, SamplingParams
 from quire.scheduling import Scheduler
+from quire.scheduling.sequence import Sequence
+from support.drafting import Drafter, Proposing, knowing
 from support.fake_model import FakeExecutor
 from support.fake_pipeline import FakePipeline
 
@@ -66,10 +70,14 @@ def random_params(rng: random.Random) -> SamplingParams:
     return params
 
 
-def live(seed: int, *, ahead: bool) -> tuple[dict[str, RequestOutput], int]:
+def live(
+    seed: int, *, ahead: bool, drafter: Drafter | None = None
+) -> tuple[dict[str, RequestOutput], int]:
     """What requests that come at any time give, some of them aborted; steps begun ahead."""
     rng = random.Random(seed)
     engine = make_engine(ahead=ahead, seed=seed, blocks=rng.choice([40, 50, 100]))
+    if drafter is not None:
+        engine.speculation = Speculation([Proposing(drafter)], most=16)
     arrivals: dict[int, list[Any]] = {}
     for _ in range(rng.randint(1, 12)):
         prompt = [7, 8, 9, 10] * rng.randint(0, 3) + [rng.randrange(50)] * rng.randint(1, 5)
@@ -108,6 +116,52 @@ def test_outputs_are_those_of_an_engine_that_waits() -> None:
                 copied += output.metrics.copied_blocks
     assert total > 10 * RUNS
     assert copied > RUNS / 2
+
+
+@pytest.mark.parametrize("right", [1.0, 0.5, 0.0])
+def test_drafts_change_nothing_of_it(right: float) -> None:
+    for seed in range(30):
+        expected, _ = live(seed, ahead=True)
+        truth = {
+            name: [output.token_ids for output in one.outputs] for name, one in expected.items()
+        }
+        found, _ = live(seed, ahead=True, drafter=in_case(knowing(truth, right, 50)))
+        assert {name: one.outputs for name, one in found.items()} == {
+            name: one.outputs for name, one in expected.items()
+        }
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_drafts_that_are_right_wait_for_what_they_follow(right: bool) -> None:
+    """Where they come to nothing, nearly all steps are begun ahead as ever."""
+    long = SamplingParams(max_tokens=90, seed=1, ignore_eos=True)
+    engine = make_engine()
+    engine.add_request("r", [1, 2, 3], long)
+    text = finish(engine)["r"].outputs[0].token_ids
+    engine = make_engine()
+    drafter = knowing({"r": [text]}, 1.0, 50) if right else lambda request, branch: [50] * 8
+    log = pipeline(engine).log
+    engine.clock = lambda: float(log.count("collect"))  # all steps take the same
+    engine.speculation = Speculation([Proposing(drafter)], most=8)
+    engine.add_request("r", [1, 2, 3], long)
+    for _ in range(20 if right else 50):
+        engine.step()
+    ahead, begun = pipeline(engine).num_ahead, log.count("submit")
+    assert finish(engine)["r"].outputs[0].token_ids == text
+    share = (pipeline(engine).num_ahead - ahead) / (log.count("submit") - begun)
+    assert share == 0 if right else share > 0.6
+
+
+def in_case(drafter: Drafter) -> Drafter:
+    """It may be asked about those who are aborted, whose texts nobody knows."""
+
+    def propose(request: Request, sequence: Sequence) -> Seq[int]:
+        try:
+            return drafter(request, sequence)
+        except KeyError:
+            return []
+
+    return propose
 
 
 def test_a_step_is_begun_before_the_one_before_is_waited_for() -> None:

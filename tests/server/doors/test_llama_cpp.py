@@ -87,7 +87,8 @@ def test_props_and_slots(server: LiveServer) -> None:
     slots = server.http.get("/slots").json()
     assert props["default_generation_settings"]["n_ctx"] == slots[0]["n_ctx"] == MAX_MODEL_LEN
     assert props["total_slots"] == len(slots) == 16
-    assert not any(slot["is_processing"] for slot in slots)
+    assert props["default_generation_settings"]["params"]["speculative.n_max"] == 0
+    assert not any(slot["is_processing"] or slot["speculative"] for slot in slots)
     server.executor.hold()
     server.executor.let(steps=1)
     with server.http.stream("POST", "/completion", json={"prompt": "hello", "stream": True}):

@@ -227,15 +227,28 @@ class Account:
         if self._tell_cached:
             cached = sum(story.cached_tokens for story in stories)
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
-        if None not in reasoning:
-            thought = sum(filter(None, reasoning))
-            usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+        if details := self._details(outputs):
+            usage["completion_tokens_details"] = details
         if not self._request.include_metrics:
             return {"usage": usage}
         told = [name for name in _TOLD if self._tell_cached or name not in _TELL_OF_OTHERS]
         metrics = [{name: getattr(story, name) for name in told} for story in stories]
         return {"usage": usage, "metrics": metrics}
+
+    def _details(self, outputs: Mapping[int, RequestOutput]) -> Json:
+        """Of what was written: what was thought, and what came of a prediction."""
+        details = {}
+        reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
+        if None not in reasoning:
+            details["reasoning_tokens"] = sum(filter(None, reasoning))
+        asked = self._request.prediction is not None
+        if asked or details:
+            stories = [output.metrics for output in outputs.values()] if asked else []
+            accepted = sum(story.num_accepted_tokens for story in stories)
+            drafted = sum(story.num_draft_tokens for story in stories)
+            details["accepted_prediction_tokens"] = accepted
+            details["rejected_prediction_tokens"] = drafted - accepted
+        return details
 
     def warnings(self, outputs: Iterable[RequestOutput]) -> Json:
         """That max_tokens was cut to what the model's length left, where it was."""

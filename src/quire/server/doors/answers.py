@@ -220,6 +220,7 @@ class Props(_Answer):
 class Slot(_Answer):
     id: int
     n_ctx: int | None
+    speculative: bool
     is_processing: bool
 
 

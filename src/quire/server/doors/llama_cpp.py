@@ -70,7 +70,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return {
             "default_generation_settings": {
                 "n_ctx": service.input_processor.max_model_len,
-                "params": settings(_default_params(service)),
+                "params": {
+                    **settings(_default_params(service)),
+                    "speculative.n_max": service.facts.num_speculative_tokens,
+                },
             },
             "total_slots": _num_slots(service),
             "model_alias": service.model_names[0],
@@ -87,7 +90,12 @@ def _add_state(app: FastAPI, service: Service) -> None:
         running = len(service.engine.engine.scheduler.running)
         length = service.input_processor.max_model_len
         return [
-            {"id": slot, "n_ctx": length, "is_processing": slot < running}
+            {
+                "id": slot,
+                "n_ctx": length,
+                "speculative": service.facts.num_speculative_tokens > 0,
+                "is_processing": slot < running,
+            }
             for slot in range(_num_slots(service))
         ]
 
@@ -189,9 +197,11 @@ class LlamaCppWording:
 def _timings(request: RequestOutput) -> Json:
     story = request.metrics
     first = story.e2e_latency if story.ttft is None else story.ttft
+    drafts = {"draft_n": story.num_draft_tokens, "draft_n_accepted": story.num_accepted_tokens}
     return {
         **_rates("prompt", story.num_prompt_tokens, first),
         **_rates("predicted", story.num_output_tokens, story.e2e_latency - first),
+        **(drafts if story.num_draft_tokens else {}),
     }
 
 

@@ -31,7 +31,9 @@ class ResponseWriter:
         keep: Callable[[Json], None],
     ) -> None:
         self._conversation = conversation
-        self._telling = Telling(conversation, conversation.call_id, FIELD_NAMES)
+        self._telling = Telling(
+            conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
+        )  # only tokens of a text have theirs told
         self._told = self._telling.told
         self._request = request
         self._model = model

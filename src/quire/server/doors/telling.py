@@ -67,12 +67,19 @@ class Telling:
     """One turn, told once.
 
     names: how the door calls fields that may be refused yet.
+    singly: tokens that come together are told one by one: which of them changed what.
     """
 
     def __init__(
-        self, speaker: Speaker, new_call_id: Callable[[], str], names: Mapping[str, str]
+        self,
+        speaker: Speaker,
+        new_call_id: Callable[[], str],
+        names: Mapping[str, str],
+        *,
+        singly: bool = False,
     ) -> None:
         self._speaker = speaker
+        self._singly = singly
         self._blocks = Blocks(new_call_id)
         self._names = names
         self.told = Told(self._blocks.closed)
@@ -83,7 +90,10 @@ class Telling:
         async with aclosing(self._speaker.run(request_id)) as progress:
             with in_their_words(self._names):
                 async for deltas in progress:
-                    yield [(delta, self._hear(delta)) for _, delta in deltas]
+                    gained = [delta for _, delta in deltas]
+                    if self._singly:
+                        gained = [one for delta in gained for one in delta.singly()]
+                    yield [(delta, self._hear(delta)) for delta in gained]
 
     async def all(self, prefix: str) -> Told:
         async with aclosing(self.changes(prefix)) as steps:

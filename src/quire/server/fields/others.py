@@ -8,7 +8,6 @@ from typing import Any
 # By OpenAI's word they change nothing about the text; only their type is looked at.
 _HINTS: Mapping[str, type] = {
     "metadata": dict,
-    "prediction": dict,
     "prompt_cache_key": str,
     "prompt_cache_retention": str,
     "safety_identifier": str,

@@ -17,6 +17,7 @@ _TYPES: Mapping[str, Any] = {
     "bool": bool,
     "int": int,
     "float": float,
+    "str": str,
     "bool | str": Annotated[bool | Literal["never"], expecting('true, false or "never"')],
     "str | Sequence[str]": Annotated[str | Texts, expecting("a string or a list of strings")],
     "Sequence[str]": Texts,

@@ -12,7 +12,7 @@ from quire.engine import Message
 from quire.server.chats.tools import MOST_TOOLS, Tool, ToolChoice
 from quire.server.fields.strict import Name, Strict, at_most, expecting, no_deeper, told
 
-_MOST_PARTS = 1024  # of one message
+_MOST_PARTS = 1024  # of one message, or of a prediction
 _MOST_CALLS = 256  # of one message
 _MOST_LEVELS, _MOST_VALUES = 64, 16_384  # of one schema, or of the arguments of a call
 
@@ -28,6 +28,26 @@ class TextPart(Strict):
     type: Literal["text"]
     text: str
     cache_control: dict[str, Any] | None = None  # a hint of Anthropic's; all prompts are cached
+
+
+Content = Annotated[
+    str | Annotated[list[TextPart], Field(fail_fast=True)],
+    expecting("a string or a list of parts of type text"),
+    at_most(_MOST_PARTS, "parts"),
+]
+
+
+class Prediction(Strict):
+    """What a text is expected to be, mostly."""
+
+    type: Literal["content"]
+    content: Content
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
 
 
 class CalledFunction(Strict):
@@ -52,14 +72,7 @@ class ChatMessage(Strict):
     """One turn of a conversation. What its fields do is up to the model's chat template."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: (
-        Annotated[
-            str | Annotated[list[TextPart], Field(fail_fast=True)],
-            expecting("a string or a list of parts of type text"),
-            at_most(_MOST_PARTS, "parts"),
-        ]
-        | None
-    ) = None
+    content: Content | None = None
     name: Name | None = None
     tool_call_id: Name | None = None
     tool_calls: (

@@ -16,6 +16,7 @@ from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.protocol.checks import MAX_INTEGER
+from quire.protocol.parameters import description
 from quire.server.errors import in_callers_words
 from quire.server.fields.strict import (
     Ids,
@@ -31,11 +32,12 @@ from quire.server.fields.strict import (
 )
 from quire.server.fields.structured import StructuredFields
 from quire.server.guards.clients import Caller
-from quire.server.openai.messages import ChatMessage, ToolFields
+from quire.server.openai.messages import ChatMessage, Prediction, ToolFields
 
 _MOST_PROMPTS = 2048
 _MOST_MESSAGES = 4096
 _MOST_DOCUMENTS, _LONGEST_TEMPLATE = 1024, 2**16
+_HELP = {field.name: description(field) for field in fields(SamplingParams)}
 _Variables = Annotated[dict[str, Any], no_deeper(levels=16, most_values=4096)]
 
 
@@ -63,6 +65,7 @@ class GenerationRequest(StructuredFields):
         'log-probabilities name tokens as "token_id:7", which tells apart what looks the same',
     )
 
+    prediction: Prediction | None = told(None, _HELP["prediction"])
     cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
     priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
         None, "under the priority and fair policies, the lower, the sooner"
@@ -122,6 +125,7 @@ class GenerationRequest(StructuredFields):
         here = {field.name: getattr(self, field.name, None) for field in fields(SamplingParams)}
         with in_callers_words(self.field_names):
             here["structured_outputs"] = self.asked_structure()
+            here["prediction"] = self.prediction and self.prediction.text
             given = {name: value for name, value in here.items() if value is not None}
             params = SamplingParams.over(defaults, {**given, **others})
         if self.stream and not params.use_beam_search and params.width > params.num_outputs:

@@ -14,7 +14,7 @@ from quire.simulation.sample import WorkloadSample
 DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 _FEW = 200  # requests: no steps are skipped where drafts are verified
-_FEW_TOKENS = 30_000  # of their outputs
+_FEW_TOKENS = 20_000  # of their outputs
 
 
 def try_drafts(
