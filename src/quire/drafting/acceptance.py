@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from quire.drafting.proposal import Proposal
 
-_PRIORS = (0.6, 0.3, 0.4, 0.5, 0.7, 0.85, 0.95)
-"""Share of drafts that are right, of what their drafters expect: without evidence, and with a match
-of 1, 2, 3 to 4, 5 to 8, 9 to 16 and more tokens."""
-
-_KINDS = len(_PRIORS)
 _KIND = [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
+"""Kinds of evidence: none, or a match of 1, 2, 3 to 4, 5 to 8, 9 to 16 or more tokens."""
+
+_KINDS = _KIND[-1] + 1
+_PRIOR = 0.9  # of the drafts that drafters expect to be right, so many are: until more is known
 _MOST = len(_KIND) - 1
-_PRIOR_WEIGHT = 3.0  # drafts that what is known of all others counts as, for a sequence
-_RECENT, _RECENT_OF_ALL = 0.9, 0.995  # what counts less with each draft that has been tried
+_PRIOR_WEIGHT = 1.5  # drafts that what is known of all others counts as, for a sequence
+_RECENT, _RECENT_OF_ALL = 0.95, 0.995  # what counts less with each draft that has been tried
 _SURE = 0.995
 
 
@@ -35,9 +34,7 @@ class Acceptance:
     def __init__(self, num_drafters: int) -> None:
         self._size = num_drafters * _KINDS
         self._all = Shares(self._size)
-        for place in range(self._size):
-            prior = _PRIORS[place % _KINDS]
-            self._all.right[place], self._all.expected[place] = 20 * prior, 20.0
+        self._all.right, self._all.expected = [20 * _PRIOR] * self._size, [20.0] * self._size
         self._of: dict[int, Shares] = {}  # by sequence
 
     def chances(self, seq_id: int, drafter: int, proposal: Proposal) -> list[float]:

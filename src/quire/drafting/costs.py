@@ -6,8 +6,10 @@ from bisect import bisect_left
 
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _SLOPE = 0.05  # of a step of no rows, for each: what is taken to hold before it has been measured
-_RECENT = 0.15  # how much the latest step counts
+_RECENT, _RECENT_AT_MOST = 0.15, 0.7  # how much the latest step counts
+_AGEING = 0.01  # how much more, for each step since there has been one like it
 _LEAST = 1e-7  # seconds; clocks may stand still
+_NEAR = 0.1  # knots that weigh less are no part of a step
 _SURPRISE = 0.5  # a step that takes longer than was thought by more than that was disturbed
 
 
@@ -19,8 +21,10 @@ class StepCosts:
     """
 
     def __init__(self) -> None:
-        self._measured = [0] * len(_KNOTS)  # steps
+        self._measured = [False] * len(_KNOTS)
         self._seconds = [0.0] * len(_KNOTS)
+        self._steps = 0
+        self._seen = [0] * len(_KNOTS)  # the step in which each was last measured
 
     @property
     def known(self) -> bool:
@@ -37,22 +41,28 @@ class StepCosts:
         if not self.known:
             self._seconds = [seconds * _like(knot) / _like(rows) for knot in _KNOTS]
         left, part = _between(rows)
-        near = left if part < 0.5 else left + 1
-        count = self._measured[near]
-        self._measured[near] = count + 1
         expected = self.seconds(rows)
-        error = seconds - expected
-        if count > 2:
-            error = min(error, _SURPRISE * expected)
-        error *= max(_RECENT, 1 / (count + 1)) / ((1 - part) ** 2 + part**2)
-        self._seconds[left] += (1 - part) * error
-        self._seconds[left + 1] += part * error
+        weights = {knot: w for knot, w in ((left, 1 - part), (left + 1, part)) if w > _NEAR}
+        new = {knot: weight for knot, weight in weights.items() if not self._measured[knot]}
+        if new:  # so it is that knot which was not known well
+            knot = max(new, key=lambda knot: new[knot])
+            self._seconds[knot] += (seconds - expected) / new[knot]
+            self._measured[knot] = True
+        else:
+            error = min(seconds - expected, _SURPRISE * expected)
+            for knot, weight in weights.items():
+                age = self._steps - self._seen[knot]
+                recent = min(_RECENT_AT_MOST, max(_RECENT, age * _AGEING))
+                self._seconds[knot] += recent * error * weight / ((1 - part) ** 2 + part**2)
+        self._steps += 1
+        for knot in weights:
+            self._seen[knot] = self._steps
         self._fill()
 
     def _fill(self) -> None:
         """Knots that have not been measured go by those that have; none takes less than another
         before it."""
-        measured = [knot for knot, count in enumerate(self._measured) if count]
+        measured = [knot for knot, known in enumerate(self._measured) if known]
         for knot in range(len(_KNOTS)):
             if not self._measured[knot]:
                 below = [other for other in measured if other < knot][-1:]

@@ -19,6 +19,7 @@ from quire.scheduling.sequence import Sequence
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
 _LOOKS = 16  # sequences in a step that are looked at though they were not drafted for just before
 _LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
+_PLAIN_EVERY = 256  # steps, one of which has no drafts, to see what it takes
 _PATIENCE = 3  # steps without drafts, after which it is not waited for any more
 
 
@@ -44,6 +45,7 @@ class Speculation:
         self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
         self._drafted: set[int] = set()  # sequences, for it
         self._unseen = 0  # steps since anybody was looked at
+        self._since_plain = 0  # steps in a row that had drafts
         self._fruitless = _PATIENCE  # steps before which nobody was drafted for
         self._turn = 0  # where those begin who are looked at in turn
 
@@ -66,12 +68,15 @@ class Speculation:
                 guess = self._guess(request, sequence)
                 if guess is not None:
                     guesses[sequence.seq_id] = guess
+        self._since_plain = self._since_plain + 1 if self._drafted else 0
         self._drafted.clear()
         self._fruitless += 1
         if not guesses:
             return
         rows = scheduler.num_running_seqs
-        choice = plan(self._measured, rows, list(guesses.values()))
+        choice = None
+        if self._since_plain < _PLAIN_EVERY:
+            choice = plan(self._measured, rows, list(guesses.values()))
         for seq_id, guess in guesses.items():
             count = 0 if choice is None else guess.worth(choice.least, choice.passes)
             decision = self._decisions.about(guess, count, choice, self._measured, rows)

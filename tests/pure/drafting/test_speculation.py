@@ -64,7 +64,7 @@ class Run:
         self.decisions: list[str] = []
         self.drafts_right = True  # of the draft model
 
-    def add(self, name: str, n: int = 1, tokens: int = 2000) -> object:
+    def add(self, name: str, n: int = 1, tokens: int = 8000) -> object:
         params = SamplingParams(max_tokens=tokens, n=n)
         return self.scheduler.add(Request(name, (1, 2, 3), params, tokens, seed=0))
 
@@ -127,13 +127,23 @@ def test_who_lies_is_no_longer_listened_to() -> None:
     assert drafts[0] == 0 and drafts[-1] == 8
 
 
+def test_now_and_then_a_step_has_none_to_see_what_that_takes() -> None:
+    """A machine that has become slow is no reason to go on drafting, nor is one that was."""
+    run = Run(Speculation([Saying(16)], most=4), by_memory)
+    drafts = [step[0] for step in run.steps(400)]
+    assert 1 <= drafts[10:].count(0) <= 2
+    run.seconds = lambda rows, passes: 0.004 * rows - 0.001
+    run.steps(600)
+    assert sum(step[0] for step in run.steps(50)) == 0
+
+
 def test_each_sequence_by_its_own_acceptance() -> None:
     class Mixed(Saying):
         def propose(self, request: Request, sequence: Text, most: int) -> Proposal | None:
             self.token = RIGHT if int(request.request_id) % 2 else WRONG
             return super().propose(request, sequence, most)
 
-    run = Run(Speculation([Mixed(8)], most=8), by_memory, 6)
+    run = Run(Speculation([Mixed(8)], most=8), lambda rows, _: 0.01 * (1 + 0.06 * rows), 6)
     assert run.steps(150)[-1] == [0, 8, 0, 8, 0, 8]
 
 
