@@ -64,18 +64,18 @@ def always(most: int, *chances: float, coverage: float = 1.0) -> SimulatedDrafti
 def test_as_many_drafts_are_accepted_as_was_told(
     most: int, chances: tuple[float, ...], coverage: float
 ) -> None:
-    result = simulate(always(most, *chances, coverage=coverage), TraceRequest(0.0, 10, 6000))
+    result = simulate(always(most, *chances, coverage=coverage), TraceRequest(0.0, 10, 3000))
     expected, together = 1.0, coverage
     for place in range(most):
         together *= chances[min(place, len(chances) - 1)]
         expected += together
     if len(chances) == 1 and chances[0] < 1 and coverage == 1:
         assert expected == pytest.approx((1 - chances[0] ** (most + 1)) / (1 - chances[0]))
-    assert result.tokens_out == 6000
-    assert result.tokens_per_step == pytest.approx(expected, rel=0.05)
+    assert result.tokens_out == 3000
+    assert result.tokens_per_step == pytest.approx(expected, rel=0.07)
     (record,) = result.records
     assert record.metrics is not None
-    assert result.num_steps == 6000 - record.metrics.num_accepted_tokens
+    assert result.num_steps == 3000 - record.metrics.num_accepted_tokens
     assert result.drafts == DraftCounts(
         record.metrics.num_drafts, record.metrics.num_draft_tokens,
         record.metrics.num_accepted_tokens,
@@ -122,7 +122,7 @@ def test_texts_do_not_depend_on_drafts_though_some_give_way() -> None:
 def test_a_recording_tells_how_well_each_request_was_drafted_for() -> None:
     """Counts of a run with known rates lead back to them."""
     for rate, coverage in ((0.85, 1.0), (0.4, 0.3)):
-        served = simulate(always(6, rate, coverage=coverage), TraceRequest(0.0, 10, 6000))
+        served = simulate(always(6, rate, coverage=coverage), TraceRequest(0.0, 10, 3000))
         steps = served.num_steps - 1
         found = AcceptanceProfile.recorded(served.drafts, steps)
         assert found.chances[0] == pytest.approx(rate, abs=0.03)
@@ -157,11 +157,12 @@ def test_what_cannot_be_simulated_is_refused() -> None:
 WORKLOAD = [TraceRequest(0.0, 60, 60 + i % 9) for i in range(32)]
 
 
-def trials(flops: float, users: int, goals: Goals | None = None) -> Trials:
+def trials(flops: float, users: int, goals: Goals | None = None, num_requests: int = 32) -> Trials:
     """Of a 7B model on a machine of A100's memory, with so much arithmetic."""
     machine = replace(MACHINES["a100-80"], flops=flops)
     deployment = Deployment(MODELS["llama-2-7b"], machine)
-    sample = WorkloadSample.take(WORKLOAD, 4096, shares_prefixes=False, has_times=False, seed=0)
+    requests = WORKLOAD[:num_requests]
+    sample = WorkloadSample.take(requests, 4096, shares_prefixes=False, has_times=False, seed=0)
     planner = Planner(deployment, sample, goals or Goals())
     base = planner.saturation(deployment.limits())
     drafting = SimulatedDrafting(acceptance=AcceptanceProfile((0.8,)))
@@ -169,7 +170,7 @@ def trials(flops: float, users: int, goals: Goals | None = None) -> Trials:
 
 
 def test_drafts_help_who_is_alone_where_memory_binds() -> None:
-    found = trials(312e12, 1)
+    found = trials(312e12, 1, num_requests=6)
     assert found.measure == "output_rate"
     assert (found.best.drafts or 0) >= 8
     assert found.gain(found.best) > 3 and found.gain(found.chosen) > 2.5
@@ -186,7 +187,7 @@ def test_drafts_help_nobody_where_arithmetic_binds() -> None:
 
 
 def test_drafts_raise_the_rate_that_meets_the_goals() -> None:
-    found = trials(312e12, 2, Goals(tpot=0.008))
+    found = trials(312e12, 2, Goals(tpot=0.008), 6)
     assert found.measure == "goodput" and found.without.goodput == 0.0
     assert (found.best.goodput or 0) > 1
 
