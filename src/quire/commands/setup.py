@@ -119,6 +119,7 @@ class Setup:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        self.acceptance = self._acceptance()
         calibration = None
         if arguments.cost_model is not None:
             calibration = read_calibration(Path(arguments.cost_model))
@@ -175,9 +176,8 @@ class Setup:
             None if speculation is None else SimulatedDrafting.of(speculation, self.acceptance),
         )
 
-    @property
-    def acceptance(self) -> AcceptanceProfile | None:
-        """None: nothing was said of it. ConfigError where it is no rate."""
+    def _acceptance(self) -> AcceptanceProfile | None:
+        """None: nothing was said of it."""
         rates, coverage = self._arguments.acceptance, self._arguments.coverage
         if rates is None:
             if coverage is not None:
