@@ -181,7 +181,7 @@ def compare_steps(
     built, capacity = build_engine(config)
     executor = TimedExecutor(built.executor, capacity.limits)
     path = tmp_path / "trace.jsonl"
-    recorder = RequestRecorder(path, config.block_size, 0.0)
+    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=kind == "drafts")
     engine = Engine(
         built.scheduler,
         executor,
@@ -205,6 +205,8 @@ def compare_steps(
     result = simulator.run(Trace.open(path))
     if kind == "drafts":
         assert 100 < result.drafts.num_accepted_tokens < result.drafts.num_draft_tokens
+        recorded = [request.drafts for request in Trace.open(path)]
+        assert tuple(map(sum, zip(*recorded, strict=True))) == result.drafts
     assert len(steps) == len(executor.steps)
     for virtual, real in zip(steps, executor.steps, strict=True):
         assert virtual == real
@@ -306,5 +308,6 @@ def facts_of(metrics: Any) -> tuple[Any, ...]:
     return (
         metrics.num_prompt_tokens, metrics.num_output_tokens, metrics.cached_tokens,
         metrics.peak_blocks, metrics.block_seconds, metrics.copied_blocks,
-        metrics.num_preemptions, metrics.ttft, metrics.tpot, metrics.e2e_latency,
+        metrics.num_preemptions, metrics.num_drafts, metrics.num_draft_tokens,
+        metrics.num_accepted_tokens, metrics.ttft, metrics.tpot, metrics.e2e_latency,
     )  # fmt: skip

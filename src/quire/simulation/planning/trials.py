@@ -10,7 +10,7 @@ from quire.simulation.result import SimulationResult
 WORTH = 1.02
 """Times as much, below which nothing is gained: a simulation is no better than that."""
 
-_AS_GOOD = 0.995
+_AS_GOOD = 0.99
 
 
 class Trial(NamedTuple):
