@@ -68,8 +68,8 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 def _add_acceptance(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--acceptance", metavar="RATES", help="how often a draft is right if those before it are: "
-        "0.7, or by position 0.8,0.6,0.5 (default: as the trace tells, if it was recorded with "
-        "speculation)",
+        "0.7, or by position 0.8,0.6,0.5; plan weighs drafts then (default: as the trace tells, if "
+        "it was recorded with speculation)",
     )  # fmt: skip
     group.add_argument(
         "--coverage", type=float, metavar="X", help="share of the steps in which anything is "
