@@ -10,7 +10,7 @@ TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 BIN := $(VENV)/bin
 # Beside the usual index, not in its place: where it cannot be reached there is still a PyTorch.
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/*)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
 .PHONY: serve test check lint docs sanitize attack test-clients world bench-peers clean
 
@@ -34,7 +34,7 @@ docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/site_pages.py
 	$(BIN)/zensical build --strict --clean
 
-# The kernels' tests with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
+# The tests of the C++ with a build that AddressSanitizer and UndefinedBehaviorSanitizer watch.
 sanitize: $(VENV)/installed-dev
 	scripts/sanitize.sh $(BIN)/python
 

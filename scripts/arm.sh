@@ -62,7 +62,7 @@ compile() {
     mkdir -p "$build/package"
     cp -r src/quire "$build/package"
     rm -f "$build"/package/quire/kernels/_native*
-    cp "$build"/kernels/_native*.so "$build/package/quire/kernels"
+    cp "$build"/kernels/kernels/_native*.so "$build/package/quire/kernels"
 }
 
 run_tests() {

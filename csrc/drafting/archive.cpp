@@ -39,12 +39,7 @@ size_t Archive::bytes() const {
 }
 
 Archive::Page& Archive::new_page(const Name& name, uint64_t text, uint32_t before) {
-  if (next_page_ == last_page) {  // once in four thousand million tokens, all begins anew
-    std::fill(pages_.begin(), pages_.end(), Page{});
-    chains_.clear();
-    next_page_ = 1;
-    before = no_page;
-  }
+  if (next_page_ == last_page) next_page_ = 1;  // once in four thousand million tokens
   uint32_t number = next_page_++;
   if (before != no_page) pages_[place_of(before)].after = number;
   return pages_[place_of(number)] = Page{name, text, number, before, no_page, 0};
@@ -113,9 +108,8 @@ bool Volume::advance(uint32_t& place) const {
   uint32_t number = place / Archive::page_size;
   const Archive::Page& page = archive_->pages_[archive_->place_of(number)];
   if (++place % Archive::page_size) return place % Archive::page_size < page.filled;
-  const Archive::Page* after = archive_->page(page.after, page.text);
   place = page.after * Archive::page_size;
-  return after && after->filled > 0;
+  return page.after != Archive::no_page;  // if there is one, it is there for longer
 }
 
 }  // namespace quire::drafting

@@ -1,8 +1,8 @@
 // Texts that were written before, in a fixed amount of memory: what was written first goes first.
 //
-// A text lies in pages, as a sequence's keys and values lie in blocks, so that many can grow at once.
-// Pages are numbered without end; each overwrites the one that had its place longest ago, and what
-// still points to that one sees another number. Each bears the name of those who may read it.
+// A text lies in pages, as a sequence's keys and values lie in blocks, so that many can grow at
+// once. Pages are numbered without end; each overwrites the one that was written longest ago, and
+// what still points to that one sees another number. Each bears the name of those who may read it.
 #pragma once
 
 #include <array>

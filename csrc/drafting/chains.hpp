@@ -77,8 +77,6 @@ class Chains {
   // Takes back the latest `add`, of these.
   void remove(int i, uint64_t key, size_t slot) { heads_[head(i, key)] = next(i, slot); }
 
-  void clear() { heads_.assign(heads_.size(), nowhere); }
-
  private:
   size_t head(int i, uint64_t key) const { return (size_t(i) << bits_) + (key >> (64 - bits_)); }
 

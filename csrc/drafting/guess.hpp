@@ -2,7 +2,7 @@
 //
 // A Store is where they are looked for. It has:
 //   chains()                   of places, each of a token that follows others
-//   first(i, end)              the latest place whose key of order i is that of the tokens before end
+//   first(i, end)              the latest place with the key of order i of the tokens before end
 //   next(i, place)             the one before it in the chain
 //   agree(place, end, most)    how many tokens before it are those before end; at most `most`
 //   readable(place)            whether it may be told what stands there
@@ -99,7 +99,8 @@ Guess vote(const Store& store, Match match, const Rule& rule, int most) {
   for (int v = 0; v < match.count; v++) weights[v] = 1 + 1.0 / (1 + v);
   Guess guess;
   guess.length = match.length;
-  most = std::min(most, std::max(1, int(std::min<double>(rule.factor * match.length, most_drafts))));
+  int allowed = int(std::min<double>(rule.factor * match.length, most_drafts));
+  most = std::min(most, std::max(1, allowed));
   double right = 1;
   while (guess.count < most && match.count) {
     double agreed, all;

@@ -107,7 +107,8 @@ NB_MODULE(_native, m) {
               uint32_t first_page) {
              new (self) Archive(checked(std::move(orders)), bytes, most_texts, first_page);
            },
-           nb::arg("orders"), nb::arg("num_bytes"), nb::arg("most_texts"), nb::arg("first_page") = 1)
+           nb::arg("orders"), nb::arg("num_bytes"), nb::arg("most_texts"),
+           nb::arg("first_page") = 1)
       .def_prop_ro("num_bytes", &Archive::bytes);
   nb::class_<Volume>(m, "Volume")
       .def("__init__", [](Volume* self, std::shared_ptr<Archive> archive, const nb::bytes& name,

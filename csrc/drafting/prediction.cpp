@@ -9,7 +9,6 @@ namespace {
 // Most edits are small, so the place is looked for near the last one, token by token. What was
 // moved far is found by the keys of the index.
 constexpr size_t behind = 64, ahead = 448, close = 8;  // close: for one token alone
-constexpr int settled = 3;  // tokens in a row after which a place is trusted
 constexpr Rule far{64, most_voters, longest_match, 1, 0};
 
 size_t distance(size_t a, size_t b) { return a < b ? b - a : a - b; }
@@ -24,7 +23,7 @@ Guess Follower::guess(const uint32_t* output, size_t count, int most) {
   int trust = seen_ ? 1 : 3;  // who predicts a text knows how it begins
   double right = 1;
   size_t left = predicted_->size() - place_;
-  for (int drafts = int(std::min<size_t>({left, size_t(most), size_t(most_drafts)}));
+  for (int drafts = int(std::min<size_t>({left, size_t(std::max(most, 0)), size_t(most_drafts)}));
        guess.count < drafts; guess.count++) {
     int sure = agreed_ + guess.count + trust;
     guess.tokens[guess.count] = predicted_->tokens()[place_ + guess.count];
@@ -41,8 +40,7 @@ void Follower::follow(const uint32_t* output, size_t count) {
     bool agrees = !lost_ && place_ < predicted_->size() &&
                   predicted_->tokens()[place_] == output[seen_];
     if (agrees) {
-      place_++, agreed_++;
-      if (agreed_ >= settled) anchor_ = place_;
+      followed_ = ++place_, agreed_++;
     } else {
       lost_ = true;
     }
@@ -54,11 +52,12 @@ void Follower::find_again(const uint32_t* output, size_t count) {
   const Text& text = *predicted_;
   const uint32_t* end = output + count;
   int longest = int(std::min<size_t>(count, longest_match));
-  size_t from = anchor_, last = std::min(text.size(), from + ahead);
+  size_t from = followed_, last = std::min(text.size(), from + ahead);
   agreed_ = 0;
   for (size_t place = from > behind ? from - behind + 1 : 1; place <= last; place++) {
     int agreed = text.agree(place, end, longest);
-    if (agreed > 1 || (agreed == 1 && distance(place, from) <= close)) consider(place, agreed, from);
+    bool near = distance(place, from) <= close;
+    if (agreed > 1 || (agreed == 1 && near)) consider(place, agreed, from);
   }
   Match match = find(text, end, count, far);
   for (int v = 0; v < match.count; v++) consider(match.places[v], match.length, from);

@@ -25,7 +25,7 @@ class Follower {
   std::shared_ptr<const Text> predicted_;
   size_t seen_ = 0;   // tokens of the output
   size_t place_ = 0;  // of what comes next in the prediction
-  size_t anchor_ = 0;  // the last place that was sure
+  size_t followed_ = 0;  // the last place that was one, and not only found
   int agreed_ = 0;    // tokens before it, in a row
   bool lost_ = false;
 };

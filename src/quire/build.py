@@ -66,7 +66,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         recorder=_recorder(config),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
-        speculation=None if config.speculation is None else speculation_of(config.speculation),
+        speculation=speculation_of(config.speculation),
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity

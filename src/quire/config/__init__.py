@@ -4,6 +4,13 @@ from quire.config.engine import EngineConfig
 from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
-from quire.config.speculative import SpeculativeConfig
+from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 
-__all__ = ["EngineConfig", "ServerConfig", "SpeculativeConfig", "make_room", "parse_bytes"]
+__all__ = [
+    "MOST_DRAFTS",
+    "EngineConfig",
+    "ServerConfig",
+    "SpeculativeConfig",
+    "make_room",
+    "parse_bytes",
+]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from quire.config import SpeculativeConfig
+from quire.config import MOST_DRAFTS, SpeculativeConfig
 from quire.drafting.proposal import Drafter
 from quire.drafting.speculation import Speculation
 from quire.errors import ConfigError
 
 
-def speculation_of(config: SpeculativeConfig) -> Speculation:
-    """As these settings ask for it."""
-    return Speculation(drafters_of(config), config.num_speculative_tokens)
+def speculation_of(config: SpeculativeConfig | None) -> Speculation | None:
+    """As these settings ask for it; without any, for requests that bring a prediction."""
+    if config is not None:
+        return Speculation(drafters_of(config), config.num_speculative_tokens)
+    drafters = prediction_drafters()
+    return Speculation(drafters, MOST_DRAFTS, predicted_only=True) if drafters else None
 
 
 def drafters_of(config: SpeculativeConfig) -> list[Drafter]:

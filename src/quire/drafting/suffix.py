@@ -17,7 +17,7 @@ _OWN_WALKED, _SERVED_WALKED = 32, 16  # places that are looked at
 _VOTERS, _LONGEST = 16, 64  # places that are heard, and tokens of a match that are compared
 _SURE = 16  # tokens of a match in the own text beyond which what was served is not asked
 _LEAD = 16  # tokens of a prompt's end by which the beginning of an output is found
-_LAST = 17  # tokens that an output's last step may have brought
+_LAST = 64  # tokens that an output may have had since its sequence was asked for
 
 
 class SuffixDrafter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 
@@ -74,6 +75,16 @@ def test_branches_have_places_of_their_own_and_one_index() -> None:
     for branch in branches:
         drafter.close(branch.seq_id)
     assert drafter.num_bytes == 0
+
+
+def test_an_output_that_begins_anew_is_followed_anew() -> None:
+    served = Served(PredictionDrafter(), 2)
+    one = served.begin([1], prediction=tuple(PREDICTED))
+    one[1].token_ids.extend(PREDICTED[:50])
+    served.ask(one)
+    one[1].token_ids = array("I", [1, *PREDICTED[:3]])
+    proposal = served.ask(one)
+    assert proposal is not None and list(proposal.tokens) == PREDICTED[3:5]
 
 
 def test_without_a_prediction_it_says_nothing() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from array import array
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,14 @@ def test_the_last_step_of_an_output_is_learned_too() -> None:
     assert served.drafts_after([7, *STORY[:9]]) == STORY[9:17]
 
 
+def test_of_the_own_text_and_those_served_the_more_hopeful_is_told() -> None:
+    longer, shorter = [*STORY[5:10], 77, 78], [STORY[9], 77, 78]
+    for own, drafts in (longer, [77, 78]), (shorter, STORY[10:12]):
+        served = Served(drafter(), most=2)
+        served.serve([1], STORY[6:])
+        assert served.drafts_after([*own, *STORY[5:10]]) == drafts
+
+
 def test_only_the_same_salt_finds_them() -> None:
     served = Served(drafter())
     served.serve([1], STORY, cache_salt="mine")
@@ -150,9 +159,7 @@ def test_the_latest_outputs_are_kept() -> None:
 
 @pytest.mark.parametrize("first_page", [1, LAST_PAGE - 40])
 @pytest.mark.parametrize("num_bytes", [0, 5_000, 40_000])
-def test_endless_traffic_under_endless_names_takes_the_memory_given(
-    num_bytes: int, first_page: int
-) -> None:
+def test_endless_traffic_takes_the_memory_given(num_bytes: int, first_page: int) -> None:
     archive, rng = Archive(ORDERS, num_bytes, 20, first_page), random.Random(num_bytes)
     size = archive.num_bytes
     told, found = {number: [] for number in range(4)}, 0  # type: dict[int, list[list[int]]], int
@@ -176,11 +183,48 @@ def holds(text: list[int], run: list[int]) -> bool:
     return any(text[i : i + len(run)] == run for i in range(len(text)))
 
 
+def pages_of_two(*texts: list[int]) -> Archive:
+    """The least there is: two pages of 64 tokens, for texts that all have one name."""
+    archive = Archive(ORDERS, 0, 100)
+    for text in texts:
+        Volume(archive, name_of(1), 0).end(array("I", text), len(text))
+    return archive
+
+
+def asked(archive: Archive, tail: list[int], name: int = 1) -> Proposal | None:
+    """By somebody of whom nothing is written."""
+    return proposal_of(Volume(archive, name_of(name), len(tail)), tail)
+
+
+def test_what_was_overwritten_is_not_heard_again() -> None:
+    text = STORY[:20]
+    archive = pages_of_two(*[text] * 9)
+    reference = Reference(ORDERS).guess([Place(text, 10)] * 2, text[:10], 16)
+    assert same(asked(archive, text[:10]), reference)
+
+
+def test_a_match_goes_on_over_pages_as_far_as_they_are_its_own() -> None:
+    text = list(range(100, 180))
+    proposal = asked(pages_of_two(text), text[:70])
+    assert proposal is not None and proposal.evidence == 64
+    proposal = asked(pages_of_two(text), text[:60])
+    assert proposal is not None and list(proposal.tokens) == text[60:76]
+    # Now what the first page held stands there in another text.
+    proposal = asked(pages_of_two(text, text[:64]), text[:70])
+    assert proposal is not None and proposal.evidence == 6
+
+
+def test_names_are_compared_where_their_keys_meet() -> None:
+    archive = pages_of_two(STORY)
+    assert asked(archive, STORY[:8]) is not None
+    assert not any(asked(archive, STORY[:8], name) for name in range(2, 250))
+
+
 @pytest.mark.parametrize("size", ["1MiB", "64MiB"])
 def test_all_of_the_memory_is_told_and_most_of_it_is_used(size: str) -> None:
     one = drafter(suffix_decoding_cache_bytes=size)
     given = one.num_bytes
-    for salt in range(300):
+    for salt in range(300):  # without an end
         Served(one).serve([1, 2], STORY, cache_salt=f"{salt}")
     assert one.num_bytes == given
     assert 0.99 * 2**20 * int(size[:-3]) < given <= 2**20 * int(size[:-3])
@@ -188,9 +232,15 @@ def test_all_of_the_memory_is_told_and_most_of_it_is_used(size: str) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_what_is_told_is_what_the_system_gave() -> None:
-    def mapped() -> int:
-        return 4096 * int(Path("/proc/self/statm").read_text().split()[0])
+    """In a process of its own: nobody else asks for memory meanwhile."""
+    asked = f"""
+from quire.drafting._native import Archive
 
-    before = mapped()
-    archive = Archive(ORDERS, 2**28, 1)
-    assert abs(mapped() - before - archive.num_bytes) < 2**22
+def mapped():
+    return 4096 * int(open("/proc/self/statm").read().split()[0])
+
+before = mapped()
+archive = Archive({ORDERS}, 2**28, 1)
+assert abs(mapped() - before - archive.num_bytes) < 2**22
+"""
+    subprocess.run([sys.executable, "-c", asked], check=True)

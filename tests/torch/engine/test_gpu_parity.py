@@ -13,11 +13,13 @@ import torch
 from quire import LLM, SamplingParams, build
 from quire.capacity import EngineLimits
 from quire.capacity.pool import MemoryBudget
+from quire.engine import RequestOutput
 from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
 from quire.model import Model
 from quire.protocol import PendingStep, RecoveryCosts, Step
+from support.drafting import Drafting, knowing
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts
 
@@ -143,3 +145,32 @@ def test_tokens_do_not_depend_on_running_ahead(
     assert not any(ahead)
     assert generate(model_dir(family), None, prompts, params, async_scheduling=True) == expected
     assert sum(ahead) >= 6
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen2_window"])
+def test_tokens_do_not_depend_on_drafts(
+    family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that verify them stand beside those of others in one batch."""
+    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
+    prompts = random_prompts(13, 9, 6)
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True),
+        SamplingParams(seed=3, max_tokens=9, logprobs=2, ignore_eos=True),
+        SamplingParams(seed=4, n=2, max_tokens=8, frequency_penalty=0.5, ignore_eos=True),
+    ]
+    llm = LLM(model_dir(family), dtype="float32", block_size=BLOCK_SIZE, max_model_len=64)
+    expected = llm.generate(prompts, params, use_tqdm=False)
+    truth = {str(i): [o.token_ids for o in one.outputs] for i, one in enumerate(expected)}
+    drafting = Drafting(llm.engine.scheduler, knowing(truth, 0.6, 100))
+    found = llm.generate(prompts, params, use_tqdm=False)
+    assert facts(found) == facts(expected)
+    assert drafting.num_drafts > 10
+
+
+def facts(outputs: list[RequestOutput]) -> list[Any]:
+    return [
+        (one.token_ids, one.logprobs and [table.as_dict() for table in one.logprobs])
+        for output in outputs
+        for one in output.outputs
+    ]
