@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
