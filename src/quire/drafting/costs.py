@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-_SLOPE = 0.05  # of a step of no rows, for each: what is taken to hold before it has been measured
+_SLOPE = 0.01  # of a step of no rows, for each: what is hoped for until it has been measured
+_STALE = 1024  # steps after which what was measured is no longer known
 _RECENT, _RECENT_AT_MOST = 0.15, 0.7  # how much the latest step counts
 _AGEING = 0.01  # how much more, for each step since there has been one like it
 _LEAST = 1e-7  # seconds; clocks may stand still
@@ -17,8 +18,9 @@ _SURPRISE = 0.5  # a step that takes longer than was thought by more than that w
 class StepCosts:
     """Seconds by rows: a broken line through knots, of which the latest steps count most.
 
-    Contexts grow and machines are shared, so it follows what is measured. Between and beyond what
-    has been, steps are taken to get slower with each row by the same part.
+    Contexts grow and machines are shared, so it follows what is measured. Beyond what has been,
+    rows are hoped to cost little: so it is found out whether they do, in steps that are at most
+    twice as large as any before.
     """
 
     def __init__(self) -> None:
@@ -37,6 +39,11 @@ class StepCosts:
         left, part = _between(rows)
         return self._measured[left if part < 0.5 else left + 1] >= _SETTLED
 
+    @property
+    def most(self) -> int:
+        """Rows that a step may have, to see what it takes."""
+        return 2 * max((rows for rows, fresh in zip(_KNOTS, self._fresh(), strict=True) if fresh))
+
     def seconds(self, rows: int) -> float:
         """Of a step of so many rows."""
         left, part = _between(rows)
@@ -49,7 +56,8 @@ class StepCosts:
         left, part = _between(rows)
         expected = self.seconds(rows)
         weights = {knot: w for knot, w in ((left, 1 - part), (left + 1, part)) if w > _NEAR}
-        new = [knot for knot in weights if not self._measured[knot]]
+        fresh = self._fresh()
+        new = [knot for knot in weights if not fresh[knot]]
         if new:  # so it is that knot which was not known well
             new = [max(new, key=lambda knot: weights[knot])]
             self._seconds[new[0]] += (seconds - expected) / weights[new[0]]
@@ -66,12 +74,19 @@ class StepCosts:
             self._measured[knot] += 1
         self._fill()
 
+    def _fresh(self) -> list[bool]:
+        """Which knots have been measured, and not too long ago."""
+        return [
+            count > 0 and self._steps - seen < _STALE
+            for count, seen in zip(self._measured, self._seen, strict=True)
+        ]
+
     def _fill(self) -> None:
-        """Knots that have not been measured go by those that have; none takes less than another
-        before it."""
-        measured = [knot for knot, known in enumerate(self._measured) if known]
+        """Knots that are not fresh go by those that are; none takes less than another before it."""
+        fresh = self._fresh()
+        measured = [knot for knot, known in enumerate(fresh) if known]
         for knot in range(len(_KNOTS)):
-            if not self._measured[knot]:
+            if not fresh[knot]:
                 below = [other for other in measured if other < knot][-1:]
                 above = [other for other in measured if other > knot][:1]
                 self._seconds[knot] = self._from(knot, below or above, above or below)

@@ -59,6 +59,8 @@ class Measured:
                 self.costs.observe(rows, seconds)
             return
         self._since_passes = 0
-        each = max(0.0, seconds - self.costs.seconds(rows)) / passes
+        alone = min(seconds, self.costs.seconds(rows))
+        self.costs.observe(rows, alone)
+        each = (seconds - alone) / passes
         last = each if self._pass_seconds is None else self._pass_seconds
         self._pass_seconds = last + _RECENT * (each - last)
