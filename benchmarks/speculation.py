@@ -6,7 +6,8 @@ The model computes everything as ever, but what it writes is given: texts of thi
 that they repeat their prompts as much as real ones do, whatever the weights are. Requests take
 turns with and without drafts on one engine; what is told is the ratio of their rates.
 
-    edit        one request that writes a source file of its prompt again, with edits
+    edit        one request that writes a source file of its prompt again, with some edits
+    rewrite     the same with so many that hardly a line is left as it was
     ordinary    one request that writes prose, about which its prompt says nothing
     ... x 64    the same kinds, 64 of them at once, each about a file or a text of its own
 """
@@ -18,7 +19,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from quire.llm import LLM
@@ -88,18 +89,26 @@ def main() -> None:
     for name, texts in _workloads(llm):
         if not name.startswith(arguments.only or ""):
             continue
-        ratios = []
+        ratios, stats = [], llm.engine.stats
         for number in range(arguments.rounds + 1):
-            rates = [_rate(llm, writing, texts, drafting) for drafting in (False, True)]
+            salt = f"{name} {number}"  # what was served in another round must not help
+            without = _rate(llm, writing, texts, salt, drafting=False)
+            accepted, drafted = stats.num_accepted_tokens, stats.num_draft_tokens
+            ratio = _rate(llm, writing, texts, salt, drafting=True) / without
             if number:  # the first warms up
-                ratios.append(rates[1] / rates[0])
+                ratios.append(ratio)
+        accepted, drafted = stats.num_accepted_tokens - accepted, stats.num_draft_tokens - drafted
+        share = accepted / sum(len(output) for _, output in texts)
         low, high = min(ratios), max(ratios)
-        print(f"{name:14} {statistics.median(ratios):5.2f}   ({low:.2f} to {high:.2f})")
-        for decision in llm.engine.decisions()[-1:]:
-            print(f"               {decision}")
+        print(
+            f"{name:14} {statistics.median(ratios):5.2f}   ({low:.2f} to {high:.2f}); {share:.0%} "
+            f"of the tokens had been drafted, and {accepted / max(1, drafted):.0%} of drafts right"
+        )
 
 
-def _rate(llm: LLM, writing: Writing, texts: Sequence[_Text], drafting: bool) -> float:
+def _rate(
+    llm: LLM, writing: Writing, texts: Sequence[_Text], salt: str, *, drafting: bool
+) -> float:
     """Output tokens a second, after all prompts have been computed."""
     engine = llm.engine
     speculation = engine.speculation
@@ -108,7 +117,8 @@ def _rate(llm: LLM, writing: Writing, texts: Sequence[_Text], drafting: bool) ->
     writing.outputs = {prompt[0]: output for prompt, output in texts}
     for number, (prompt, output) in enumerate(texts):
         params = SamplingParams(max_tokens=len(output), temperature=0.0, ignore_eos=True)
-        engine.add_request(str(number), prompt, params)
+        given = {"prompt_token_ids": prompt, "cache_salt": salt}
+        engine.add_request(str(number), given, params)
     tokens, started = 0, time.perf_counter()
     while engine.has_work:
         engine.step()
@@ -124,21 +134,22 @@ def _workloads(llm: LLM) -> Iterator[tuple[str, list[_Text]]]:
     prose = "\n\n".join(file.read_text() for file in sorted((_ROOT / "docs").glob("*.md")))
     tokenizer = llm.engine.input_processor.tokenizer
     words = tokenizer.encode(prose)
-    edits = [_edit(file.read_text(), tokenizer.encode, i, 250) for i, file in enumerate(sources)]
-    single = _edit(sources[8].read_text(), tokenizer.encode, 0, 700)
-    yield "edit", [single]
+    edits = [_edit(file.read_text(), tokenizer.encode, i, 250, 4) for i, file in enumerate(sources)]
+    yield "edit", [_edit(sources[8].read_text(), tokenizer.encode, 0, 500, 4)]
+    yield "rewrite", [_edit(sources[8].read_text(), tokenizer.encode, 0, 500, 40)]
     yield "ordinary", [_ordinary(words, 0, 400)]
     yield "edit x 64", [one for one in edits if len(one[1]) == 250][:64]
     yield "ordinary x 64", [_ordinary(words, i, 128) for i in range(64)]
 
 
-def _edit(text: str, encode: object, number: int, length: int) -> _Text:
+def _edit(
+    text: str, encode: Callable[[str], list[int]], number: int, length: int, changes: int
+) -> _Text:
     """A source file, and the same with names changed and lines taken out and put in."""
-    assert callable(encode)
     rng = random.Random(number)
     names = sorted(set(re.findall(r"\b[a-z_]{5,}\b", text)))
     changed = text
-    for name in rng.sample(names, min(4, len(names))):
+    for name in rng.sample(names, min(changes, len(names))):
         other = f"{name}_{rng.choice(['now', 'kept', 'of', 'all'])}"
         changed = re.sub(rf"\b{name}\b", other, changed)
     lines = []

@@ -24,6 +24,7 @@ class RequestMetrics:
     num_swaps: int = 0  # preemptions by swap
     num_recomputes: int = 0  # preemptions by recompute
     swapped_bytes: int = 0  # moved to the host or back
+    num_drafts: int = 0  # times that it was drafted for in a step
     num_draft_tokens: int = 0  # guessed, and computed to see whether they are right
     num_accepted_tokens: int = 0  # of its output, that had been guessed
 

@@ -81,6 +81,24 @@ def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -
     assert users["by_allocator"]["max"]["most_running"] == 11
 
 
+def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]) -> None:
+    load = ["llama-3-8b", "--machine", "h100", "--input", "40", "--output", "30-60", "--users",
+            "2", "--requests", "12", "--acceptance", "0.7,0.8"]  # fmt: skip
+    config = ["--speculative-config", '{"method": "suffix", "num_speculative_tokens": 4}']
+    text = run(capsys, "simulate", *load, *config)
+    assert "drafts" in text and "were right" in text and "tokens of an output a step" in text
+    values = json.loads(run(capsys, "simulate", *load, *config, "--json"))["drafts"]
+    assert 1.5 < values["tokens_per_step"] < 4
+    assert values["num_accepted_tokens"] < values["num_draft_tokens"]
+    command = ["plan", *load, "--max-model-len", "512"]
+    (answer,) = [line for line in run(capsys, *command).splitlines() if "speculation" in line]
+    assert "yes: with 2 users at once, at best 12 drafts in each step" in answer
+    found = json.loads(run(capsys, *command, "--json"))["speculation"]
+    assert found["helps"] and found["best_num_speculative_tokens"] == 12
+    names = [trial["num_speculative_tokens"] for trial in found["trials"]]
+    assert names == [0, 1, 2, 3, 4, 6, 8, 12, 16, "chosen"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -101,6 +119,16 @@ def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -
         (["opt-13b", "--trace", "nowhere.csv"], "nowhere.csv cannot be read"),
         (["opt-13b", "--dataset", "alpaca", "--cost-model", "nowhere"], "nowhere cannot be read"),
         (["opt-13b", "--dataset", "alpaca", "--swap-space", "-1"], "swap_space must be from 0"),
+        (["opt-13b", "--dataset", "alpaca", "--acceptance", "7"], "acceptance must be from 0 to 1"),
+        (["opt-13b", "--dataset", "alpaca", "--coverage", "0.5"], "coverage does nothing without"),
+        (
+            ["opt-13b", "--dataset", "alpaca", "--speculative-config", '{"k": 1}'],
+            "unknown option k",
+        ),
+        (
+            ["opt-13b", "--dataset", "alpaca", "--speculative-config", '{"method": "auto"}'],
+            "say how often drafts are right",
+        ),
     ],
 )
 def test_bad_input_is_told_what_is_wrong(

@@ -205,7 +205,12 @@ def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
 def _recorder(config: EngineConfig) -> RequestRecorder | None:
     if config.record_trace is None:
         return None
-    return RequestRecorder(Path(config.record_trace), config.block_size, time.monotonic())
+    return RequestRecorder(
+        Path(config.record_trace),
+        config.block_size,
+        time.monotonic(),
+        drafts=config.speculation is not None,
+    )
 
 
 def _choose_runtime(config: EngineConfig) -> DeviceRuntime:

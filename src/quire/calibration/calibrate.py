@@ -45,8 +45,10 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     Raises:
         ConfigError: the pool or the length is too small to see anything.
     """
-    # Steps one by one: what they cost cannot be seen where they overlap with their planning.
-    engine, capacity = build_engine(replace(config, async_scheduling=False))
+    # Steps one by one: what they cost cannot be seen where they overlap with their planning. And
+    # no drafts but the grid's own.
+    config = replace(config, async_scheduling=False, speculative_config=None)
+    engine, capacity = build_engine(config)
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
     shape = read_shape(directory / "config.json", config.hf_overrides)
     name = DEMO_NAME if config.model is None else shape.name

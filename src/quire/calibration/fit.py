@@ -34,13 +34,16 @@ def fit(
         lines.append(line_weights(work.num_tokens, knots))
         beyond = [max(0, work.decode_context - knot) for knot in context_knots]
         woken = [work.woken, work.woken * work.num_tokens]
-        others.append([work.samples, work.prefill_pairs, *woken, *beyond])
+        drafts = [work.draft_tokens, work.draft_pairs]
+        own = work.samples - work.draft_tokens
+        others.append([own, work.prefill_pairs, *drafts, *woken, *beyond])
     # In steps from knot to knot, none negative, so that more tokens never take less.
     count = len(knots)
     matrix = np.hstack([np.array(lines) @ np.tri(count), np.array(others, dtype=float)])
     solution = _robust(matrix, np.array([step.seconds for step in steps]))
     line = np.maximum(np.tri(count) @ solution[:count], 1e-7).tolist()
-    per_seq, per_pair, per_wake, per_woken_token, *per_context = solution[count:].tolist()
+    per_seq, per_pair, *rest = solution[count:].tolist()
+    per_draft, per_draft_pair, per_wake, per_woken_token, *per_context = rest
     return CalibratedCosts(
         knots=knots,
         token_seconds=tuple(line),
@@ -48,6 +51,8 @@ def fit(
         context_knots=context_knots,
         per_context=tuple(per_context),
         per_prefill_pair=per_pair,
+        per_draft=per_draft,
+        per_draft_pair=per_draft_pair,
         per_wake=per_wake,
         per_woken_token=per_woken_token,
         per_copied_block=per_copied_block,

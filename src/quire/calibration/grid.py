@@ -1,4 +1,4 @@
-"""What calibration serves: few and many users, short and long prompts, and breaks between them."""
+"""What calibration serves: few and many users, short and long prompts, breaks, and drafts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from quire.calibration.watch import TimedStep, WatchedEngine
 from quire.capacity import Capacity
 from quire.config import EngineConfig
 from quire.protocol import SamplingParams
+from quire.scheduling import Scheduler
 
 _USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 _LENGTHS = (8, 24, 64, 160, 320, 640, 1280, 2000)
+_DRAFTED_USERS, _DRAFTED_LENGTHS = (1, 4, 16), (24, 320, 1280)  # with whom drafts are verified
+_DRAFTS = (1, 7, 3, 15, 2, 5, 10, 16)  # of each sequence, from step to step
 _OUTPUT = 24  # tokens, up to twice as many
 _MOST_TOKENS = 20_000  # of all prompts that are served together
 _PAUSES = 4
@@ -21,15 +24,20 @@ _BREAK = 0.1  # seconds: long enough for caches to be taken by others and cores 
 
 
 class Scenario(NamedTuple):
-    """Users who each send two requests, one after the other; or one, who pauses before each."""
+    """Users who each send two requests, one after the other; or one, who pauses before each.
+
+    drafts: each step verifies some, which are wrong.
+    """
 
     users: int
     prompt_tokens: int
     pauses: bool = False
+    drafts: bool = False
 
     def __str__(self) -> str:
         who = f"{self.users} users" if self.users > 1 else "a user who pauses" * self.pauses
-        return f"{who or 'one user'}, prompts of about {self.prompt_tokens:,} tokens"
+        text = f"{who or 'one user'}, prompts of about {self.prompt_tokens:,} tokens"
+        return text + ", drafts" * self.drafts
 
     @property
     def num_requests(self) -> int:
@@ -61,6 +69,9 @@ def grid(config: EngineConfig, capacity: Capacity) -> list[Scenario]:
         scenarios += [Scenario(count, length) for count in sorted(users)]
         if fitting:
             scenarios.append(Scenario(1, length, pauses=True))
+        if length in _DRAFTED_LENGTHS:
+            drafted = [count for count in _DRAFTED_USERS if count <= fitting]
+            scenarios += [Scenario(count, length, drafts=True) for count in drafted]
     return scenarios
 
 
@@ -83,6 +94,15 @@ def serve(watched: WatchedEngine, scenario: Scenario, random: Random) -> list[Ti
             params = SamplingParams(max_tokens=tokens_out, ignore_eos=True)
             engine.add_request(str(number), prompt, params)
             running += 1
+        if scenario.drafts:
+            count = _DRAFTS[len(watched.steps) % len(_DRAFTS)]
+            _propose(engine.scheduler, [random.randrange(vocabulary) for _ in range(count)])
         running -= sum(delta.final is not None for delta in watched.step(woken=woken))
     steps = watched.steps[before:]
     return [step for step in steps if step.work.woken or not scenario.pauses]
+
+
+def _propose(scheduler: Scheduler, drafts: list[int]) -> None:
+    for group in scheduler.running:
+        for branch in group.branches:
+            scheduler.propose(branch.seq_id, drafts)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from quire.commands.setup import Setup, add_flags
 from quire.commands.simulate import describe_deployment, setup_values
+from quire.commands.speculation import describe_trials, trials_values
 from quire.commands.text import number, percent, seconds, size, table
 from quire.config import EngineConfig
 from quire.metrics import Goals
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
-from quire.simulation import SimulationResult
+from quire.simulation import SimulatedDrafting, SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad
 from quire.simulation.planning.planner import Planner
+from quire.simulation.planning.speculation import try_drafts
 from quire.simulation.sample import WorkloadSample
 
 _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
@@ -58,6 +60,10 @@ def plan(arguments: argparse.Namespace) -> int:
 
     planner = Planner(setup.deployment, sample, setup.goals, progress)
     found = planner.plan(arguments.users, arguments.rate)
+    if setup.acceptance is not None or setup.deployment.drafting is not None:
+        drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)
+        trials = try_drafts(planner, drafting, arguments.users, arguments.rate, found.saturation)
+        found = replace(found, speculation=trials)
     if show:
         print("\r\033[K", end="", file=sys.stderr)
     if arguments.report is not None:
@@ -91,6 +97,8 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
         lines += [*_users(plan.user_load), ""]
     lines += [*_answers(plan), ""]
     lines += _variants(plan)
+    if plan.speculation is not None:
+        lines += ["", *describe_trials(plan.speculation)]
     return lines
 
 
@@ -220,6 +228,7 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
         if need is None
         else {"load": need.load, "bytes": need.num_bytes, **_load_values(need.result)},
         "best_block_size": plan.best_block_size,
+        "speculation": plan.speculation and trials_values(plan.speculation),
         "variants": [
             {
                 "name": variant.name,

@@ -111,8 +111,9 @@ def _rates(arguments: argparse.Namespace, setup: Setup) -> list[Panel]:
     results = []
     for speed in tqdm(_SPEEDS, desc="rates", disable=not sys.stderr.isatty()):
         simulator = Simulator(
-            setup.limits, setup.deployment.cost_model(setup.limits.block_size), seed=arguments.seed
-        )
+            setup.limits, setup.deployment.cost_model(setup.limits.block_size), seed=arguments.seed,
+            drafting=setup.deployment.drafting,
+        )  # fmt: skip
         results.append((own * speed, simulator.run(sample.at_rate(own * speed))))
 
     def panel(title: str, unit: str, scale: float, name: str) -> Panel:

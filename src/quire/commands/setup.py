@@ -12,14 +12,21 @@ from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.shape import ModelShape
-from quire.simulation import Deployment, Machine, find_machine, find_model
+from quire.simulation import (
+    AcceptanceProfile,
+    Deployment,
+    Machine,
+    SimulatedDrafting,
+    find_machine,
+    find_model,
+)
 from quire.simulation.calibrated import Calibration, read_calibration
 from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
 
 _SETTINGS = (
     "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
-    "kv_allocator", "preemption_mode", "swap_space",
+    "kv_allocator", "preemption_mode", "swap_space", "speculative_config",
 )  # fmt: skip
 """Of the engine's, those that a simulation looks at."""
 
@@ -40,6 +47,7 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
         if field.name in _SETTINGS:
             default, text = getattr(defaults, field.name), field.metadata["help"]
             add_flag(engine, field.name, str(field.type), default, text)
+    _add_acceptance(parser.add_argument_group("speculation"))
     group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
     group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
     group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
@@ -54,6 +62,18 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
         "(default: from the machine's figures)",
+    )  # fmt: skip
+
+
+def _add_acceptance(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--acceptance", metavar="RATES", help="how often a draft is right if those before it are: "
+        "0.7, or by position 0.8,0.6,0.5; plan weighs drafts then (default: as the trace tells, if "
+        "it was recorded with speculation)",
+    )  # fmt: skip
+    group.add_argument(
+        "--coverage", type=float, metavar="X", help="share of the steps in which anything is "
+        "drafted (1.0)",
     )  # fmt: skip
 
 
@@ -99,6 +119,7 @@ class Setup:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        self.acceptance = self._acceptance()
         calibration = None
         if arguments.cost_model is not None:
             calibration = read_calibration(Path(arguments.cost_model))
@@ -144,13 +165,25 @@ class Setup:
                 settings["kv_cache_memory_bytes"] or calibration.pool_bytes
             )
             machine = replace(machine, name=calibration.machine)
+        config = EngineConfig(**settings, seed=arguments.seed)
+        speculation = config.speculation
         return Deployment(
             model,
             machine,
             arguments.tensor_parallel_size,
-            EngineConfig(**settings, seed=arguments.seed),
+            config,
             None if calibration is None else calibration.costs,
+            None if speculation is None else SimulatedDrafting.of(speculation, self.acceptance),
         )
+
+    def _acceptance(self) -> AcceptanceProfile | None:
+        """None: nothing was said of it."""
+        rates, coverage = self._arguments.acceptance, self._arguments.coverage
+        if rates is None:
+            if coverage is not None:
+                raise ConfigError("coverage does nothing without acceptance: give --acceptance too")
+            return None
+        return AcceptanceProfile.parse(rates, 1.0 if coverage is None else coverage)
 
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments

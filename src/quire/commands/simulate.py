@@ -38,6 +38,11 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def simulate(arguments: argparse.Namespace) -> int:
     setup = Setup(arguments)
     report.check_report(arguments)
+    if setup.acceptance is not None and setup.deployment.drafting is None:
+        raise ConfigError(
+            "acceptance does nothing without speculation: give --speculative-config "
+            """'{"method": "auto"}' too"""
+        )
     workload = Clipping(setup.workload, setup.limits.max_model_len)
     with contextlib.ExitStack() as files:
         on_record = None
@@ -65,9 +70,10 @@ def _run(
     on_record: Callable[[RequestRecord], None] | None,
 ) -> SimulationResult:
     limits, costs = setup.limits, setup.deployment.cost_model(setup.limits.block_size)
+    drafting = setup.deployment.drafting
     reported, map_at = arguments.report is not None, arguments.map_at
     if reported and map_at is None:
-        before = Simulator(limits, costs, seed=arguments.seed).serve(
+        before = Simulator(limits, costs, seed=arguments.seed, drafting=drafting).serve(
             _arrivals(arguments, setup, workload)
         )
         map_at, workload.num_clipped = report.fullest_moment(before), 0
@@ -79,6 +85,7 @@ def _run(
         keep_records=KEPT_RECORDS if reported else 0,
         keep_decisions=KEPT_DECISIONS if reported else 0,
         map_at=map_at,
+        drafting=drafting,
         on_record=on_record,
     )
     return simulator.serve(_arrivals(arguments, setup, workload))
@@ -172,6 +179,8 @@ def describe(setup: Setup, result: SimulationResult, num_clipped: int) -> list[s
         lost = cache.evicted / cache.queries if cache.queries else 0.0
         rows.append(["prefix hits", f"{percent(hits)} of prompt tokens; {percent(lost)} had been "
                      "there, and had to make room"])  # fmt: skip
+    if setup.deployment.drafting is not None:
+        rows.append(["drafts", _drafts(result)])
     if setup.goals != Goals():
         rows.append(["goals met", f"by {percent(result.goodput_share)} of the requests"])
     lines += [f"  {name:<12}{text}" for name, text in rows]
@@ -190,3 +199,13 @@ def describe(setup: Setup, result: SimulationResult, num_clipped: int) -> list[s
         f"moment {percent(result.most_held / capacity)} of the pool was taken"
     )
     return lines
+
+
+def _drafts(result: SimulationResult) -> str:
+    times, drafted, accepted = result.drafts
+    if not times:
+        return "none: they would not have paid"
+    return (
+        f"{drafted:,} verified, {drafted / times:.1f} at a time; {percent(accepted / drafted)} "
+        f"were right: {result.tokens_per_step:.2f} tokens of an output a step"
+    )

@@ -19,10 +19,9 @@ class Measured:
         self._pass_seconds: float | None = None
         self._since_passes = 0  # steps
 
-    @property
-    def known(self) -> bool:
-        """Whether there has been any such step."""
-        return self.costs.known
+    def settled(self, rows: int) -> bool:
+        """Whether it is known what a step of so many rows takes without drafts."""
+        return self.costs.settled(rows) or self._ahead.settled(rows)
 
     def plain(self, rows: int) -> float:
         """Seconds of a step of so many rows, as it is without drafts."""
@@ -60,6 +59,8 @@ class Measured:
                 self.costs.observe(rows, seconds)
             return
         self._since_passes = 0
-        each = max(0.0, seconds - self.costs.seconds(rows)) / passes
+        alone = min(seconds, self.costs.seconds(rows))
+        self.costs.observe(rows, alone)
+        each = (seconds - alone) / passes
         last = each if self._pass_seconds is None else self._pass_seconds
         self._pass_seconds = last + _RECENT * (each - last)

@@ -11,7 +11,6 @@ from quire.drafting.proposal import Proposal
 from quire.protocol import TO_DRAFT
 
 _FAINTEST = 0.05  # a draft less likely right than that pays nowhere
-_MOST_RANKED = 512
 _MARGIN = 1.02  # how much faster it must be than none: estimates are no better than that
 _PASSES = (1, 2, 3, 4, 6, 8, 12, 16)  # of a draft model, that are weighed against each other
 
@@ -81,7 +80,7 @@ def choose(
     ranked = sorted((one for own in chances for one in own if one > _FAINTEST), reverse=True)
     without, best = rows / plain, None
     most, tokens = without * _MARGIN, float(rows)
-    for count, chance in enumerate(ranked[:_MOST_RANKED], 1):
+    for count, chance in enumerate(ranked[: max(0, costs.most - rows)], 1):
         tokens += chance
         seconds = costs.seconds(rows + count) + extra
         if tokens > most * seconds:

@@ -63,7 +63,8 @@ class Speculation:
     def propose(self, scheduler: Scheduler) -> None:
         """Give the scheduler drafts for its next step."""
         guesses, self._unseen = self._guesses, 0
-        if self._measured.known:
+        rows = scheduler.num_running_seqs
+        if self._measured.settled(rows):
             for request, sequence in self._looked_at(scheduler):
                 guess = self._guess(request, sequence)
                 if guess is not None:
@@ -73,7 +74,6 @@ class Speculation:
         self._fruitless += 1
         if not guesses:
             return
-        rows = scheduler.num_running_seqs
         choice = None
         if self._since_plain < _PLAIN_EVERY:
             choice = plan(self._measured, rows, list(guesses.values()))

@@ -272,6 +272,7 @@ class Engine:
             if request is not None and outcome.tokens:
                 drafted, right[chunk.seq_id] = chunk.readout.rows - 1, len(outcome.tokens) - 1
                 self.stats.observe_drafts(drafted, right[chunk.seq_id])
+                request.num_drafts += 1
                 request.num_draft_tokens += drafted
         return right
 

@@ -81,7 +81,8 @@ class RequestProgress:
         params = prepared.request.params
         count = params.num_outputs if params.use_beam_search else params.width
         self.branches = [BranchProgress(i, prepared, tokenizer) for i in range(count)]
-        self.num_draft_tokens = self.num_accepted_tokens = 0  # see RequestMetrics
+        # See RequestMetrics.
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._first_token_time: float | None = None
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
@@ -179,6 +180,7 @@ class RequestProgress:
                 num_swaps=memory.num_swaps,
                 num_recomputes=memory.num_recomputes,
                 swapped_bytes=memory.swapped_blocks * self._block_bytes,
+                num_drafts=self.num_drafts,
                 num_draft_tokens=self.num_draft_tokens,
                 num_accepted_tokens=self.num_accepted_tokens,
             ),

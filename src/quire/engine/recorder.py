@@ -11,7 +11,7 @@ from pathlib import Path
 from quire.engine.progress import RequestProgress
 from quire.memory import hash_blocks, root_hash
 from quire.protocol import Request
-from quire.workload import TraceRequest, TraceWriter
+from quire.workload import DraftCounts, TraceRequest, TraceWriter
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +26,18 @@ class RequestRecorder:
     is raised. What has been written stays.
     """
 
-    def __init__(self, path: Path, block_size: int, started: float) -> None:
+    def __init__(
+        self, path: Path, block_size: int, started: float, *, drafts: bool = False
+    ) -> None:
         """ConfigError if the file cannot be opened.
 
         started: the time, on the engine's clock, that the trace counts from.
+        drafts: whether requests are drafted for, so that what came of it is written down.
         """
         self._path = path
         self._block_size = block_size
         self._started = started
+        self._drafts = drafts
         self._tickets: dict[str, int] = {}
         # A server that ends in a hurry closes the trace while its engine's thread is in a step.
         self._lock = threading.Lock()
@@ -83,6 +87,11 @@ class RequestRecorder:
             n=params.width,
             beam_search=params.use_beam_search,
             max_tokens=request.max_tokens,
+            drafts=DraftCounts(
+                progress.num_drafts, progress.num_draft_tokens, progress.num_accepted_tokens
+            )
+            if self._drafts
+            else None,
         )
         writer.end(ticket, trace, hashes)
 

@@ -97,7 +97,11 @@ def _latency_against_rate(rates: Sequence[Panel]) -> Picture:
 
 
 def _headlines(result: SimulationResult) -> list[tuple[str, str]]:
-    efficiency = result.kv_efficiency
+    efficiency, (_, drafted, accepted) = result.kv_efficiency, result.drafts
+    speculation = (
+        f"{result.tokens_per_step:.2f}",
+        f"tokens of an output a step: {accepted:,} of {drafted:,} drafts were right",
+    )
     return [
         (f"{result.num_finished:,}", f"requests finished, {result.num_refused:,} refused"),
         (f"{result.request_rate:.3g} /s", f"requests, over {result.seconds:,.0f} s"),
@@ -107,6 +111,7 @@ def _headlines(result: SimulationResult) -> list[tuple[str, str]]:
         (f"{result.preemptions.swaps + result.preemptions.recomputes:,}",
          f"preemptions: {result.preemptions.swaps:,} swaps, "
          f"{result.preemptions.recomputes:,} recomputes"),
+        *([speculation] if drafted else []),
     ]  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """The engine on a virtual clock: who fits, how fast, and where the memory goes. Never torch."""
 
+from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.simulation.catalogue.machines import MACHINES, Machine, find_machine
 from quire.simulation.catalogue.models import MODELS, find_model
 from quire.simulation.cost_model import CostModel
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.result import (
     BlockMap,
@@ -21,6 +23,7 @@ from quire.simulation.work import Work, sights_of, work_of
 __all__ = [
     "MACHINES",
     "MODELS",
+    "AcceptanceProfile",
     "Arrivals",
     "BlockMap",
     "ClosedLoop",
@@ -33,6 +36,7 @@ __all__ = [
     "Preempted",
     "RequestRecord",
     "Roofline",
+    "SimulatedDrafting",
     "SimulationResult",
     "Simulator",
     "TimedDecision",

@@ -14,7 +14,7 @@ from quire.protocol import RecoveryCosts
 from quire.shape import ModelShape
 from quire.simulation.work import Work
 
-VERSION = 2
+VERSION = 3
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Numbers of tokens between which a step's time is taken to be linear in them."""
 
@@ -37,6 +37,8 @@ class CalibratedCosts:
     context_knots: tuple[int, ...]
     per_context: tuple[float, ...]  # for each token that decoding sequences see beyond each knot
     per_prefill_pair: float  # for each (token, token it sees) of a chunk
+    per_draft: float  # for each draft that is verified, beside its place among the tokens
+    per_draft_pair: float  # for each (draft, token it sees)
     per_wake: float  # if nothing had run before the step,
     per_woken_token: float  # and for each of its tokens
     per_copied_block: float
@@ -45,12 +47,14 @@ class CalibratedCosts:
     def seconds(self, work: Work) -> float:
         return (
             self._tokens(work.num_tokens)
-            + work.samples * self.per_seq
+            + (work.samples - work.draft_tokens) * self.per_seq
             + self._context(work.decode_context)
             + work.prefill_pairs * self.per_prefill_pair
             + work.woken * (self.per_wake + work.num_tokens * self.per_woken_token)
             + work.copied_blocks * self.per_copied_block
             + work.swapped_blocks * self.per_swapped_block
+            + work.draft_tokens * self.per_draft
+            + work.draft_pairs * self.per_draft_pair
         )
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
@@ -66,6 +70,8 @@ class CalibratedCosts:
             context_knots=self.context_knots,
             per_context=tuple(seconds * factor for seconds in self.per_context),
             per_prefill_pair=self.per_prefill_pair * factor,
+            per_draft=self.per_draft * factor,
+            per_draft_pair=self.per_draft_pair * factor,
             per_wake=self.per_wake * factor,
             per_woken_token=self.per_woken_token * factor,
             per_copied_block=self.per_copied_block * factor,

@@ -35,8 +35,14 @@ def summary_values(result: SimulationResult) -> dict[str, Any]:
     values["mean_usage"] = result.mean_usage._asdict()
     values["preemptions"] = result.preemptions._asdict()
     values["prefix_cache"] = result.prefix_cache._asdict()
+    values["drafts"] = draft_values(result)
     values["decisions"] = dict(result.num_decisions)
     return values
+
+
+def draft_values(result: SimulationResult) -> dict[str, Any]:
+    """What speculation gave."""
+    return {**result.drafts._asdict(), "tokens_per_step": result.tokens_per_step}
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.metrics import RequestMetrics
 from quire.protocol import Request, Sample, SamplingParams, Verdict
 from quire.scheduling import SequenceGroup
+from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.result import Preempted, RequestRecord
 from quire.workload import TraceRequest, block_names
 
@@ -24,10 +25,14 @@ class LiveRequest:
 
     __slots__ = (
         "_preemptions",
+        "acceptance",
         "admitted",
         "first_token_time",
         "group",
         "last_times",
+        "num_accepted_tokens",
+        "num_draft_tokens",
+        "num_drafts",
         "num_output_tokens",
         "output_tokens",
         "request",
@@ -36,8 +41,15 @@ class LiveRequest:
         "trace",
     )
 
-    def __init__(self, trace: TraceRequest, request: Request, group: SequenceGroup) -> None:
+    def __init__(
+        self,
+        trace: TraceRequest,
+        request: Request,
+        group: SequenceGroup,
+        acceptance: AcceptanceProfile | None,
+    ) -> None:
         self.trace = trace
+        self.acceptance = acceptance  # None: nobody drafts
         self.output_tokens = trace.output_tokens
         self.request = request
         self.group = group
@@ -45,6 +57,7 @@ class LiveRequest:
         self.first_token_time: float | None = None
         self.last_times: dict[int, float] = {}  # of each output's last token
         self.num_output_tokens = 0
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.to_end = request.params.num_outputs if trace.beam_search else trace.n
         self.samples = [Sample(own_token(request.request_id, i)) for i in range(self.to_end)]
         self._preemptions: list[Preempted] = []
@@ -58,6 +71,12 @@ class LiveRequest:
                 self._preemptions[-1] = self._preemptions[-1]._replace(until=now)
         elif what.preempts:
             self._preemptions.append(Preempted(what.value, now, None))
+
+    def verified(self, drafted: int, accepted: int) -> None:
+        """A step has verified so many drafts of one of its outputs."""
+        self.num_drafts += 1
+        self.num_draft_tokens += drafted
+        self.num_accepted_tokens += accepted
 
     def record(self, finished: float) -> RequestRecord:
         memory = self.group.memory
@@ -74,6 +93,9 @@ class LiveRequest:
             copied_blocks=memory.copied_blocks,
             num_swaps=memory.num_swaps,
             num_recomputes=memory.num_recomputes,
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
         return RequestRecord(
             self.request.request_id, metrics, self.admitted, tuple(self._preemptions)

@@ -21,6 +21,7 @@ from quire.simulation.result import (
     TimedDecision,
 )
 from quire.simulation.series import TimeSeries
+from quire.workload import DraftCounts
 
 
 class SimulationRecorder:
@@ -47,6 +48,7 @@ class SimulationRecorder:
         self._num_met_goals = self._num_missed_ttft = self._num_missed_tpot = 0
         self._first_refusal: str | None = None
         self._tokens_in = self._tokens_out = 0
+        self._drafts = self._draft_tokens = self._accepted_tokens = 0
         self._swaps = self._recomputes = self._swapped_blocks = 0
         self._saved_blocks = self._peak_blocks = 0
         self._ttft, self._tpot, self._itl = Distribution(), Distribution(), Distribution()
@@ -121,6 +123,7 @@ class SimulationRecorder:
             prefix_cache=PrefixCache(
                 stats.prefix_queries, stats.prefix_hits, stats.prefix_evicted, stats.prefix_tails
             ),
+            drafts=DraftCounts(self._drafts, self._draft_tokens, self._accepted_tokens),
             ttft=self._ttft.summary(),
             tpot=self._tpot.summary(),
             itl=self._itl.summary(),
@@ -154,6 +157,9 @@ class SimulationRecorder:
         self._num_met_goals += not (late or slow)
         self._tokens_in += metrics.num_prompt_tokens
         self._tokens_out += metrics.num_output_tokens
+        self._drafts += metrics.num_drafts
+        self._draft_tokens += metrics.num_draft_tokens
+        self._accepted_tokens += metrics.num_accepted_tokens
         self._swaps += metrics.num_swaps
         self._recomputes += metrics.num_recomputes
         self._saved_blocks += metrics.shared_blocks

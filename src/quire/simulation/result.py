@@ -10,6 +10,7 @@ from quire.memory import Usage
 from quire.metrics import RequestMetrics, Summary
 from quire.protocol import Decision
 from quire.simulation.series import Point
+from quire.workload import DraftCounts
 
 
 class Preempted(NamedTuple):
@@ -94,6 +95,7 @@ class SimulationResult:
     num_decisions: Mapping[str, int]  # by verdict
     preemptions: Preemptions
     prefix_cache: PrefixCache
+    drafts: DraftCounts
     ttft: Summary
     tpot: Summary
     itl: Summary
@@ -120,6 +122,12 @@ class SimulationResult:
         usage = self.mean_usage
         taken = usage.used + usage.reserved + usage.internal + usage.external
         return usage.used / taken if taken else None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Of an output, in the steps that gave it any: 1 where no draft was right."""
+        steps = self.tokens_out - self.drafts.num_accepted_tokens
+        return self.tokens_out / steps if steps else 1.0
 
     @property
     def goodput_share(self) -> float:

@@ -31,7 +31,7 @@ class Roofline:
     def parts(self, work: Work) -> tuple[float, float]:
         """Seconds of arithmetic and of memory traffic."""
         model, machine = self.model, self.machine
-        pairs = work.prefill_pairs + work.decode_context
+        pairs = work.prefill_pairs + work.decode_context + work.draft_pairs
         flops = (
             work.num_tokens * model.flops_per_token
             + work.samples * model.flops_per_sample

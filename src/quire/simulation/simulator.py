@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from quire.capacity import EngineLimits
+from quire.drafting import Speculation
 from quire.errors import RequestError
 from quire.metrics import Goals
-from quire.protocol import Decision, Progress, Step, Verdict
+from quire.protocol import Decision, Outcome, Progress, Step, Verdict
 from quire.scheduling.sequence import Sequence
+from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.arrivals import Arrivals, OpenLoop
 from quire.simulation.cost_model import CostModel
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.fast_forward import FastForward, SteadyDecoding
 from quire.simulation.live import LiveRequest, RequestMaker
 from quire.simulation.recorder import SimulationRecorder, map_blocks
@@ -30,10 +33,12 @@ class Simulator:
     """One run of a workload, by an engine with these limits.
 
     seed: of the beams' candidates.
-    skip_ahead: take steps that only decode together. The result is the same to the last bit.
+    skip_ahead: take steps that only decode together. The result is the same to the last bit. Steps
+        that may verify drafts are never skipped.
     goals: what the result counts requests against.
     keep_records, keep_decisions: how many of each the result holds; None is all.
     map_at: seconds at which to note who owns which block.
+    drafting: who drafts, and how well; None: nobody.
     on_record: called with every request that has ended or was refused.
     on_step: called with the time and every step that the scheduler made; steps that were taken
         together are not among them.
@@ -50,12 +55,13 @@ class Simulator:
         keep_records: int | None = 0,
         keep_decisions: int | None = 0,
         map_at: float | None = None,
+        drafting: SimulatedDrafting | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:
         self.limits = limits
         self._cost_model = cost_model
-        self._skip_ahead = skip_ahead
+        self._skip_ahead = skip_ahead and drafting is None
         self._sights = sights_of(limits.kv_groups)
         self._map_at = map_at
         self._on_step = on_step
@@ -67,6 +73,10 @@ class Simulator:
             goals or Goals(), keep_records, keep_decisions, on_record
         )
         self._live: dict[str, LiveRequest] = {}
+        self._drafting = drafting
+        self._speculation: Speculation | None = None
+        if drafting is not None:
+            self._speculation = drafting.speculation(self._acceptance_of, seed)
         # Requests that have arrived, and that the scheduler need not know of yet.
         self._line: deque[TraceRequest] = deque()
         self._arrivals: Arrivals = OpenLoop(())
@@ -123,7 +133,13 @@ class Simulator:
             self._recorder.refuse(str(number), trace.arrival, str(error))
             self._arrivals.ended(trace.arrival)
         else:
-            self._live[request.request_id] = LiveRequest(trace, request, group)
+            own = None if self._drafting is None else self._drafting.profile_of(trace)
+            self._live[request.request_id] = LiveRequest(trace, request, group, own)
+
+    def _acceptance_of(self, request_id: str) -> AcceptanceProfile:
+        acceptance = self._live[request_id].acceptance
+        assert acceptance is not None, "nobody asks where nobody drafts"
+        return acceptance
 
     def _check_length(self, trace: TraceRequest) -> None:
         length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
@@ -139,6 +155,8 @@ class Simulator:
     def _step(self, now: float) -> float:
         """One step of the scheduler; when it ends."""
         scheduler = self._scheduler
+        if self._speculation is not None:
+            self._speculation.propose(scheduler)
         step = scheduler.schedule(now)
         if self._on_step is not None:
             self._on_step(now, step)
@@ -158,10 +176,21 @@ class Simulator:
     def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
         """What the step has led to; ``gaps`` as for ``_progress``."""
         results = self._model.results(step, self._live)
+        if self._speculation is not None:
+            self._speculation.observe(step, results.outcomes, end - step.now)
+            self._count_drafts(step, results.outcomes)
         progress: list[Progress] = []
         self._scheduler.update(step, results, end, progress.append)
         self._fast_forward.note(step, progress)
         self._progress(progress, end, gaps)
+
+    def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> None:
+        for chunk in step.chunks:
+            if chunk.drafts:
+                request = self._scheduler.request_of(chunk.seq_id)
+                assert request is not None, "who has drafts in a step has not ended before"
+                accepted = len(outcomes[chunk.seq_id].tokens) - 1
+                self._live[request.request_id].verified(len(chunk.drafts), accepted)
 
     @property
     def _num_waiting(self) -> int:

@@ -11,7 +11,7 @@ from quire.protocol import Step
 
 
 class Work(NamedTuple):
-    """A step's work. A chunk of one token is decoding, a longer one is prefill.
+    """A step's work. A chunk of one token, and drafts after it, is decoding; others are prefill.
 
     Tokens that are seen, and whose keys and values are read, are counted as in the mean over
     layers: a layer with a window sees no more than that.
@@ -21,15 +21,17 @@ class Work(NamedTuple):
     prefill_pairs: float = 0  # (token, token it sees): what attention computes
     prefill_context: float = 0  # tokens whose keys and values the chunks read, themselves included
     decode_seqs: int = 0
-    decode_context: float = 0  # tokens whose keys and values they read, themselves included
+    decode_context: float = 0  # tokens whose keys and values they read, all their own included
     samples: int = 0  # rows that pass the LM head
     copied_blocks: int = 0
     swapped_blocks: int = 0  # to the host or back
     woken: int = 0  # 1 if nothing had run before the step: caches are cold, and cores asleep
+    draft_tokens: int = 0  # that decoding sequences have verified
+    draft_pairs: float = 0  # (draft, token it sees); what is read for them is read once
 
     @property
     def num_tokens(self) -> int:
-        return self.prefill_tokens + self.decode_seqs
+        return self.prefill_tokens + self.decode_seqs + self.draft_tokens
 
 
 class Sight(NamedTuple):
@@ -76,22 +78,28 @@ def decoding(num_seqs: int, context: int) -> Work:
 
 
 def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
-    prefill_tokens = decode_seqs = samples = 0
+    prefill_tokens = decode_seqs = samples = draft_tokens = 0
     pairs = prefill_context = decode_context = 0.0 if sights is not EVERYTHING else 0
+    draft_pairs = 0.0
     for chunk in step.chunks:
-        start, count = chunk.start, len(chunk.token_ids)
+        start, count, readout = chunk.start, len(chunk.token_ids), chunk.readout
+        if readout is not None:
+            samples += readout.rows
         context: float = start + count
         if sights is not EVERYTHING:
             context = sum(sight.share * sight.context(start, count) for sight in sights)
         if count == 1:
             decode_seqs += 1
             decode_context += context
+        elif readout is not None and readout.rows == count:
+            decode_seqs += 1
+            decode_context += context
+            draft_tokens += count - 1
+            draft_pairs += sum(sight.share * sight.pairs(start + 1, count - 1) for sight in sights)
         else:
             prefill_tokens += count
             pairs += sum(sight.share * sight.pairs(start, count) for sight in sights)
             prefill_context += context
-        if chunk.readout is not None:
-            samples += chunk.readout.rows
     copied = swapped = 0
     for move in step.moves:
         if move.kind is MoveKind.COPY:
@@ -100,5 +108,5 @@ def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
             swapped += 1
     return Work(
         prefill_tokens, pairs, prefill_context, decode_seqs, decode_context, samples, copied,
-        swapped,
+        swapped, 0, draft_tokens, draft_pairs,
     )  # fmt: skip

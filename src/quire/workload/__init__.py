@@ -3,7 +3,7 @@
 from quire.workload.csv_traces import read_azure, read_burstgpt
 from quire.workload.jsonl_traces import read_mooncake, read_timed_trace
 from quire.workload.recording import TraceWriter, read_recording
-from quire.workload.request import Segment, TraceRequest, block_names
+from quire.workload.request import DraftCounts, Segment, TraceRequest, block_names
 from quire.workload.sharegpt import read_sharegpt
 from quire.workload.synthetic import DATASETS, Lengths, Synthetic, arrival_times
 from quire.workload.traces import FORMATS, Trace, TraceFormat
@@ -11,6 +11,7 @@ from quire.workload.traces import FORMATS, Trace, TraceFormat
 __all__ = [
     "DATASETS",
     "FORMATS",
+    "DraftCounts",
     "Lengths",
     "Segment",
     "Synthetic",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from quire.errors import ConfigError
 from quire.workload.jsonl_traces import hashed_content
-from quire.workload.request import TraceRequest
+from quire.workload.request import DraftCounts, TraceRequest
 from quire.workload.rows import Clock, Row, json_rows
 
 VERSION = 1
@@ -86,6 +86,7 @@ class TraceWriter:
                 "beam_search": request.beam_search,
                 "max_tokens": request.max_tokens,
                 "hash_ids": [self._name(block) for block in hashes],
+                **(request.drafts._asdict() if request.drafts is not None else {}),
             }
             line = _line(values)
         self._lines[ticket] = line
@@ -147,7 +148,7 @@ def read_recording(path: Path) -> Iterator[TraceRequest]:
     header.only(_HEADER)
     block_size = header.tokens("block_size", 1)
     for row in rows:
-        row.only(_FIELDS)
+        row.only((*_FIELDS, *DraftCounts._fields))
         yield _request(row, clock.arrival(row, row.seconds("arrival")), block_size)
 
 
@@ -160,5 +161,15 @@ def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
         limit = row.tokens("max_tokens", output)
     content = hashed_content(row, row.get("hash_ids"), block_size, prompt + output)
     return TraceRequest(
-        arrival, prompt, output, row.tokens("n", 1), beam_search, limit, content
-    )  # fmt: skip
+        arrival, prompt, output, row.tokens("n", 1), beam_search, limit, content, _drafts(row)
+    )
+
+
+def _drafts(row: Row) -> DraftCounts | None:
+    """What came of speculation; None where the trace was recorded without."""
+    if not any(name in row.values for name in DraftCounts._fields):
+        return None
+    times, drafted, accepted = counts = DraftCounts(*map(row.tokens, DraftCounts._fields))
+    if not max(times, accepted) <= drafted or (drafted and not times):
+        raise row.error(f"{accepted} accepted of {drafted} drafts, in {times} steps, cannot be")
+    return counts

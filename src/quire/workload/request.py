@@ -18,12 +18,21 @@ class Segment(NamedTuple):
     num_tokens: int
 
 
+class DraftCounts(NamedTuple):
+    """What speculation gave."""
+
+    num_drafts: int  # times that drafts were verified
+    num_draft_tokens: int
+    num_accepted_tokens: int  # of them
+
+
 @dataclass(frozen=True)
 class TraceRequest:
     """One request of a trace. Its tokens are known by number only.
 
     content: what the prompt, and perhaps the output after it, begins with, where the trace tells.
         What it does not cover is like nothing else.
+    drafts: over all outputs; None: not known.
     """
 
     arrival: float  # seconds after the trace's first request
@@ -33,6 +42,7 @@ class TraceRequest:
     beam_search: bool = False
     max_tokens: int | None = None  # limit that was asked for; None: output_tokens
     content: tuple[Segment, ...] = ()
+    drafts: DraftCounts | None = None
 
     def clipped(self, max_model_len: int) -> TraceRequest:
         """The request as a model of this length can serve it: one token in and one out at least.

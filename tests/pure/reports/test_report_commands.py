@@ -18,13 +18,16 @@ LOAD = ["--input", "20-60", "--output", "10-40", "--requests", "60"]
 
 
 def test_simulate_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*MODEL, *LOAD, "--rate", "400", "--report", str(tmp_path), "--json"]
+    speculation = ["--speculative-config", '{"method": "ngram"}', "--acceptance", "0.9"]
+    flags = [*MODEL, *LOAD, "--rate", "400", "--report", str(tmp_path), "--json", *speculation]
     assert main(["simulate", *flags]) == 0
     printed = json.loads(capsys.readouterr().out)
     page = PageReader(tmp_path / "report.html")
     written = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert written["num_finished"] == printed["num_finished"] == 60
     assert written["latency"] == printed["latency"]
+    drafts = printed["drafts"]
+    assert f"{drafts['num_accepted_tokens']:,} of {drafts['num_draft_tokens']:,} d" in page.text
     # Drawn at the moment when most was taken, and with latency against rate.
     assert set(page.images) == {"memory", "batch", "latency", "waterfall", "block-map"}
     held = sum(int(row[3]) for row in page.table("request", "outputs"))

@@ -36,6 +36,31 @@ def test_pairs_and_context_are_counted(most: int | None, start: int, count: int)
     assert sight.context(start, count) == len(set().union(*seen))
 
 
+@pytest.mark.parametrize("most", [None, 5, 40])
+@pytest.mark.parametrize("drafts", [1, 3, 16])
+def test_drafts_are_rows_of_a_sequence_that_decodes(most: int | None, drafts: int) -> None:
+    start = 30
+    chunk = Chunk(0, [0] * (1 + drafts), start, BlockTable(()), 9, Readout(1 + drafts))
+    work = work_of(Step(chunks=[chunk]), (Sight(1, most),))
+    rows = [
+        range(max(0, place + 1 - (most or place + 1)), place + 1)
+        for place in range(start, start + 1 + drafts)
+    ]
+    assert (
+        work
+        == Work(
+            decode_seqs=1,
+            decode_context=len(set().union(*rows)),  # read once
+            samples=1 + drafts,
+            draft_tokens=drafts,
+            draft_pairs=sum(map(len, rows[1:])),
+        )
+    )
+    assert work.num_tokens == 1 + drafts
+    caught_up = chunk._replace(token_ids=[0] * (9 + drafts))  # a prompt's end computed anew
+    assert work_of(Step(chunks=[caught_up])).prefill_tokens == 9 + drafts
+
+
 def test_layers_are_weighed() -> None:
     windowed = KVGroup((1, 2, 3), 9, 0, Window(6, 64, sinks=2))
     assert sights_of([KVGroup((0, 1), 9)]) is EVERYTHING

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quire.errors import ConfigError
-from quire.workload import Segment, TraceRequest, TraceWriter, read_recording
+from quire.workload import DraftCounts, Segment, TraceRequest, TraceWriter, read_recording
 
 
 def request(prompt: int, output: int) -> TraceRequest:
@@ -26,6 +27,15 @@ def test_what_is_written_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     assert b.arrival == 0.5
     assert b.content[0] == a.content[0] and b.content[1] != b.content[0]
     assert [segment.num_tokens for segment in b.content] == [4, 4]
+
+
+def test_what_speculation_gave_is_written_where_there_was_any(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace", 4)
+    counts = [None, DraftCounts(0, 0, 0), DraftCounts(3, 20, 11)]
+    for drafts in counts:
+        writer.end(writer.begin(1.0), replace(request(5, 20), drafts=drafts))
+    writer.close()
+    assert [one.drafts for one in read_recording(tmp_path / "trace")] == counts
 
 
 def test_what_is_under_way_when_the_recording_ends_holds_nobody_back(tmp_path: Path) -> None:
@@ -75,6 +85,8 @@ def test_broken_recordings_are_refused_by_line(tmp_path: Path) -> None:
         ({"beam_search": 1}, "line 2: beam_search must be true or false"),
         ({"max_tokens": 0}, "line 2: max_tokens must be from 1"),
         ({"hash_ids": ["a", "b"]}, "line 2: 2 hash_ids are too many"),
+        ({"num_drafts": 1}, "line 2: num_draft_tokens is missing"),
+        (DraftCounts(1, 3, 4)._asdict(), "line 2: 4 accepted of 3 drafts, in 1 steps, cannot be"),
     ):
         path.write_text(header + json.dumps({**line, **changes}))
         with pytest.raises(ConfigError, match=message):

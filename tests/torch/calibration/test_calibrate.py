@@ -23,6 +23,8 @@ TRUE = CalibratedCosts(
     context_knots=(0, 8192),
     per_context=(1e-7, 4e-7),
     per_prefill_pair=1e-7,
+    per_draft=1e-5,
+    per_draft_pair=3e-8,
     per_wake=2e-3,
     per_woken_token=1e-5,
     per_copied_block=1e-5,
@@ -36,7 +38,11 @@ def works(random: Random, count: int) -> list[Work]:
         seqs, tokens = random.choice([0, 1, 3, 8, 20, 64]), random.choice([0, 8, 30, 64, 200, 448])
         context, woken = seqs * random.randrange(1, 500), random.random() < 0.1
         if seqs + tokens:
-            work = Work(tokens, tokens * tokens, tokens, seqs, context, seqs, woken=int(woken))
+            drafts = seqs * random.choice([0, 0, 1, 4, 16])
+            work = Work(
+                tokens, tokens * tokens, tokens, seqs, context, seqs + drafts, woken=int(woken),
+                draft_tokens=drafts, draft_pairs=context * drafts / max(1, seqs),
+            )  # fmt: skip
             found.append(work)
     return found
 

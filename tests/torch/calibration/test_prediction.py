@@ -21,6 +21,8 @@ COSTS = CalibratedCosts(
     context_knots=(0,),
     per_context=(1e-8,),
     per_prefill_pair=0.0,
+    per_draft=0.0,
+    per_draft_pair=0.0,
     per_wake=0.0,
     per_woken_token=0.0,
     per_copied_block=0.0,
@@ -55,8 +57,8 @@ def test_costs_are_stretched_by_the_machines_drift() -> None:
 
 
 def test_every_cost_is_stretched() -> None:
-    work = Work(40, 900, 60, 3, 5000, 4, 7, 9, 1)
-    costs = CalibratedCosts((1, 512), (1e-3, 5e-3), 1e-5, (0, 10), (1e-8, 1e-9), *[1e-6] * 5)
+    work = Work(40, 900, 60, 3, 5000, 10, 7, 9, 1, 6, 9000)
+    costs = CalibratedCosts((1, 512), (1e-3, 5e-3), 1e-5, (0, 10), (1e-8, 1e-9), *[1e-6] * 7)
     assert costs.times(3.0).seconds(work) == pytest.approx(3 * costs.seconds(work))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from quire.build import build_engine
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
+from quire.drafting import Proposal, Speculation
 from quire.engine import Engine, RequestRecorder
 from quire.protocol import (
     Executor,
@@ -28,15 +28,23 @@ from quire.protocol import (
     confirmed,
 )
 from quire.scheduling.sequence import Sequence as Branch
-from quire.simulation import RequestRecord, Simulator, Work, sights_of, work_of
-from quire.simulation.live import own_token
+from quire.simulation import (
+    AcceptanceProfile,
+    RequestRecord,
+    SimulatedDrafting,
+    Simulator,
+    Work,
+    sights_of,
+    work_of,
+)
 from quire.simulation.result import SimulationResult
 from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
-from support.drafting import Drafter, Drafting
 
 Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
+DRAFTING = SimulatedDrafting("ngram", 6, AcceptanceProfile((0.5, 0.8, 0.9), coverage=0.8))
+_BEYOND = 9  # tokens of texts that nobody gets to see
 TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
 
 
@@ -46,7 +54,7 @@ class Costs:
     def seconds(self, work: Work) -> float:
         return (
             0.01 + 2e-4 * work.prefill_tokens + 1e-3 * work.decode_seqs
-            + 1e-6 * work.decode_context + 1e-3 * work.swapped_blocks
+            + 1e-4 * work.draft_tokens + 1e-6 * work.decode_context + 1e-3 * work.swapped_blocks
         )  # fmt: skip
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
@@ -159,7 +167,10 @@ def test_the_same_steps_of_models_with_windows(
     config = EngineConfig.create({"model": str(model_dir(family)), **WINDOWED, **options})
     result = compare_steps(tmp_path, config, kind, longest_prompt=60)
     gave_way = result.preemptions.swaps + result.preemptions.recomputes > 0
-    if family != "mistral" and kind != "drafts":  # who has a window of blocks rarely needs more
+    if family != "mistral" and kind in (
+        "",
+        "beams",
+    ):  # a who has a window of blocks rarely needs more
         assert gave_way == ("kv_cache_memory_bytes" in options)
 
 
@@ -170,7 +181,7 @@ def compare_steps(
     built, capacity = build_engine(config)
     executor = TimedExecutor(built.executor, capacity.limits)
     path = tmp_path / "trace.jsonl"
-    recorder = RequestRecorder(path, config.block_size, 0.0)
+    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=kind == "drafts")
     engine = Engine(
         built.scheduler,
         executor,
@@ -180,9 +191,7 @@ def compare_steps(
     )
     if kind == "drafts":
         texts = executor.texts = plain_texts(config, longest_prompt)
-        drafting = Drafting(
-            engine.scheduler, pattern(lambda request, i: texts[request.request_id][i])
-        )
+        engine.speculation = Speculation([Knowing(texts)], DRAFTING.most)
     measured, _ = serve(engine, executor, kind == "beams", longest_prompt)
     recorder.close()
 
@@ -191,12 +200,13 @@ def compare_steps(
     simulator = Simulator(
         capacity.limits, Costs(), skip_ahead=False, keep_records=None,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
+        drafting=DRAFTING if kind == "drafts" else None,
     )  # fmt: skip
-    if kind == "drafts":
-        simulated = Drafting(simulator._scheduler, pattern(own_text))
     result = simulator.run(Trace.open(path))
     if kind == "drafts":
-        assert simulated.num_drafts == drafting.num_drafts > 100
+        assert 100 < result.drafts.num_accepted_tokens < result.drafts.num_draft_tokens
+        recorded = [request.drafts for request in Trace.open(path)]
+        assert tuple(map(sum, zip(*recorded, strict=True))) == result.drafts
     assert len(steps) == len(executor.steps)
     for virtual, real in zip(steps, executor.steps, strict=True):
         assert virtual == real
@@ -207,30 +217,37 @@ def compare_steps(
     return result
 
 
+class Knowing:
+    """Right where the simulated drafter is, about the real texts."""
+
+    name, num_bytes = DRAFTING.method, 0
+
+    def __init__(self, texts: dict[str, list[list[int]]]) -> None:
+        self._texts = texts
+
+    def propose(self, request: Request, branch: Branch, most: int) -> Proposal | None:
+        assert DRAFTING.acceptance is not None
+        known, name = branch.num_output_tokens, request.request_id
+        right = DRAFTING.acceptance.num_right(f"0,{name},{branch.index}", known, most)
+        if right is None:
+            return None
+        text = self._texts[name][branch.index]
+        end = len(text) - _BEYOND
+        if end < request.max_tokens:  # nobody knows that a simulated text ends
+            right = min(right, end - 1 - known)
+        tokens = [t if i < right else t ^ 1 for i, t in enumerate(text[known : known + most])]
+        chances = [DRAFTING.acceptance.chance(place) for place in range(len(tokens))]
+        return Proposal(tokens, chances)
+
+    def close(self, seq_id: int) -> None:
+        pass
+
+
 def plain_texts(config: EngineConfig, longest_prompt: int | None) -> dict[str, list[list[int]]]:
     """What is answered without drafts, and with them, and what nobody gets to see of it."""
     engine, _ = build_engine(config)
     _, texts = serve(engine, None, False, longest_prompt)
-    return {name: [text + [1] * 9 for text in each] for name, each in texts.items()}
-
-
-def pattern(text_of: Callable[[Request, int], Sequence[int]]) -> Drafter:
-    """Drafts that are right or wrong by request, output and place, whatever the text is."""
-
-    def propose(request: Request, branch: Branch) -> list[int]:
-        known = branch.num_output_tokens
-        rng = random.Random(f"{request.request_id},{branch.index},{known}")
-        text = text_of(request, branch.index)
-        count, wrong = rng.randint(0, 6), rng.randint(0, 9)
-        drafts = list(text[known : known + count])
-        return [token if i < wrong else token ^ 1 for i, token in enumerate(drafts)]
-
-    return propose
-
-
-def own_text(request: Request, index: int) -> list[int]:
-    """What a simulated output says, for long enough."""
-    return [own_token(request.request_id, index)] * 1000
+    return {name: [text + [1] * _BEYOND for text in each] for name, each in texts.items()}
 
 
 def serve(
@@ -291,5 +308,6 @@ def facts_of(metrics: Any) -> tuple[Any, ...]:
     return (
         metrics.num_prompt_tokens, metrics.num_output_tokens, metrics.cached_tokens,
         metrics.peak_blocks, metrics.block_seconds, metrics.copied_blocks,
-        metrics.num_preemptions, metrics.ttft, metrics.tpot, metrics.e2e_latency,
+        metrics.num_preemptions, metrics.num_drafts, metrics.num_draft_tokens,
+        metrics.num_accepted_tokens, metrics.ttft, metrics.tpot, metrics.e2e_latency,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from quire.errors import ConfigError
 from quire.shape import ModelShape
 from quire.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire.simulation.cost_model import CostModel
+from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.roofline import Roofline
 
 ACTIVATION_TOKENS = 2048
@@ -24,6 +25,7 @@ class Deployment:
     config: the engine's settings; its pool is what weights and activations leave of the memory
         that may be taken, unless kv_cache_memory_bytes says otherwise.
     costs: calibrated seconds of steps; None: the roofline's.
+    drafting: who drafts, and how well; None: nobody.
     """
 
     model: ModelShape
@@ -31,6 +33,7 @@ class Deployment:
     tensor_parallel: int = 1
     config: EngineConfig = field(default_factory=EngineConfig)
     costs: CostModel | None = None
+    drafting: SimulatedDrafting | None = None
 
     def __post_init__(self) -> None:
         model, parallel = self.model, self.tensor_parallel

@@ -10,6 +10,7 @@ from quire.capacity import EngineLimits
 from quire.metrics import Goals
 from quire.shape import ModelShape
 from quire.simulation.catalogue.machines import Machine
+from quire.simulation.planning.trials import Trials
 from quire.simulation.result import SimulationResult
 
 GOAL_SHARE = 0.9
@@ -126,6 +127,7 @@ class Plan:
     goodput: Goodput
     memory_need: MemoryNeed | None
     variants: tuple[Variant, ...]
+    speculation: Trials | None = None
 
     @property
     def best_block_size(self) -> int:

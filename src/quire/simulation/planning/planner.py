@@ -129,16 +129,17 @@ class Planner:
         everybody = max(users, self.deployment.config.max_num_seqs)
         paged = self.deployment.configured(kv_allocator="paged", max_num_seqs=everybody)
         self.progress(f"{users} users, paged")
-        loads = [("paged", self._closed(paged.limits(), users))]
+        loads = [("paged", self.closed(paged.limits(), users))]
         for one in BASELINES:
             self.progress(f"{users} users, {one.name}")
             contiguous = self._contiguous(one).configured(max_num_seqs=everybody)
-            loads.append((one.key, self._closed(contiguous.limits(), users, one)))
+            loads.append((one.key, self.closed(contiguous.limits(), users, one)))
         return UserLoad(users, tuple(loads))
 
-    def _closed(
+    def closed(
         self, limits: EngineLimits, users: int, baseline: Baseline | None = None
     ) -> SimulationResult:
+        """So many users, each with one request at a time."""
         count = max(len(self.sample.requests), 4 * users)
         workload = self.sample.repeated(count)
         if baseline is not None:
@@ -153,7 +154,7 @@ class Planner:
         """
         if self.goals == Goals():
             return None
-        alone = self._closed(limits, 1)
+        alone = self.closed(limits, 1)
         if alone.goodput_share < GOAL_SHARE:
             raise ConfigError(
                 f"goals nobody can meet: a user who is alone has a TTFT of "
@@ -164,7 +165,7 @@ class Planner:
         while low < high:
             users = (low + high + 1) // 2
             self.progress(f"{users} users")
-            result = self._closed(limits, users)
+            result = self.closed(limits, users)
             if result.goodput_share >= GOAL_SHARE:
                 best, low = result, users
             else:
@@ -214,7 +215,7 @@ class Planner:
         big = self.deployment.configured(kv_allocator="paged").limits()
         big = big.with_blocks(_BIG_POOL // big.block_size)
         if users is not None:
-            load, result = f"{users} users", self._closed(big, users)
+            load, result = f"{users} users", self.closed(big, users)
         else:
             assert rate is not None
             load = f"{rate:.3g} requests/s"
@@ -223,12 +224,22 @@ class Planner:
         each = self.deployment.model.kv_bytes_per_token // len(big.kv_groups)
         return MemoryNeed(load, result.most_held * each, result)
 
+    def load(self, limits: EngineLimits, users: int | None, rate: float | None) -> SimulationResult:
+        """So many users; or requests at this rate; or all of them at once."""
+        if users is not None:
+            return self.closed(limits, users)
+        come = self.sample.at_once() if rate is None else self.sample.at_rate(rate)
+        return self._run(limits).run(come)
+
     # -- simulations ---------------------------------------------------------------------------
 
     def _run(self, limits: EngineLimits, deployment: Deployment | None = None) -> Simulator:
         deployment = deployment or self.deployment
         costs = deployment.cost_model(limits.block_size)
-        return Simulator(limits, costs, goals=self.goals, seed=deployment.config.seed)
+        return Simulator(
+            limits, costs, goals=self.goals, seed=deployment.config.seed,
+            drafting=deployment.drafting,
+        )  # fmt: skip
 
 
 def _longest(limits: EngineLimits) -> int:
