@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 
 from demo_model import corpus
 
-from quire.build import DEMO_MODEL
+from quire.assembly import DEMO_MODEL
 from quire.capacity import Capacity
 from quire.engine import RequestOutput
 from quire.llm import LLM

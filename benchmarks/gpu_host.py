@@ -21,7 +21,8 @@ import torch
 from clock import Clock
 from torch import Tensor
 
-from quire import LLM, SamplingParams, build
+from quire import LLM, SamplingParams
+from quire.assembly import engine as assembly
 from quire.capacity import EngineLimits, MemoryBudget
 from quire.engine.engine import Engine
 from quire.execution.executor import ModelExecutor
@@ -103,7 +104,7 @@ class NoDevice:
 
 def measure(clock: Clock, num_seqs: int, params: SamplingParams) -> dict[str, float]:
     """Each part's milliseconds a step, medians, in which a rare pause does not count."""
-    build._choose_runtime = lambda config: NoDevice(num_seqs)
+    assembly._choose_runtime = lambda config: NoDevice(num_seqs)
     llm = LLM(max_num_seqs=num_seqs, block_size=BLOCK_SIZE, max_num_batched_tokens=8192)
     for i in range(num_seqs):
         llm.engine.add_request(str(i), [7 + i, 8, 9], params)

@@ -92,7 +92,7 @@ def calls_to_the_first_kernel() -> tuple[int, int]:
 
     import httpx
 
-    from quire.build import build_engine
+    from quire.assembly import build_engine
     from quire.config import EngineConfig, ServerConfig
     from quire.engine import AsyncEngine, EngineThread
     from quire.engine.output_collector import OutputCollector

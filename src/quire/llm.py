@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tqdm import tqdm
 
-from quire.build import build_engine
+from quire.assembly import build_engine
 from quire.config import EngineConfig
 from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
 from quire.errors import ConfigError, RequestError

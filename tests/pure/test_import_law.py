@@ -70,7 +70,7 @@ MAY_IMPORT = {
         "scheduling",
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
-    "build": {
+    "assembly": {
         "config",
         "drafting",
         "files",
@@ -85,7 +85,7 @@ MAY_IMPORT = {
         "engine",
     },
     "calibration": {
-        "build",
+        "assembly",
         "config",
         "metrics",
         "workload",
@@ -98,7 +98,7 @@ MAY_IMPORT = {
         "engine",
         "simulation",
     },
-    "llm": {"build", "config", "engine", "protocol"},
+    "llm": {"assembly", "config", "engine", "protocol"},
     "bench": {"metrics", "workload", "llm", "version"},
     "terminal": {"dialect", "protocol", "llm"},
     "doctor": {"cgroups", "config", "hub", "threads", "kernels", "execution", "bench", "version"},

@@ -34,7 +34,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(_: object) -> None:
         raise AssertionError("a model is being loaded")
 
-    monkeypatch.setattr("quire.build.build_engine", load)
+    monkeypatch.setattr("quire.assembly.build_engine", load)
 
 
 @pytest.mark.usefixtures("no_model")

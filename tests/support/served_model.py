@@ -10,7 +10,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from quire.build import build_engine
+from quire.assembly import build_engine
 from quire.config import EngineConfig, ServerConfig
 from quire.server import Server, create_app
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.build import build_engine
+from quire.assembly import build_engine
 from quire.config import EngineConfig, ServerConfig
 from quire.server import Server, create_app
 from support.live_server import eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from quire.build import DEMO_MODEL, DEMO_NAME, build_engine
+from quire.assembly import DEMO_MODEL, DEMO_NAME, build_engine
 from quire.calibration.fit import fit
 from quire.calibration.grid import Scenario, grid, serve
 from quire.calibration.watch import TimedStep, WatchedEngine

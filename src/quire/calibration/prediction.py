@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from quire.build import build_engine
+from quire.assembly import build_engine
 from quire.calibration.calibrate import undisturbed
 from quire.calibration.grid import grid, serve
 from quire.calibration.watch import WatchedEngine

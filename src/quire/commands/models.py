@@ -69,7 +69,7 @@ def models(arguments: argparse.Namespace) -> int:
 
 
 def _found(download_dir: str | None) -> Iterator[CachedModel]:
-    from quire.build import DEMO_MODEL
+    from quire.assembly import DEMO_MODEL
 
     yield CachedModel(_DEMO, "", DEMO_MODEL)
     yield from cached_models(download_dir)

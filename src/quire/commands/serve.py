@@ -33,7 +33,7 @@ def serve(arguments: argparse.Namespace) -> int:
     from quire.server import ModelFacts, bound, create_app, run_server
 
     with bound(config.host, config.port) as sockets:
-        from quire.build import build_engine
+        from quire.assembly import build_engine
 
         engine, capacity = build_engine(engine_config)
         print(capacity.describe(), flush=True)

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from quire import LLM, SamplingParams
-from quire.build import DEMO_DRAFT
-from quire.build import draft as building
+from quire.assembly import DEMO_DRAFT
+from quire.assembly import draft as assembly
 from quire.errors import ConfigError, ModelError
 from quire.protocol import TO_DRAFT
 from support.drafting import Verified
@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draft models may be as large as their target."""
-    monkeypatch.setattr(building, "check_draft", lambda *_: None)
+    monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
 
 
 def drafted(draft: Path, **options: Any) -> dict[str, Any]:

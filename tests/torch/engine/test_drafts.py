@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.build import draft as building
+from quire.assembly import draft as assembly
 from quire.engine import RequestOutput
 from quire.llm import LLM
 from quire.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
@@ -80,7 +80,7 @@ def logprobs(outputs: dict[str, RequestOutput]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("qwen2_window", "60KiB")]
+    ("family", "tight_pool"), [("llama", "96KiB"), ("opt", "96KiB"), ("qwen2_window", "56KiB")]
 )
 @pytest.mark.parametrize("right", [1.0, 0.0, 0.6])
 def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir: ModelDir) -> None:
@@ -104,7 +104,7 @@ def test_no_token_changes(family: str, tight_pool: str, right: float, model_dir:
 def test_nor_with_a_draft_model(
     draft: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "check_draft", lambda *_: None)  # it may be the target itself
+    monkeypatch.setattr(assembly, "check_draft", lambda *_: None)  # it may be the target itself
     settings: dict[str, Any] = {"dtype": "float32", "max_model_len": 64, "block_size": 4}
     expected = serve(LLM(model_dir("llama"), **settings))
     llm = LLM(

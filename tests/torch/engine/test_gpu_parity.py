@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from quire import LLM, SamplingParams, build
+from quire import LLM, SamplingParams
+from quire.assembly import engine as assembly
 from quire.capacity import EngineLimits
 from quire.capacity.pool import MemoryBudget
 from quire.engine import RequestOutput
@@ -108,7 +109,7 @@ def test_tokens_are_those_of_the_cpu_engine(
     directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
     params = SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True)
     expected, _ = generate(directory, 64, prompts, params, kv_cache_dtype=kv_cache_dtype)
-    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
+    monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
     found, num_swaps = generate(
         directory,
         16,
@@ -127,7 +128,7 @@ def test_tokens_do_not_depend_on_running_ahead(
     family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decodes are padded as replayed ones are, and get their tokens from the step before."""
-    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
+    monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
     submit, ahead = ModelExecutor.submit, []
 
     def note(executor: ModelExecutor, step: Step) -> PendingStep:
@@ -151,7 +152,7 @@ def test_tokens_do_not_depend_on_drafts(
     model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that verify them stand beside those of others in one batch."""
-    monkeypatch.setattr(build, "_choose_runtime", lambda config: Interpreted())
+    monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
     prompts = random_prompts(9, 6, 5)
     params = [
         SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.build import DEMO_MODEL
+from quire.assembly import DEMO_MODEL
 from quire.cli import main
 from quire.errors import ConfigError, ModelError, RequestError
 

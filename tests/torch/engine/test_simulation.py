@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.build import build_engine
+from quire.assembly import build_engine
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.drafting import Proposal, Speculation

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from quire.build.draft import draft_name, load_draft
+from quire.assembly.draft import draft_name, load_draft
 from quire.capacity import Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.drafting import speculation_of
@@ -144,8 +144,8 @@ def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> C
     own = _cache_shape(*draft).bytes_per_token
     return ConfigError(
         f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
-        f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: without "
-        "speculative_config there is more room"
+        f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
+        "without speculative_config there is more room"
     )
 
 

@@ -1,0 +1,6 @@
+"""Where an engine is put together from its parts."""
+
+from quire.assembly.draft import DEMO_DRAFT
+from quire.assembly.engine import DEMO_MODEL, DEMO_NAME, build_engine
+
+__all__ = ["DEMO_DRAFT", "DEMO_MODEL", "DEMO_NAME", "build_engine"]
