@@ -32,7 +32,9 @@ Archive::Archive(std::vector<int> orders, size_t bytes, uint64_t most_texts, uin
                        sizeof(Page) + page_size * sizeof(uint32_t) * (1 + orders.size()))),
       tokens_(pages_.size() * page_size),
       chains_(orders, head_bits(orders.size(), bytes - std::min(bytes, sizeof(Archive))),
-              tokens_.size()) {}
+              tokens_.size()) {
+  chains_.touch();
+}
 
 size_t Archive::bytes() const {
   return sizeof(*this) + bytes_of(pages_) + bytes_of(tokens_) + chains_.bytes();

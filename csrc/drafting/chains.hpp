@@ -2,6 +2,11 @@
 // from each place a link to the one before, as in LZ77. Keys of several orders (lengths) are kept.
 #pragma once
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -10,19 +15,40 @@
 
 namespace quire::drafting {
 
-// Memory that is zero, and takes none of the machine's until it is written.
+// Memory that is zero, and takes none of the machine's until it is written. Much of it comes in huge
+// pages, where the system has them: texts are looked up at places that are far from each other, and
+// each page that is met for the first time takes as long as ten lookups.
 template <class T>
 struct Zeroed {
+  static constexpr size_t much = size_t(4) << 20;  // bytes
+
   using value_type = T;
   Zeroed() = default;
   template <class U>
   Zeroed(const Zeroed<U>&) {}
   T* allocate(size_t count) {
+#ifdef __linux__
+    if (count * sizeof(T) >= much) {
+      void* pages = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pages == MAP_FAILED) throw std::bad_alloc();
+      madvise(pages, count * sizeof(T), MADV_HUGEPAGE);
+      return static_cast<T*>(pages);
+    }
+#endif
     void* memory = std::calloc(count, sizeof(T));
     if (!memory) throw std::bad_alloc();
     return static_cast<T*>(memory);
   }
-  void deallocate(T* memory, size_t) { std::free(memory); }
+  void deallocate(T* memory, size_t count) {
+#ifdef __linux__
+    if (count * sizeof(T) >= much) {
+      munmap(memory, count * sizeof(T));
+      return;
+    }
+#endif
+    std::free(memory);
+  }
   template <class U>
   void construct(U*) {}  // it is zero already
   template <class U, class... Args>
@@ -73,6 +99,9 @@ class Chains {
     links_[slot * orders_.size() + i] = first;
     first = place;
   }
+
+  // Has the system give the pages of the heads now, rather than when somebody waits for one.
+  void touch() { std::fill(heads_.begin(), heads_.end(), nowhere); }
 
   // Takes back the latest `add`, of these.
   void remove(int i, uint64_t key, size_t slot) { heads_[head(i, key)] = next(i, slot); }

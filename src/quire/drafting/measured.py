@@ -7,6 +7,7 @@ from quire.protocol import TO_DRAFT, Step
 
 _RECENT = 0.2  # how much the latest step counts
 _PASS = 0.1  # of a step, for a pass of a draft model that has not been measured
+_MANY, _EVERY = 8, 4  # of steps without drafts for so many sequences, only one in so many is noted
 _TRY_EVERY = 128  # steps after which a draft model is tried again, though it did not pay
 
 
@@ -18,6 +19,7 @@ class Measured:
         self._ahead = StepCosts()  # of steps that were begun while the one before was under way
         self._pass_seconds: float | None = None
         self._since_passes = 0  # steps
+        self._steps = 0
 
     def settled(self, rows: int) -> bool:
         """Whether it is known what a step of so many rows takes without drafts."""
@@ -41,6 +43,10 @@ class Measured:
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took so long."""
+        self._steps += 1
+        many = len(step.chunks) > _MANY
+        if many and self._steps % _EVERY and step.num_tokens == len(step.chunks):
+            return  # one of many that are all alike
         rows = passes = 0
         for chunk in step.chunks:
             count = 1 if chunk.readout is None else chunk.readout.rows

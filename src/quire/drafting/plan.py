@@ -78,12 +78,13 @@ def choose(
         extra: seconds that it takes to have any of these drafts.
     """
     ranked = sorted((one for own in chances for one in own if one > _FAINTEST), reverse=True)
-    without, best = rows / plain, None
+    del ranked[max(0, costs.most - rows) :]
+    without, best, place = rows / plain, 0.0, -1
     most, tokens = without * _MARGIN, float(rows)
-    for count, chance in enumerate(ranked[: max(0, costs.most - rows)], 1):
-        tokens += chance
-        seconds = costs.seconds(rows + count) + extra
-        if tokens > most * seconds:
-            most = tokens / seconds
-            best = Choice(chance, tokens, seconds, most / without, 0)
-    return best
+    for number, taken in enumerate(costs.several(rows + 1, len(ranked))):
+        tokens += ranked[number]
+        if tokens > most * (taken + extra):
+            most, place, best = tokens / (taken + extra), number, tokens
+    if place < 0:
+        return None
+    return Choice(ranked[place], best, best / most, most / without, 0)

@@ -17,7 +17,7 @@ from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
-_LOOKS = 16  # sequences in a step that are looked at though they were not drafted for just before
+_LOOKS = 8  # sequences in a step that are looked at though they were not drafted for just before
 _LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
 _PLAIN_EVERY = 256  # steps, one of which has no drafts, to see what it takes
 _PATIENCE = 3  # steps without drafts, after which it is not waited for any more

@@ -155,8 +155,8 @@ def test_looking_costs_the_same_however_many_there_are() -> None:
     drafter.asked.clear()
     drafts = run.step()
     assert drafts[:3] == [8, 8, 8] and not any(drafts[3:])
-    assert len(drafter.asked) == 3 + 16
-    run.steps(2)
+    assert len(drafter.asked) == 3 + 8
+    run.steps(4)
     assert len(set(drafter.asked)) == 40
 
 
