@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from itertools import islice
@@ -15,6 +16,8 @@ from quire.drafting.proposal import Drafter
 from quire.protocol import Chunk, Outcome, Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
 _LOOKS = 8  # sequences in a step that are looked at though they were not drafted for just before
@@ -42,6 +45,7 @@ class Speculation:
         self._acceptance = Acceptance(len(self.drafters))
         self._measured = Measured()
         self._decisions = Decisions([drafter.name for drafter in self.drafters])
+        self._failed: set[int] = set()  # numbers of drafters
         self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
         self._drafted: set[int] = set()  # sequences, for it
         self._unseen = 0  # steps since anybody was looked at
@@ -63,6 +67,7 @@ class Speculation:
     def propose(self, scheduler: Scheduler) -> None:
         """Give the scheduler drafts for its next step."""
         guesses, self._unseen = self._guesses, 0
+        guesses.clear()  # of a step that failed
         rows = scheduler.num_running_seqs
         if self._measured.settled(rows):
             for request, sequence in self._looked_at(scheduler):
@@ -133,7 +138,14 @@ class Speculation:
         """Of the first drafter that is confident, or else of the most hopeful one."""
         best, most = None, 0.0
         for number, drafter in enumerate(self.drafters):
-            proposal = drafter.propose(request, sequence, self._most)
+            if number in self._failed:
+                continue
+            try:
+                proposal = drafter.propose(request, sequence, self._most)
+            except Exception:  # whatever it is, texts do not depend on it
+                logger.exception("the drafter %s failed, and is not asked again", drafter.name)
+                self._failed.add(number)
+                continue
             if proposal is None:
                 continue
             chances = self._acceptance.chances(sequence.seq_id, number, proposal)

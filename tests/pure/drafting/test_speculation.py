@@ -172,6 +172,19 @@ def test_the_first_who_is_confident_is_heard() -> None:
     assert second.asked
 
 
+def test_a_drafter_that_fails_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Saying):
+        def propose(self, request: Request, sequence: Text, most: int) -> Proposal | None:
+            super().propose(request, sequence, most)
+            raise MemoryError
+
+    failing, other = Failing(8), Saying(3)
+    run = Run(Speculation([failing, other], most=8), by_memory)
+    assert run.steps(20)[-1] == [3]
+    assert len(failing.asked) == 1
+    assert caplog.text.count("the drafter says failed, and is not asked again") == 1
+
+
 def test_a_model_drafts_as_long_as_its_passes_pay() -> None:
     model = Saying(16, TO_DRAFT)
     run = Run(Speculation([model], most=16), lambda rows, passes: by_memory(rows) + 0.001 * passes)
