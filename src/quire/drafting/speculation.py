@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
 _LOOKS = 8  # sequences in a step that are looked at though they were not drafted for just before
+_WORTH_A_LOOK = 2e-3  # seconds of a step; a look takes some hundredths of that
 _LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
 _PLAIN_EVERY = 256  # steps, one of which has no drafts, to see what it takes
 _PATIENCE = 3  # steps without drafts, after which it is not waited for any more
@@ -48,6 +49,7 @@ class Speculation:
         self._failed: set[int] = set()  # numbers of drafters
         self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
         self._drafted: set[int] = set()  # sequences, for it
+        self._steps = 0
         self._unseen = 0  # steps since anybody was looked at
         self._since_plain = 0  # steps in a row that had drafts
         self._fruitless = _PATIENCE  # steps before which nobody was drafted for
@@ -69,7 +71,8 @@ class Speculation:
         guesses, self._unseen = self._guesses, 0
         guesses.clear()  # of a step that failed
         rows = scheduler.num_running_seqs
-        if self._measured.settled(rows):
+        self._steps += 1
+        if self._measured.settled(rows) and not self._rests(rows):
             for request, sequence in self._looked_at(scheduler):
                 guess = self._guess(request, sequence)
                 if guess is not None:
@@ -90,6 +93,11 @@ class Speculation:
                 self._fruitless = 0
             if count or decision is not None:
                 scheduler.propose(seq_id, guess.proposal.tokens[:count], decision)
+
+    def _rests(self, rows: int) -> bool:
+        """Where steps are so short that looking for nothing would tell, it is done now and then."""
+        every = int(_WORTH_A_LOOK / self._measured.plain(rows))
+        return self._fruitless >= _PATIENCE and every > 1 and self._steps % every > 0
 
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         """What a step gave, and how long it took."""

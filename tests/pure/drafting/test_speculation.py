@@ -160,6 +160,17 @@ def test_looking_costs_the_same_however_many_there_are() -> None:
     assert len(set(drafter.asked)) == 40
 
 
+def test_short_steps_are_seldom_held_up_by_looking_for_nothing() -> None:
+    drafter = Saying(0)
+    run = Run(Speculation([drafter], most=8), lambda rows, passes: 0.0002 * (1 + 0.02 * rows))
+    run.steps(20)
+    drafter.asked.clear()
+    run.steps(90)
+    assert len(drafter.asked) == 10
+    drafter.says = 8
+    assert [step[0] for step in run.steps(30)][-15:] == [8] * 15
+
+
 def test_the_first_who_is_confident_is_heard() -> None:
     first, second = Saying(2, name="first"), Saying(16, WRONG, name="second")
     run = Run(Speculation([first, second], most=8), by_memory)
