@@ -10,7 +10,7 @@ _KNOTS = (
     768, 1024, 1536, 2048,
 )  # fmt: skip
 _LAST = len(_KNOTS) - 1
-_SLOPE = 0.01  # of a step of no rows, for each: what is hoped for until it has been measured
+_SLOPE = 0.002  # of a step of no rows, for each: what is hoped for until it has been measured
 _STALE = 1024  # steps after which what was measured is no longer known
 _RECENT, _RECENT_AT_MOST = 0.15, 0.7  # how much the latest step counts
 _AGEING = 0.01  # how much more, for each step since there has been one like it
