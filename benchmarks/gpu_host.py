@@ -73,6 +73,7 @@ class NoDevice:
 
     device = torch.device("cpu")
     host_blocks = "nowhere"
+    kernels, instruction_set = "none", ""
     asynchronous = True
 
     def __init__(self, max_num_seqs: int) -> None:
@@ -89,7 +90,9 @@ class NoDevice:
     ) -> MemoryBudget:
         return MemoryBudget(2**30, 1.0)
 
-    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype, draft: None = None
+    ) -> ModelExecutor:
         instant: Any = Instant(model)
         kernels = ReferenceKernels()
         cache = KVCache(model.kv_shapes, limits.kv_groups, BLOCK_SIZE, kv_dtype, kernels, None)

@@ -15,6 +15,7 @@ from quire.assembly import engine as assembly
 from quire.capacity import EngineLimits
 from quire.capacity.pool import MemoryBudget
 from quire.engine import RequestOutput
+from quire.execution.device_runtime import Draft
 from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
@@ -50,7 +51,13 @@ class Interpreted:
     ) -> MemoryBudget:
         return MemoryBudget(2**30, 1.0)
 
-    def executor(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> ModelExecutor:
+    def executor(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: Draft | None = None,
+    ) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
         from quire.execution.gpu.graphs import NoRecorder, graph_sizes
         from quire.execution.gpu.inputs import DeviceInputs
