@@ -95,9 +95,11 @@ class Capacity:
         if asked is None:
             return ""
         most, by = asked.num_speculative_tokens, ""
+        if asked.method in ("suffix", "auto") and asked.cache_bytes:
+            by = f", {size_of(asked.cache_bytes)} for outputs served before"
         if self.draft is not None:
             name, dtype, quantization, weight_bytes, kv_bytes = self.draft
-            by = (
+            by += (
                 f", by {name} in {dtype}: {size_of(weight_bytes)} of weights more"
                 f"{_describe_rounding(quantization)}, and {size_of(kv_bytes)} of that KV cache"
             )

@@ -82,6 +82,9 @@ def test_no_bit_changes(method: str, most: int, expected: list[Any]) -> None:
     asked = {"method": method, "num_speculative_tokens": most}
     llm = LLM(**SETTINGS, speculative_config=asked, max_num_batched_tokens=64)
     assert bits(serve(llm)) == expected
+    told = f"Speculation: {method}, up to {most} drafts a sequence and step"
+    kept = "" if method == "ngram" else ", 64 MiB for outputs served before"
+    assert f"{told}{kept}." in llm.capacity.describe()
     stats = llm.engine.stats
     assert stats.num_accepted_tokens > 20 * most**0.5
     assert any(decision.what.value == "draft" for decision in llm.engine.decisions())
