@@ -25,6 +25,7 @@ _RANGES = (
     ("suffix_decoding_min_token_prob", 0, 1),
 )
 # vLLM's, which could mean nothing here.
+_OPTIONS_OF = {"prompt_lookup_": ("ngram",), "suffix_decoding_": ("suffix", "auto")}
 _REFUSED = {
     "suffix_decoding_max_tree_depth": "there is no tree: the last 64 tokens are compared at most, "
     "and num_speculative_tokens says how far drafts go",
@@ -131,7 +132,12 @@ class SpeculativeConfig:
                 close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
                 raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
-        return cls(**options)
+        asked = cls(**options)
+        for beginning, methods in _OPTIONS_OF.items():
+            for name in options:
+                if name.startswith(beginning) and asked.method not in methods:
+                    raise ConfigError(f'{_NAME}: {name} does nothing with method "{asked.method}"')
+        return asked
 
 
 def _check(name: str, value: object, low: int, high: int = 2**31) -> None:

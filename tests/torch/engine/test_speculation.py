@@ -129,8 +129,16 @@ def test_what_a_grammar_forces_is_drafted() -> None:
         ({"methd": "ngram"}, "unknown option methd; did you mean method"),
         ({"num_speculative_tokens": 17}, "num_speculative_tokens must be an integer from 1 to 16"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens must be an integer from 1 to 16"),
-        ({"prompt_lookup_max": 2, "prompt_lookup_min": 3}, "prompt_lookup_min must be an integer"),
+        (
+            {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 3},
+            "prompt_lookup_min must be an integer",
+        ),
         ({"method": "ngram", "model": "small"}, 'model does nothing with method "ngram"'),
+        ({"prompt_lookup_max": 4}, 'prompt_lookup_max does nothing with method "auto"'),
+        (
+            {"method": "ngram", "suffix_decoding_min_token_prob": 0.2},
+            'suffix_decoding_min_token_prob does nothing with method "ngram"',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(asked: dict[str, Any], why: str) -> None:
