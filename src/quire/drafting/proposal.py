@@ -26,8 +26,8 @@ class Proposal(NamedTuple):
 class Drafter(Protocol):
     """Guesses. What it keeps of a sequence is derived from its tokens: it may be dropped any time.
 
-    It is asked for every sequence that decodes, step by step, so that it can keep up with its text,
-    and so that what it would have said can be held against what came.
+    It is asked about sequences that are drafted for in every step, and about others in turn, so
+    several tokens may have come meanwhile. What it says of those is held against what comes.
     """
 
     name: str
