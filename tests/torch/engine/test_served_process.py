@@ -61,6 +61,21 @@ def test_a_signal_while_the_model_is_loaded_ends_quietly(number: int) -> None:
         assert server.ended() == 128 + number
 
 
+def test_a_signal_within_a_destructor_is_not_lost() -> None:
+    program = """
+import os, signal
+from quire.commands.serve import _leave
+class Raised:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000): pass
+signal.signal(signal.SIGTERM, _leave)
+Raised()
+"""
+    with ServerProcess("-c", program) as process:
+        assert process.ended() == 128 + signal.SIGTERM
+
+
 def catches_sigterm(pid: int) -> bool:
     """Whether that process has a handler of its own, which it installs after the other ones."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
