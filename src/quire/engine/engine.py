@@ -23,6 +23,7 @@ from quire.protocol import (
     Executor,
     Outcome,
     PendingStep,
+    PoolingParams,
     Progress,
     Request,
     SamplingParams,
@@ -87,7 +88,7 @@ class Engine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival: float | None = None,
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
@@ -245,7 +246,7 @@ class Engine:
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
-        """What the scheduler is not concerned with: log-probabilities of prompts, and failures."""
+        """What the scheduler is not concerned with: what prompts come to, and failures."""
         failures: dict[int, QuireError] = {}
         for chunk in step.chunks:
             outcome = outcomes.get(chunk.seq_id)
@@ -253,9 +254,10 @@ class Engine:
                 continue
             if outcome.failure is not None:
                 failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
-            elif outcome.prompt_logprobs:
+            elif outcome.prompt_logprobs or outcome.vector is not None:
                 request = self._request_of(chunk.seq_id)
                 if request is not None:
+                    request.vector = outcome.vector
                     request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
         return self._fail(failures)
 

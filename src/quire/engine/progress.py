@@ -84,6 +84,7 @@ class RequestProgress:
         # See RequestMetrics.
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._first_token_time: float | None = None
+        self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
         self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
 
     def take_prompt_logprobs(self, start: int, logprobs: Sequence[TokenLogprobs]) -> None:
@@ -99,11 +100,16 @@ class RequestProgress:
         ]
 
     def advance(self, progress: Progress, now: float) -> Delta:
-        branch = self.branches[progress.branch]
-        output, token_id = branch.output, progress.sample.token_id
+        branch, sample = self.branches[progress.branch], progress.sample
+        output = branch.output
+        if sample is None:
+            assert progress.finish_reason is not None
+            output.finish_reason = progress.finish_reason.value
+            return self._end(output, now - branch.last_time)
+        token_id = sample.token_id
         text = branch.advance(token_id, progress.finish_reason)
         tables = None
-        found = progress.sample.logprobs
+        found = sample.logprobs
         if found is not None and output.logprobs is not None:
             table = TokenLogprobTable(token_id, found, self._text_of)
             output.logprobs.append(table)
@@ -138,18 +144,20 @@ class RequestProgress:
         for branch in self.branches:
             if branch.output.finish_reason is None:
                 branch.output.finish_reason = FinishReason.ERROR.value
+        delta = self._end(CompletionOutput(0, finish_reason=FinishReason.ERROR.value), 0.0)
+        return replace(delta, stop_reason=str(error), final=self.final(now), failure=error)
+
+    def _end(self, output: CompletionOutput, seconds: float) -> Delta:
+        """That an output has ended, without a token."""
         return Delta(
             request_id=self.request.request_id,
-            index=0,
+            index=output.index,
             text="",
             token_ids=(),
             logprobs=None,
-            seconds=0.0,
+            seconds=seconds,
             first=False,
-            finish_reason=FinishReason.ERROR.value,
-            stop_reason=str(error),
-            final=self.final(now),
-            failure=error,
+            finish_reason=output.finish_reason,
         )
 
     def final(self, now: float) -> RequestOutput:
@@ -166,6 +174,7 @@ class RequestProgress:
             prompt_token_ids=list(request.prompt_token_ids),
             outputs=outputs,
             prompt_logprobs=self._prompt_logprobs if wants_prompt_logprobs else None,
+            vector=self.vector,
             metrics=RequestMetrics(
                 arrival_time=request.arrival,
                 first_token_time=self._first_token_time,

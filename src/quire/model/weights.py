@@ -23,6 +23,9 @@ INDEX = "model.safetensors.index.json"
 # Tables that old checkpoints carry and that are computed from the config.
 _COMPUTED = ("rotary_emb.inv_freq",)
 
+# Of a decoder that was saved by itself, as embedding models are.
+_BARE = "embed_tokens.weight"
+
 _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
@@ -34,7 +37,10 @@ _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten mil
 
 
 class Weights:
-    """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
+    """The checkpoint in a directory: each tensor is read once, with the shape it must have.
+
+    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone.
+    """
 
     def __init__(
         self,
@@ -63,6 +69,10 @@ class Weights:
         self._bytes_mapped = 0
         self._copies = copies
         self._taken: set[str] = set()
+        self._prefix = ""  # that names have here, and not in the files
+        if _BARE in self._files:
+            self._prefix = "model."
+            self._files = {self._prefix + name: path for name, path in self._files.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -98,7 +108,7 @@ class Weights:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
         path = self._files[name]
         try:
-            tensor: Tensor = self._open[path].get_tensor(name)
+            tensor: Tensor = self._open[path].get_tensor(name.removeprefix(self._prefix))
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
         if tensor.shape != shape:
@@ -143,7 +153,7 @@ class Weights:
         return size * self._elements(name)
 
     def _elements(self, name: str) -> int:
-        return math.prod(self._open[self._files[name]].get_slice(name).get_shape())
+        return math.prod(self._slice(name).get_shape())
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.
@@ -168,7 +178,11 @@ class Weights:
 
     def _stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""
-        return str(self._open[self._files[name]].get_slice(name).get_dtype())
+        return str(self._slice(name).get_dtype())
+
+    def _slice(self, name: str) -> Any:
+        """What a file says of a tensor before it is read."""
+        return self._open[self._files[name]].get_slice(name.removeprefix(self._prefix))
 
 
 def checkpoint_files(directory: Path) -> list[Path]:

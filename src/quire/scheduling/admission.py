@@ -98,7 +98,8 @@ class Admission:
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
         trunk, request = group.branches[0], group.request
         hashes: list[bytes] = []
-        if self._enable_prefix_caching and request.params.prompt_logprobs is None:
+        keeps = request.params.prompt_logprobs is not None or request.needs_all_rows
+        if self._enable_prefix_caching and not keeps:
             trunk.hash_blocks(self._allocator.block_size)
             hashes = trunk.block_hashes
             pause = next_fork(group, trunk)

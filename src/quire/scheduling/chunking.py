@@ -127,6 +127,8 @@ class Chunker:
 
 
 def _readout(group: SequenceGroup) -> Readout:
+    if group.request.max_tokens == 0:
+        return Readout(rows=0, pool=group.request.pooling is not None)
     if group.beams is not None:
         return Readout(candidates=group.beams.num_candidates)
     width = group.request.params.width

@@ -109,7 +109,7 @@ class LiveGroups:
     def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
         """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam."""
         for chunk in step.chunks:
-            if chunk.readout is not None:
+            if chunk.readout is not None and chunk.readout.rows:
                 known = self.branch(chunk.seq_id)
                 if known is not None and known[0].status is Status.RUNNING:
                     outcome = outcomes[chunk.seq_id]
@@ -149,6 +149,12 @@ class LiveGroups:
         group.branches += forks  # all forks before the first end
         for one, sample in zip([trunk, *forks], samples, strict=True):
             self.extend(group, one, (sample,), on_token)
+
+    def conclude(self, group: SequenceGroup, trunk: Sequence, on_token: OnToken) -> None:
+        """The prompt is done, and so is a request that wants no token."""
+        reason = FinishReason.LENGTH
+        on_token(Progress(group.request, trunk.seq_id, trunk.index, None, reason))
+        self.end(group, trunk)
 
     def search(self, group: SequenceGroup, candidates: Candidates, on_token: OnToken) -> None:
         """Let the beams split, die or end, now that all of them have their candidates."""

@@ -232,6 +232,8 @@ class Scheduler:
             if readout is None:
                 if group.expanded:
                     live.wake_forks(group, branch)
+            elif not readout.rows:
+                live.conclude(group, branch, on_token)
             elif readout.candidates:
                 found = searching.setdefault(group.request.request_id, {})
                 found[seq_id] = outcomes[seq_id].candidates
