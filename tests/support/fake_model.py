@@ -34,6 +34,7 @@ from support.tables import physical_block, visible
 
 VOCAB = 50
 EOS = 0
+WIDTH = 8  # of vectors
 
 
 class Sight(NamedTuple):
@@ -67,6 +68,12 @@ def _digest(keys: Keys) -> int:
 
 def _next_token(keys: Keys, request: Request, branch: int) -> int:
     return zlib.crc32(f"{request.seed},{branch}".encode(), _digest(keys)) % VOCAB
+
+
+def fake_vector(keys: Keys) -> array[float]:
+    """Of WIDTH numbers that depend on all keys."""
+    digest = _digest(keys)
+    return array("f", (zlib.crc32(bytes([n]), digest) / 2**32 for n in range(WIDTH)))
 
 
 def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
@@ -225,6 +232,10 @@ class FakeExecutor:
 
     def _read_out(self, known: Opened, chunk: Chunk, readout: Readout) -> Outcome:
         length = chunk.start + len(chunk.token_ids)
+        if readout.pool:
+            return Outcome(vector=fake_vector(self._keys(chunk, length)))
+        if not readout.rows:
+            return Outcome()
         if readout.candidates:
             return Outcome(candidates=_candidates(self._keys(chunk, length), readout.candidates))
         assert known.seq_id == chunk.seq_id

@@ -9,7 +9,12 @@ from functools import partial
 from typing import Any, cast
 
 from quire.engine.encoder import Encoder
-from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks
+from quire.engine.prompt_form import (
+    PromptForm,
+    around_the_gap,
+    infilling_marks,
+    special_around,
+)
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, shown
@@ -218,6 +223,10 @@ class InputProcessor:
         if form.suffix is None:
             if not isinstance(given, str):
                 return form.cut(list(given))
+            if special and form.keep_special:
+                before, after = special_around(self.tokenizer.encode)
+                text = encode("prompt", given, add_special_tokens=False)
+                return form.cut_between(before, text, after)
             return form.cut(encode("prompt", given, add_special_tokens=special))
         marks = infilling_marks(self.tokenizer, self.vocab_size)
         if marks is None:
@@ -226,11 +235,11 @@ class InputProcessor:
                 "(<|fim_prefix|> and the like); this model's has none",
                 "suffix",
             )
-        begin, before = encode("prompt", "") if special else [], given
-        if isinstance(before, str):
-            before = encode("prompt", before, add_special_tokens=False)
-        after = encode("suffix", form.suffix, add_special_tokens=False)
-        return form.cut(around_the_gap(marks, begin, before, after))
+        begin, prefix = encode("prompt", "") if special else [], given
+        if isinstance(prefix, str):
+            prefix = encode("prompt", prefix, add_special_tokens=False)
+        suffix = encode("suffix", form.suffix, add_special_tokens=False)
+        return form.cut(around_the_gap(marks, begin, prefix, suffix))
 
     def _request(
         self,

@@ -9,7 +9,7 @@ from quire.engine.outputs import RequestOutput
 from quire.errors import RequestError
 from quire.protocol import Pooler, PoolingParams
 
-Text = str | Sequence[int]
+Text = str | list[int]
 
 
 class Scoring:

@@ -62,6 +62,8 @@ class Weights:
         for path in checkpoint_files(directory):
             self._open[path] = _open(path)
             self._files.update(dict.fromkeys(self._open[path].keys(), path))
+        self._prefix = "model." if _BARE in self._files else ""  # that the files leave out
+        self._files = {self._prefix + name: path for name, path in self._files.items()}
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.device = device
@@ -69,10 +71,6 @@ class Weights:
         self._bytes_mapped = 0
         self._copies = copies
         self._taken: set[str] = set()
-        self._prefix = ""  # that names have here, and not in the files
-        if _BARE in self._files:
-            self._prefix = "model."
-            self._files = {self._prefix + name: path for name, path in self._files.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
