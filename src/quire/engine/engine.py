@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
@@ -124,7 +123,7 @@ class Engine:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.input_processor.tokenizer, self._text_of, self._block_bytes
+            prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -242,11 +241,11 @@ class Engine:
             if request is not None and request.done:
                 del self._requests[request_id]
                 self._note_end(request)
-                deltas[last] = replace(deltas[last], final=request.final(now))
+                deltas[last] = request.last(deltas[last], now)
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
-        """What the scheduler is not concerned with: what prompts come to, and failures."""
+        """What the scheduler is not concerned with: vectors of prompts, and failures."""
         failures: dict[int, QuireError] = {}
         for chunk in step.chunks:
             outcome = outcomes.get(chunk.seq_id)
@@ -254,11 +253,10 @@ class Engine:
                 continue
             if outcome.failure is not None:
                 failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
-            elif outcome.prompt_logprobs or outcome.vector is not None:
+            elif outcome.vector is not None:
                 request = self._request_of(chunk.seq_id)
                 if request is not None:
                     request.vector = outcome.vector
-                    request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
         return self._fail(failures)
 
     def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> dict[int, int]:

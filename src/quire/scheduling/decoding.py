@@ -11,6 +11,7 @@ from quire.protocol.request import FinishReason, Request
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
 from quire.scheduling.beam_search import BeamSearch, Choice
+from quire.scheduling.scores import PromptScores
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.sessions.session import Session
 
@@ -55,7 +56,11 @@ class LiveGroups:
         root = root_hash(request.cache_salt)
         trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
-        group = SequenceGroup(request, trunk, beams, (rank, seq_id))
+        scores, num_top = None, request.params.prompt_logprobs
+        if num_top is not None:
+            tokens, size = len(request.prompt_token_ids), self._allocator.block_size
+            scores = PromptScores(tokens, num_top, size)
+        group = SequenceGroup(request, trunk, beams, (rank, seq_id), scores)
         self._groups[request.request_id] = group
         self._branches[seq_id] = (group, trunk)
         return group
