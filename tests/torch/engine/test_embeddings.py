@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from quire import LLM, PoolingParams, SamplingParams
+from quire.engine import PromptForm
 from quire.errors import ConfigError, EngineError, ModelError, RequestError
 from quire.execution.forward import DirectForward, Hidden
 from quire.protocol import Pooling
 from support.engine_lives import Squeeze
-from support.small_models import VOCAB_SIZE, make_model
+from support.small_models import EOS_TOKEN_ID, VOCAB_SIZE, make_model
 
 RNG = random.Random(5)
 SHARED = [RNG.randrange(3, VOCAB_SIZE) for _ in range(40)]
@@ -223,6 +224,22 @@ def test_it_pools_as_its_files_say(
     assert embed(llm, PROMPTS[:2]) == embed(llm, PROMPTS[:2], pooling=kind, normalize=normalize)
     given = load(tmp_path, pooler_config={"pooling_type": "LAST", "normalize": True})
     assert embed(given, PROMPTS[:2]) == embed(llm, PROMPTS[:2], pooling="LAST", normalize=True)
+
+
+def test_texts_end_as_their_tokenizer_s_settings_ask(directory: Path, tmp_path: Path) -> None:
+    for file in directory.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_eos_token": True}))
+    llm, plain = load(tmp_path), load(directory)
+    ids = plain.engine.input_processor.tokenize("a bird")
+    ended = plain.embed([[*ids, EOS_TOKEN_ID]], use_tqdm=False)
+    assert llm.embed("a bird", use_tqdm=False)[0].outputs == ended[0].outputs
+    cut = llm.engine.input_processor.text_prompt("a bird", PromptForm(most=3, keep_special=True))
+    assert cut == [*ids[-2:], EOS_TOKEN_ID]
+    text = llm.generate("a bird", SamplingParams(max_tokens=1), use_tqdm=False)
+    assert text[0].prompt_token_ids == ids
 
 
 def test_vectors_are_shortened_where_the_model_allows(directory: Path) -> None:
