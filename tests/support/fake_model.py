@@ -79,7 +79,7 @@ def fake_vector(keys: Keys) -> array[float]:
 
 def fake_score(keys: Keys, token: int) -> TokenLogprobs:
     """Of a token after those whose keys are seen."""
-    return TokenLogprobs(-zlib.crc32(bytes([token]), _digest(keys)) / 2**30, 1, ())
+    return TokenLogprobs(-zlib.crc32(token.to_bytes(4, "little"), _digest(keys)) / 2**30, 1, ())
 
 
 def expected_scores(request: Request, windows: Windows) -> list[TokenLogprobs | None]:
