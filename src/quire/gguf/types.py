@@ -6,11 +6,20 @@ from typing import NamedTuple
 
 
 class TensorType(NamedTuple):
-    """Blocks of ``weights`` numbers in ``num_bytes`` each."""
+    """Blocks of ``weights`` numbers in ``num_bytes`` each.
+
+    kept: what a block takes in memory, where that is more: its codes get more bits there.
+    """
 
     name: str
     weights: int
     num_bytes: int
+    kept: int | None = None
+
+    @property
+    def kept_bytes(self) -> float:
+        """Of a weight, in memory."""
+        return (self.kept or self.num_bytes) / self.weights
 
     @property
     def is_rounded(self) -> bool:
@@ -26,12 +35,12 @@ TYPES = {
     6: TensorType("Q5_0", 32, 22),
     7: TensorType("Q5_1", 32, 24),
     8: TensorType("Q8_0", 32, 34),
-    10: TensorType("Q2_K", 256, 84),
-    11: TensorType("Q3_K", 256, 110),
+    10: TensorType("Q2_K", 256, 84, kept=164),
+    11: TensorType("Q3_K", 256, 110, kept=146),
     12: TensorType("Q4_K", 256, 144),
     13: TensorType("Q5_K", 256, 176),
     14: TensorType("Q6_K", 256, 210),
-    20: TensorType("IQ4_NL", 32, 18),
+    20: TensorType("IQ4_NL", 32, 18, kept=34),
     30: TensorType("BF16", 1, 2),
 }
 """Those that are read, by their numbers."""
@@ -42,3 +51,6 @@ OTHERS = {
     34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
 """Those that are not."""
+
+ROUNDED_BYTES = {kind.name: kind.kept_bytes for kind in TYPES.values() if kind.is_rounded}
+"""Of a weight in memory, by the names of the rounded types."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
-from quire.gguf import is_gguf
-from quire.model.gguf.blocks import KEPT_BYTES, Rounded
+from quire.gguf import ROUNDED_BYTES, is_gguf
+from quire.model.gguf.blocks import Rounded
 from quire.model.gguf.tensors import GGUFTensors
 
 INDEX = "model.safetensors.index.json"
@@ -31,7 +31,7 @@ _CPU = torch.device("cpu")
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Of what is no weight but eight, say, rounded ones; or of one that is multiplied as it is.
-_CODE_BYTES = {"I32": 4, **KEPT_BYTES}
+_CODE_BYTES = {"I32": 4, **ROUNDED_BYTES}
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
@@ -96,7 +96,7 @@ class Weights:
 
     def is_rounded(self, name: str) -> bool:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
-        return self.stored(name) in KEPT_BYTES
+        return self.stored(name) in ROUNDED_BYTES
 
     def read_rounded(self, name: str, *shape: int) -> Rounded:
         """As ``read``, as it is stored."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quire.gguf import TensorType
 from quire.kernels.packing import Format, Groups
 
 # Of IQ4_NL, by code.
@@ -53,10 +54,10 @@ class Rounded(NamedTuple):
         return Rounded(parts[0].form, codes, Groups(**fields))
 
 
-def read_blocks(kind: str, rows: Tensor) -> Rounded:
-    """rows [out, bytes] uint8 of the type called ``kind``."""
-    size, form, read = _KINDS[kind]
-    codes, groups = read(rows.view(len(rows), -1, size))
+def read_blocks(kind: TensorType, rows: Tensor) -> Rounded:
+    """rows [out, bytes] uint8 of a rounded type."""
+    form, read = _KINDS[kind.name]
+    codes, groups = read(rows.view(len(rows), -1, kind.num_bytes))
     return Rounded(form, codes.reshape(len(rows), -1), groups)
 
 
@@ -175,24 +176,16 @@ def _q6_k(blocks: Tensor) -> _Read:
     return low | high << 4, Groups(_half(blocks, 208), factors=_flat(factors))
 
 
-_KINDS: Mapping[str, tuple[int, Format, Callable[[Tensor], _Read]]] = {
-    "Q4_0": (18, Format.int4, _q4_0),
-    "Q4_1": (20, Format.int4, _q4_1),
-    "Q5_0": (22, Format.int5, _q5_0),
-    "Q5_1": (24, Format.int5, _q5_1),
-    "Q8_0": (34, Format.grouped_int8, _q8_0),
-    "Q2_K": (84, Format.int4, _q2_k),
-    "Q3_K": (110, Format.int4, _q3_k),
-    "Q4_K": (144, Format.int4, _q4_k),
-    "Q5_K": (176, Format.int5, _q5_k),
-    "Q6_K": (210, Format.int6, _q6_k),
-    "IQ4_NL": (18, Format.grouped_int8, _iq4_nl),
+_KINDS: Mapping[str, tuple[Format, Callable[[Tensor], _Read]]] = {
+    "Q4_0": (Format.int4, _q4_0),
+    "Q4_1": (Format.int4, _q4_1),
+    "Q5_0": (Format.int5, _q5_0),
+    "Q5_1": (Format.int5, _q5_1),
+    "Q8_0": (Format.grouped_int8, _q8_0),
+    "Q2_K": (Format.int4, _q2_k),
+    "Q3_K": (Format.int4, _q3_k),
+    "Q4_K": (Format.int4, _q4_k),
+    "Q5_K": (Format.int5, _q5_k),
+    "Q6_K": (Format.int6, _q6_k),
+    "IQ4_NL": (Format.grouped_int8, _iq4_nl),
 }
-
-KEPT_BYTES: Mapping[str, float] = {
-    **{kind: size / (32 if size < 64 else 256) for kind, (size, _, _) in _KINDS.items()},
-    "Q2_K": 164 / 256,  # as int4, with factors of a byte
-    "Q3_K": 146 / 256,
-    "IQ4_NL": 34 / 32,  # as int8
-}
-"""Of a weight in memory, by type: as in the file, but for those whose codes get more bits."""

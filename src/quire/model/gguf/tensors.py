@@ -82,7 +82,7 @@ class GGUFTensors:
         info = self._info(name)
         rows = self._bytes(info).view(info.shape[0], -1)
         order = self._order(name, info.shape[0])
-        return read_blocks(info.type.name, rows if order is None else rows[order])
+        return read_blocks(info.type, rows if order is None else rows[order])
 
     def _info(self, name: str) -> TensorInfo:
         return self._file.tensors[self._stored[name]]
