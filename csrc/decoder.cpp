@@ -9,7 +9,7 @@ constexpr int64_t products_from = 1 << 16;
 }  // namespace
 
 bool soon_done(const Product& p) {
-  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
+  return p.weight.bytes() * (1 + p.rows / 8) < products_from;
 }
 
 void Walk::go() {

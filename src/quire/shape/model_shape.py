@@ -57,6 +57,7 @@ class ModelShape:
     windows: tuple[int | None, ...] = ()  # by layer; none where all layers see everything
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
+    stored_bytes: int | None = None  # of weights, where they are told; None: as ``dtype`` says
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -108,6 +109,8 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
+        if self.stored_bytes is not None:
+            return self.stored_bytes
         return self.num_params * BYTES[self.dtype]
 
     @property

@@ -12,6 +12,7 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
+from quire.gguf import GGUFFile, config_of, is_gguf, open_gguf
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
@@ -23,7 +24,7 @@ _SHOWN = 4  # fields of one kind that a refusal names
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
-    """The shape that ``path`` describes; no weights are needed.
+    """The shape that a config.json, a directory with one or a GGUF file describes.
 
     overrides: over the fields of the file.
 
@@ -31,7 +32,9 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         ModelError: a size is missing or none, or the model is not one whose shape is known; all
             that speaks against it is named.
     """
-    fields = _text_fields(path, overrides)
+    path = path / "config.json" if path.is_dir() else path
+    file = open_gguf(path) if is_gguf(path) else None
+    fields = _text_fields(path, file, overrides)
     family = _known_family(fields)
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
@@ -64,11 +67,18 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         windows=windows if any(windows) else (),
         position_limit=positions.limit,
         stable_positions=positions.stable,
+        stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
     )
 
 
-def _text_fields(path: Path, overrides: Mapping[str, Any] | None) -> Fields:
+def _text_fields(
+    path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None
+) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
+    if file is not None:
+        told = {**config_of(file), **(overrides or {})}
+        told.pop("quantization_config", None)  # the tensors tell their bytes
+        return Fields(told, str(path))
     fields = read_fields(path, overrides)
     inner = fields.values.get("text_config")
     return Fields({**fields.values, **(inner if isinstance(inner, dict) else {})}, fields.source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from quire.kernels.packing import Format, Groups
 from quire.kernels.products import PackedWeight, Products
 from quire.model.linear.rounding import (
     GROUPS,
@@ -17,7 +18,9 @@ from quire.model.linear.rounding import (
 def pack_grouped(products: Products, weight: Grouped, bias: Tensor | None) -> PackedWeight:
     """An int4 weight that comes rounded."""
     zeros = None if bool((weight.zeros == 8).all()) else weight.zeros
-    return PackedWeight.from_int4(products, weight.codes, weight.scales, zeros, bias)
+    return PackedWeight.from_groups(
+        products, Format.int4, weight.codes, Groups(weight.scales, zeros), bias
+    )
 
 
 def pack_rounded(
