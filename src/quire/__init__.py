@@ -11,9 +11,9 @@ from quire.version import __version__
 
 if TYPE_CHECKING:
     from quire.llm import LLM
-    from quire.protocol import SamplingParams
+    from quire.protocol import PoolingParams, SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
         from quire.llm import LLM
 
         return LLM
-    if name == "SamplingParams":
-        from quire.protocol import SamplingParams
+    if name in ("PoolingParams", "SamplingParams"):
+        import quire.protocol
 
-        return SamplingParams
+        return getattr(quire.protocol, name)
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

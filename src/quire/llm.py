@@ -11,9 +11,21 @@ from tqdm import tqdm
 
 from quire.assembly import build_engine
 from quire.config import EngineConfig
-from quire.engine import Driver, Message, PreparedParams, Prompt, RequestOutput, StreamingSession
+from quire.engine import (
+    Driver,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Message,
+    PreparedParams,
+    Prompt,
+    RequestOutput,
+    Scoring,
+    ScoringOutput,
+    ScoringRequestOutput,
+    StreamingSession,
+)
 from quire.errors import ConfigError, RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import PoolingParams, SamplingParams
 
 
 class LLM:
@@ -50,21 +62,74 @@ class LLM:
         many = _with_priority(_as_list(prompts), priority)
         if sampling_params is None:
             sampling_params = self.default_sampling_params()
-        params = self._params_for(many, sampling_params)
+        return self._finish(many, self._params_for(many, sampling_params), use_tqdm)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The vectors of one text or many, in order, as the model's files say they are made.
+
+        ``pooling_params`` says it otherwise. What a model wants before a text (an instruction, or
+        the ``prompts`` of sentence-transformers) is its caller's to write there.
+        """
+        many = _with_priority(_as_list(prompts), priority)
+        params = self.engine.input_processor.prepare_params(pooling_params or PoolingParams())
+        return [
+            EmbeddingRequestOutput(
+                output.request_id,
+                EmbeddingOutput(list(output.vector or ())),
+                output.prompt_token_ids,
+                output.metrics,
+            )
+            for output in self._finish(many, [params] * len(many), use_tqdm, "Embedding")
+        ]
+
+    def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts go together, pair by pair, or one text with each of many."""
+        processor = self.engine.input_processor
+        first = [text_1] if isinstance(text_1, str) else list(text_1)
+        second = [text_2] if isinstance(text_2, str) else list(text_2)
+        scoring = Scoring(processor.pooler, first, second)
+        params = processor.prepare_params(scoring.params)
+        count = len(scoring.prompts)
+        done = self._finish(list(scoring.prompts), [params] * count, use_tqdm, "Scoring")
+        last = done[-len(second) :]
+        return [
+            ScoringRequestOutput(output.request_id, ScoringOutput(score), output.prompt_token_ids)
+            for output, score in zip(last, scoring.scores(done), strict=True)
+        ]
+
+    def _finish(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[PreparedParams],
+        use_tqdm: bool,
+        doing: str = "Generating",
+    ) -> list[RequestOutput]:
+        """Run them to their ends; all are checked before the first one runs."""
         clock = self.engine.clock()
         prepared = [
             self.engine.input_processor.prepare(str(i), prompt, p, clock)
-            for i, (prompt, p) in enumerate(zip(many, params, strict=True))
+            for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))
         ]
         outputs: dict[str, RequestOutput] = {}
         try:
             for request in prepared:
                 self.engine.submit(request)
-            self._run(outputs, len(prepared), use_tqdm)
+            self._run(outputs, len(prepared), use_tqdm, doing)
         finally:  # refused or interrupted: leave nothing behind
             for request in prepared:
                 self.engine.abort(request.request.request_id)
-        return [outputs[str(i)] for i in range(len(many))]
+        return [outputs[str(i)] for i in range(len(prompts))]
 
     def chat(
         self,
@@ -119,8 +184,10 @@ class LLM:
             raise ConfigError(f"{len(prompts)} prompts came with {len(params)} sampling_params")
         return list(map(prepare, params))
 
-    def _run(self, outputs: dict[str, RequestOutput], total: int, use_tqdm: bool) -> None:
-        with tqdm(total=total, desc="Generating", unit="req", disable=not use_tqdm) as bar:
+    def _run(
+        self, outputs: dict[str, RequestOutput], total: int, use_tqdm: bool, doing: str
+    ) -> None:
+        with tqdm(total=total, desc=doing, unit="req", disable=not use_tqdm) as bar:
             tokens = 0
             while len(outputs) < total:
                 for delta in self._driver.step():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from quire.assembly.draft import draft_name, load_draft
+from quire.assembly.pooling import read_pooler
 from quire.capacity import Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.drafting import speculation_of
@@ -24,7 +25,7 @@ from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
-from quire.protocol import RecoveryCosts, SamplingParams
+from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 
@@ -40,10 +41,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     runtime = _choose_runtime(config)
     keep_what_steps_take()
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    read_config(
-        directory, config.hf_overrides
-    )  # first: without it, what a tokenizer lacks would not be the point
+    # First: without it, what a tokenizer lacks would not be the point.
+    described = read_config(directory, config.hf_overrides)
     tokenizer = _load_tokenizer(config, directory)
+    pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
     with runtime.start_up_lock():
         model = _load_model(config, directory, runtime)
@@ -67,7 +68,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     engine = Engine(
         limits.scheduler(costs),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults),
+        _input_processor(config, model, limits, tokenizer, defaults, pooler),
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, cache),
@@ -155,6 +156,7 @@ def _input_processor(
     limits: EngineLimits,
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
+    pooler: Pooler,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
@@ -164,6 +166,8 @@ def _input_processor(
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         sampling_defaults=defaults,
+        pooler=pooler,
+        generates=model.has_head,
     )
 
 

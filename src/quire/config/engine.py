@@ -73,6 +73,12 @@ class EngineConfig:
         "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
         "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
     )
+    pooler_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN or CLS; normalize, "
+        "true or false; dimensions, how long vectors are (default: as the model's modules.json "
+        "says, or else LAST, normalized)",
+    )
     max_model_len: int | None = setting(
         None,
         "longest prompt plus output, in tokens (default: what model and KV pool allow; with a "
@@ -168,8 +174,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
-        for name in ("hf_overrides", "override_generation_config", "speculative_config"):
+        for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
+        self._check_pooler()
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
@@ -206,6 +213,26 @@ class EngineConfig:
                 "generation_config must be auto, none, vllm or a directory; "
                 f"got {self.generation_config!r}"
             )
+
+    def _check_pooler(self) -> None:
+        given = self.pooler_config or {}
+        for name, value in given.items():
+            if name == "pooling_type":
+                if value not in _POOLING:
+                    allowed = ", ".join(_POOLING)
+                    raise ConfigError(
+                        f"pooler_config: pooling_type must be one of {allowed}; got {value!r}"
+                    )
+            elif name == "normalize":
+                if not isinstance(value, bool):
+                    raise ConfigError("pooler_config: normalize must be true or false")
+            elif name == "dimensions":
+                check_count("pooler_config: dimensions", value)
+            else:
+                raise ConfigError(
+                    f"pooler_config: unknown option {name}; known: pooling_type, normalize, "
+                    "dimensions"
+                )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -291,6 +318,8 @@ NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
 
+_OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
+_POOLING = ("LAST", "MEAN", "CLS")
 _COUNTS = (
     "block_size",
     "max_num_seqs",

@@ -4,9 +4,19 @@ from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
-from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.outputs import (
+    CompletionOutput,
+    Delta,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from quire.engine.prompt_form import PromptForm
 from quire.engine.recorder import RequestRecorder
+from quire.engine.scoring import Scoring
 from quire.engine.session_manager import SessionManager
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
@@ -19,6 +29,8 @@ __all__ = [
     "Delta",
     "Deltas",
     "Driver",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "Engine",
     "EngineThread",
     "InputProcessor",
@@ -30,6 +42,9 @@ __all__ = [
     "PromptForm",
     "RequestOutput",
     "RequestRecorder",
+    "Scoring",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "Session",
     "SessionManager",
     "StreamingSession",

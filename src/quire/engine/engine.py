@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
@@ -23,6 +22,7 @@ from quire.protocol import (
     Executor,
     Outcome,
     PendingStep,
+    PoolingParams,
     Progress,
     Request,
     SamplingParams,
@@ -87,7 +87,7 @@ class Engine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival: float | None = None,
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
@@ -123,7 +123,7 @@ class Engine:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.input_processor.tokenizer, self._text_of, self._block_bytes
+            prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -241,11 +241,11 @@ class Engine:
             if request is not None and request.done:
                 del self._requests[request_id]
                 self._note_end(request)
-                deltas[last] = replace(deltas[last], final=request.final(now))
+                deltas[last] = request.last(deltas[last], now)
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
-        """What the scheduler is not concerned with: log-probabilities of prompts, and failures."""
+        """What the scheduler is not concerned with: vectors of prompts, and failures."""
         failures: dict[int, QuireError] = {}
         for chunk in step.chunks:
             outcome = outcomes.get(chunk.seq_id)
@@ -253,10 +253,10 @@ class Engine:
                 continue
             if outcome.failure is not None:
                 failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
-            elif outcome.prompt_logprobs:
+            elif outcome.vector is not None:
                 request = self._request_of(chunk.seq_id)
                 if request is not None:
-                    request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
+                    request.vector = outcome.vector
         return self._fail(failures)
 
     def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> dict[int, int]:

@@ -143,7 +143,10 @@ class DecoderModel:
         max_positions: int,
         eos_token_ids: tuple[int, ...],
         weight_bytes: int,
+        *,
+        has_head: bool = True,
     ) -> None:
+        self.has_head = has_head
         self.decoder = decoder
         self.vocab_size = decoder.vocab_size
         self.dtype = decoder.dtype

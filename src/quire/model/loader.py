@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
-from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.gguf.linears import GGUFLinears
@@ -32,6 +33,7 @@ _NATIVE: Mapping[str, Family[Any]] = {
 }
 
 _CPU = torch.device("cpu")
+_DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
 def resolve_model(
@@ -69,7 +71,7 @@ def check_servable(directory: Path) -> str:
     Raises:
         ModelError: nothing would.
     """
-    config = read_config(directory)
+    config = _with_head(read_config(directory))
     checkpoint_files(directory)
     if _family_of(config) is not None:
         return "Quire"
@@ -110,7 +112,7 @@ def load_model(
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
-    config = read_config(directory, hf_overrides)
+    config = _with_head(read_config(directory, hf_overrides))
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
@@ -137,6 +139,23 @@ def _family_of(config: ModelConfig) -> Family[Any] | None:
     """None where transformers' code has to compute it."""
     family = _NATIVE.get(config.architecture)
     return family if family is not None and family.lacks(config) is None else None
+
+
+def _with_head(config: ModelConfig) -> ModelConfig:
+    """A decoder that was saved by itself, "Qwen3Model", as one whose head is its embedding.
+
+    Nobody asks that head for tokens. A model that judges pairs of texts by the tokens that it would
+    say next, as vLLM has it ("Qwen3ForSequenceClassification", classifier_from_token), has its own.
+    """
+    name, fields = config.architecture, config.fields
+    judge = name.removesuffix(_JUDGE) + _DECODER
+    if name.endswith(_JUDGE) and judge in _NATIVE and "classifier_from_token" in fields:
+        return replace(config, architecture=judge)
+    whole = name.removesuffix(_ALONE) + _DECODER
+    if not name.endswith(_ALONE) or whole not in _NATIVE:
+        return config
+    tied = Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
 def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
@@ -175,7 +194,8 @@ def _build(
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    return DecoderModel(decoder, max_positions, config.eos_token_ids, weight_bytes)
+    ends = config.eos_token_ids
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, has_head=config.has_head)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:

@@ -39,6 +39,7 @@ class TransformersModel:
 
     # Sequences end where a rotation would begin to stretch with their length: see _position_limit.
     kv_depends_on_prompt_length = False
+    has_head = True
     replayable = False  # what an architecture's code does, nobody knows
 
     def __init__(

@@ -32,6 +32,9 @@ _COMPUTED = (
     ".attn.masked_bias",
 )
 
+# Of a decoder that was saved by itself, as embedding models are.
+_BARE = "embed_tokens.weight"
+
 _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
@@ -44,7 +47,10 @@ _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten mil
 
 
 class Weights:
-    """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
+    """The checkpoint in a directory: each tensor is read once, with the shape it must have.
+
+    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone.
+    """
 
     def __init__(
         self,
@@ -67,6 +73,8 @@ class Weights:
         for path in checkpoint_files(directory):
             self._open[path] = _open(path)
             self._files.update(dict.fromkeys(self._open[path].keys(), path))
+        self._prefix = "model." if _BARE in self._files else ""  # that the files leave out
+        self._files = {self._prefix + name: path for name, path in self._files.items()}
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.device = device
@@ -108,7 +116,7 @@ class Weights:
 
     def stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""
-        return str(self._open[self._files[name]].get_slice(name).get_dtype())
+        return str(self._slice(name).get_dtype())
 
     def is_rounded(self, name: str) -> bool:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
@@ -141,12 +149,12 @@ class Weights:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
         path = self._files[name]
-        found = tuple(self._open[path].get_slice(name).get_shape())
+        found = tuple(self._slice(name).get_shape())
         if found != shape:
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         try:
-            return getattr(self._open[path], how)(name)
+            return getattr(self._open[path], how)(name.removeprefix(self._prefix))
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
@@ -181,7 +189,7 @@ class Weights:
         return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:
-        return math.prod(self._open[self._files[name]].get_slice(name).get_shape())
+        return math.prod(self._slice(name).get_shape())
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.
@@ -203,6 +211,10 @@ class Weights:
             if dtype is not None:
                 return dtype
         return torch.float32
+
+    def _slice(self, name: str) -> Any:
+        """What a file says of a tensor before it is read."""
+        return self._open[self._files[name]].get_slice(name.removeprefix(self._prefix))
 
 
 def checkpoint_files(directory: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.pending import Executor, PendingStep
 from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
+from quire.protocol.pooling import Pooler, Pooling, PoolingParams
 from quire.protocol.request import FinishReason, Request
 from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
@@ -34,6 +35,9 @@ __all__ = [
     "Opened",
     "Outcome",
     "PendingStep",
+    "Pooler",
+    "Pooling",
+    "PoolingParams",
     "PreemptionMode",
     "Progress",
     "Readout",

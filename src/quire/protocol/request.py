@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quire.memory import BlockHash
+from quire.protocol.pooling import PoolingParams
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.structured_outputs import Rules
 
@@ -18,12 +19,13 @@ class Request:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
-    max_tokens: int  # params.max_tokens with the model's length applied
+    max_tokens: int  # params.max_tokens with the model's length applied; 0: only the prompt counts
     seed: int  # params.seed, or one drawn for this request
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: Rules | None = None  # what params ask of the text, compiled
+    pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
     prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share
@@ -40,7 +42,12 @@ class Request:
     @property
     def longest(self) -> int:
         """Tokens whose keys and values a branch may need; the last one's are never read."""
-        return len(self.prompt_token_ids) + self.max_tokens - 1
+        return len(self.prompt_token_ids) + max(self.max_tokens, 1) - 1
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether its answer is made of every token's state, which no prefix cache keeps."""
+        return self.pooling is not None and self.pooling.needs_all_rows
 
 
 class FinishReason(str, Enum):

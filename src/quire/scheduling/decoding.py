@@ -11,6 +11,7 @@ from quire.protocol.request import FinishReason, Request
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
 from quire.scheduling.beam_search import BeamSearch, Choice
+from quire.scheduling.scores import PromptScores
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.sessions.session import Session
 
@@ -55,7 +56,11 @@ class LiveGroups:
         root = root_hash(request.cache_salt)
         trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
-        group = SequenceGroup(request, trunk, beams, (rank, seq_id))
+        scores, num_top = None, request.params.prompt_logprobs
+        if num_top is not None:
+            tokens, size = len(request.prompt_token_ids), self._allocator.block_size
+            scores = PromptScores(tokens, num_top, size)
+        group = SequenceGroup(request, trunk, beams, (rank, seq_id), scores)
         self._groups[request.request_id] = group
         self._branches[seq_id] = (group, trunk)
         return group
@@ -109,7 +114,7 @@ class LiveGroups:
     def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
         """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam."""
         for chunk in step.chunks:
-            if chunk.readout is not None:
+            if chunk.readout is not None and chunk.readout.rows:
                 known = self.branch(chunk.seq_id)
                 if known is not None and known[0].status is Status.RUNNING:
                     outcome = outcomes[chunk.seq_id]
@@ -149,6 +154,12 @@ class LiveGroups:
         group.branches += forks  # all forks before the first end
         for one, sample in zip([trunk, *forks], samples, strict=True):
             self.extend(group, one, (sample,), on_token)
+
+    def conclude(self, group: SequenceGroup, trunk: Sequence, on_token: OnToken) -> None:
+        """The prompt is done, and so is a request that wants no token."""
+        reason = FinishReason.LENGTH
+        on_token(Progress(group.request, trunk.seq_id, trunk.index, None, reason))
+        self.end(group, trunk)
 
     def search(self, group: SequenceGroup, candidates: Candidates, on_token: OnToken) -> None:
         """Let the beams split, die or end, now that all of them have their candidates."""

@@ -24,6 +24,7 @@ from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request_queue import RequestQueue
+from quire.scheduling.scores import ScoredBlocks
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
@@ -69,10 +70,11 @@ class Scheduler:
         self.sessions = Sessions(
             allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
+        scored = self._scored = ScoredBlocks(allocator.block_size)
         self._admission = Admission(
-            allocator, self._live, self._preemption, self.stats, enable_prefix_caching
+            allocator, self._live, self._preemption, self.stats, scored, enable_prefix_caching
         )
-        self._chunker = Chunker(allocator, self._live, enable_prefix_caching)
+        self._chunker = Chunker(allocator, self._live, scored, enable_prefix_caching)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
@@ -105,6 +107,8 @@ class Scheduler:
     def _end(self, group: SequenceGroup, *, invalid: bool = False) -> None:
         self.queue.leave(group)
         for branch in list(group.branches):
+            if invalid:
+                self._scored.forget(branch.seq_id)
             self._live.end(group, branch, invalid=invalid)
 
     def propose(self, seq_id: int, drafts: Seq[int], decision: Decision | None = None) -> None:
@@ -225,6 +229,9 @@ class Scheduler:
         for chunk in step.chunks:
             seq_id, readout = chunk.seq_id, chunk.readout
             known = find(seq_id)
+            if self._scored:
+                sound = known[0].status is running if known else not result.failed_moves
+                self._scored.take(chunk, outcomes.get(seq_id), sound=sound)
             if known is None or known[0].status is not running:
                 continue
             group, branch = known
@@ -232,6 +239,8 @@ class Scheduler:
             if readout is None:
                 if group.expanded:
                     live.wake_forks(group, branch)
+            elif not readout.rows:
+                live.conclude(group, branch, on_token)
             elif readout.candidates:
                 found = searching.setdefault(group.request.request_id, {})
                 found[seq_id] = outcomes[seq_id].candidates

@@ -44,6 +44,7 @@ from quire.server.openai.completions import create_completion
 from quire.server.openai.requests import ChatRequest, CompletionRequest
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
+from quire.server.vectors.routes import add_vectors
 from quire.version import __version__
 
 _HEALTH: dict[int | str, dict[str, Any]] = {
@@ -106,6 +107,7 @@ def create_app(
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
+    add_vectors(app, service)
     add_doors(app, service)
     _add_models(app, service)
     _add_operation(app, service, drain)

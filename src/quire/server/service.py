@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
 from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
-from quire.protocol import SamplingParams
+from quire.protocol import PoolingParams, SamplingParams
 from quire.server.chats.speech import Speech
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
@@ -77,7 +77,7 @@ class Service:
         self,
         request_id: str,
         prompts: Iterable[Prompt],
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         field_names: Mapping[str, str],
     ) -> Progress:
         """Run all the prompts together; one that fails ends the others.

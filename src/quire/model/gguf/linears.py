@@ -21,9 +21,12 @@ class GGUFLinears(LinearReader):
         super().__init__(weights, products)
         self._packer = products
 
-    def _read(self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool) -> Linear:
+    def _read(
+        self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, order: Tensor | None
+    ) -> Linear:
         if not any(self._is_rounded(f"{name}.weight") for name, _ in sizes):
-            return super()._read(sizes, inputs, bias)
+            return super()._read(sizes, inputs, bias, order)
+        assert order is None, "no architecture that GGUF files are read of has another order"
         parts = []
         for _, alike in groupby(sizes, lambda size: self._weights.stored(f"{size[0]}.weight")):
             run = list(alike)
@@ -34,18 +37,24 @@ class GGUFLinears(LinearReader):
         return PackedWeight.joined(parts)
 
     def embedding_and_head(
-        self, embedding: str, head: str, shape: tuple[int, int], tied: bool
+        self,
+        embedding: str,
+        head: str,
+        shape: tuple[int, int],
+        tied: bool,
+        head_bias: str | None = None,
     ) -> tuple[Linear, Linear]:
         """See ``LinearReader``. A rounded embedding stays so."""
         if not self._is_rounded(embedding):
-            return super().embedding_and_head(embedding, head, shape, tied)
-        table = self._table(embedding, *shape)
-        return table, table if tied else self._table(head, *shape)
+            return super().embedding_and_head(embedding, head, shape, tied, head_bias)
+        bias = None if head_bias is None else self._weights.read(head_bias, shape[0])
+        table = self._table(embedding, None, *shape)
+        return table, table if tied else self._table(head, bias, *shape)
 
-    def _table(self, name: str, outputs: int, inputs: int) -> Linear:
+    def _table(self, name: str, bias: Tensor | None, outputs: int, inputs: int) -> Linear:
         if not self._is_rounded(name):
-            return super()._table(name, outputs, inputs)
-        return self._keep(self._pack([(name, outputs)], inputs, None))
+            return super()._table(name, bias, outputs, inputs)
+        return self._keep(self._pack([(name, outputs)], inputs, bias))
 
     def _is_rounded(self, name: str) -> bool:
         return name in self._weights and self._weights.is_rounded(name)

@@ -204,7 +204,9 @@ class CompletionRequest(PromptedRequest):
         others: dict[str, Any] = {}
         if self.echo and self.logprobs is not None:  # the prompt's tokens have logprobs too
             others["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
-        if self.only_prompts:  # computing a prompt ends with a token, which nobody is told
+        scored = others.get("prompt_logprobs", self.prompt_logprobs) is not None
+        alone = scored and (self.best_of or self.n or 1) == 1
+        if self.only_prompts and not alone:  # computing it ends with a token that nobody is told
             others["max_tokens"] = 1
         return self._sampling_params(defaults, **others)
 
