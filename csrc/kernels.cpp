@@ -14,10 +14,6 @@ constexpr int64_t products_from = 1 << 16;     // bytes of weights
 
 int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
 
-bool soon_done(const Product& p) {
-  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
-}
-
 // Let so many threads do something together, in a parallel region if they are several.
 template <class Body>
 void together(int threads, const Body& body) {
@@ -34,6 +30,10 @@ void together(int threads, const Body& body) {
 }
 
 }  // namespace
+
+bool soon_done(const Product& p) {
+  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
+}
 
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads) {
   if (!p.rows) return;
@@ -99,6 +99,16 @@ void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows
   Argmax a{x, out, rows, width, x_stride, dtype};
   together(rows * width < elementwise_from ? 1 : threads,
            [&](Team& team) { build_->argmax(a, team); });
+}
+
+void Kernels::mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+                  int threads) {
+  if (!rows) return;
+  Mixture mixture(*build_, experts, dtype, rows, threads);
+  mixture.place(products_.get(mixture.bytes()));
+  together(threads, [&](Team& team) {
+    mixture.run(*build_, static_cast<const char*>(x), static_cast<char*>(out), rows, team);
+  });
 }
 
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "builds.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
@@ -13,6 +14,9 @@ namespace quire {
 
 // Multiply rows with a packed weight by so many threads. ``p`` lacks scratch.
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads);
+
+// A product that is done before threads could have come together.
+bool soon_done(const Product& p);
 
 // What is the same in every step for one layer's attention.
 struct Layer {
@@ -80,6 +84,9 @@ class Kernels {
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
+  // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
+  void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+           int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
   // norm, if there is one. Both are contiguous.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
