@@ -31,13 +31,11 @@ Mixture::Mixture(const Build& build, const Experts& experts, DType dtype, int64_
   auto needs = [&](int64_t scratch) { return (scratch + 63) / 64 * 64; };
   int64_t scratch = needs(build.product_scratch(
       product(experts.router, nullptr, nullptr, most, DType::float32), threads));
-  Grouped up = grouped(experts.up, nullptr, nullptr, most, dtype);
-  Grouped down = grouped(experts.down, nullptr, nullptr, most, DType::float32);
-  int32_t nothing = 0;
-  up.sources = &nothing;  // are asked for, not read
+  Grouped up = grouped(experts.up, nullptr, nullptr, most, 1, dtype);
+  Grouped down = grouped(experts.down, nullptr, nullptr, most, 1, DType::float32);
   scratch = std::max({scratch, needs(build.grouped_scratch(up, threads)),
                       needs(build.grouped_scratch(down, threads))});
-  for (const Packed* weight : {experts.shared_up, experts.shared_down}) {
+  for (const std::optional<Packed>& weight : {experts.shared_up, experts.shared_down}) {
     if (!weight) continue;
     Product p = product(*weight, nullptr, nullptr, most, dtype);
     scratch = std::max(scratch, needs(build.product_scratch(p, threads)));
@@ -80,10 +78,10 @@ Product Mixture::product(const Packed& weight, const void* from, void* to, int64
 }
 
 Grouped Mixture::grouped(const std::vector<Packed>& weights, const void* from, void* to,
-                         int64_t rows, DType out_dtype) const {
+                         int64_t rows, int64_t count, DType out_dtype) const {
   Product all = product(standing_for(weights), from, to, rows * experts.chosen, out_dtype);
   bool gathered = &weights == &experts.up;
-  return {all,   weights.data(), shares, num_shares ? *num_shares : 1, gathered ? sources : nullptr,
+  return {all,  weights.data(), shares, count, gathered ? sources : nullptr,
           gathered ? rows : all.rows};
 }
 
@@ -110,9 +108,9 @@ void Mixture::run_some(const Build& build, const char* x, char* out, int64_t row
               experts.renormalise, expert, weight};
   share(team, rows < route_from, [&](Team& team) { build.route(route, team); });
   share(team, true, [&](Team&) { sort(rows); });
-  build.grouped_product(grouped(experts.up, x, wide, rows, dtype), team);
+  build.grouped_product(grouped(experts.up, x, wide, rows, *num_shares, dtype), team);
   activate(rows * experts.chosen, experts.up.front(), experts.down.front());
-  build.grouped_product(grouped(experts.down, narrow, parts, rows, DType::float32), team);
+  build.grouped_product(grouped(experts.down, narrow, parts, rows, *num_shares, DType::float32), team);
   if (experts.shared_up) {
     times(*experts.shared_up, x, wide, dtype);
     activate(rows, *experts.shared_up, *experts.shared_down);

@@ -1,6 +1,7 @@
 // Mixtures of experts: MLPs of which each row goes through few.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "builds.hpp"
@@ -15,8 +16,7 @@ struct Experts {
   bool gated;
   int chosen;        // experts that a row goes through
   bool renormalise;  // so that their weights add up to 1
-  const Packed* shared_up;  // of an MLP that all rows go through; null: none
-  const Packed* shared_down;
+  std::optional<Packed> shared_up, shared_down;  // of an MLP that all rows go through
 
   int64_t size() const { return int64_t(up.size()); }
   bool shared_gate() const { return router.outputs > size(); }
@@ -56,7 +56,7 @@ struct Mixture {
   Product product(const Packed& weight, const void* from, void* to, int64_t rows,
                   DType out_dtype) const;
   Grouped grouped(const std::vector<Packed>& weights, const void* from, void* to, int64_t rows,
-                  DType out_dtype) const;
+                  int64_t count, DType out_dtype) const;
 
   int64_t bytes_ = 0;
 };

@@ -116,6 +116,9 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+    def mix(
+        self, experts: Experts, x: int, out: int, rows: int, dtype: int, threads: int, /
+    ) -> None: ...
     def run(
         self, decoder: Decoder, plan: Plan, x: int, out: int, rotation: Rotation | None, /
     ) -> None: ...
@@ -134,6 +137,21 @@ class Packed:
         bias: int,
         /,
     ) -> Packed: ...
+
+class Experts:
+    @staticmethod
+    def make(
+        router: Packed,
+        up: Sequence[Packed],
+        down: Sequence[Packed],
+        activation: int,
+        gated: bool,
+        chosen: int,
+        renormalise: bool,
+        shared_up: Packed | None,
+        shared_down: Packed | None,
+        /,
+    ) -> Experts: ...
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...
