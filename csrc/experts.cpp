@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels.hpp"
+#include "decoder.hpp"
 
 namespace quire {
 namespace {

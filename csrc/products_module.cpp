@@ -1,7 +1,6 @@
 #include "products_module.hpp"
 
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include "kernels.hpp"
 
@@ -32,15 +31,6 @@ Packed make_packed(int format, bool rounds_rows, int64_t inputs, int64_t outputs
   return p;
 }
 
-Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
-                     int activation, bool gated, int chosen, bool renormalise,
-                     const Packed* shared_up, const Packed* shared_down) {
-  Experts e{router, std::move(up), std::move(down), Activation(activation), gated, chosen,
-            renormalise, {}, {}};
-  if (shared_up && shared_down) e.shared_up = *shared_up, e.shared_down = *shared_down;
-  return e;
-}
-
 // The products of one instruction set, with their workspace.
 class Products {
  public:
@@ -68,9 +58,6 @@ class Products {
 
 void bind_products(nb::module_& m) {
   nb::class_<Packed>(m, "Packed").def_static("make", &make_packed);
-  nb::class_<Experts>(m, "Experts")
-      .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-                  nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
   nb::class_<Products>(m, "Products")
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Products::name)
