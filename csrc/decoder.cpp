@@ -26,7 +26,7 @@ void Walk::go() {
     } else {
       from = add(layer.attention_norms, layer.mlp_norms.before);
     }
-    go_through(layer.mlp, from);
+    std::visit([&](const auto& mlp) { go_through(mlp, from); }, layer.mlp);
     bool last = &layer == &decoder.layers.back();
     from = add(layer.mlp_norms, last ? decoder.final_norm : layer_[1].attention_norms.before);
     layer_++;
@@ -67,6 +67,11 @@ void Walk::go_through(const Mlp& mlp, const void* from) {
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, mlp.gated}, team_);
   times(Projection::down, mlp.down, pass_.narrow, pass_.wide);
+}
+
+void Walk::go_through(const Experts&, const void* from) {
+  const Mixture& mixture = *pass_.mixtures[layer_ - pass_.decoder.layers.data()];
+  mixture.run(build_, static_cast<const char*>(from), pass_.wide, pass_.rows, team_);
 }
 
 void Walk::normalise_heads(const Norm& norm, const Rows& heads, int64_t width) {

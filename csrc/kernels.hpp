@@ -6,6 +6,7 @@
 
 #include "builds.hpp"
 #include "decoder.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
@@ -39,6 +40,9 @@ class Kernels {
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
+  // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
+  void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+           int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
   // norm, if there is one. Both are contiguous. Layers have their rotations by number.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,

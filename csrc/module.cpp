@@ -169,6 +169,10 @@ NB_MODULE(_native, m) {
                         int64_t width, int dtype, int threads) {
         self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
+      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address out, int64_t rows,
+                     int dtype, int threads) {
+        self.mix(experts, at<void>(x), at<void>(out), rows, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
                      const std::vector<Rotation>& rotations) {
         self.run(decoder, plan, at<void>(x), at<void>(out), rotations);

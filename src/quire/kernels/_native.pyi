@@ -74,7 +74,7 @@ class Decoder:
         self,
         attention: SelfAttention,
         attention_norms: Norms,
-        mlp: Mlp,
+        mlp: Mlp | Experts,
         mlp_norms: Norms,
         residual_scale: float,
         parallel: bool,
@@ -133,6 +133,9 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+    def mix(
+        self, experts: Experts, x: int, out: int, rows: int, dtype: int, threads: int, /
+    ) -> None: ...
     def run(
         self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
     ) -> None: ...
@@ -160,6 +163,21 @@ class Packed:
         /,
     ) -> None: ...
     def append(self, rest: Packed, /) -> None: ...
+
+class Experts:
+    @staticmethod
+    def make(
+        router: Packed,
+        up: Sequence[Packed],
+        down: Sequence[Packed],
+        activation: int,
+        gated: bool,
+        chosen: int,
+        renormalise: bool,
+        shared_up: Packed | None,
+        shared_down: Packed | None,
+        /,
+    ) -> Experts: ...
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

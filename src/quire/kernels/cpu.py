@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     DecoderStack,
     DenseMLP,
+    Experts,
     Fused,
     Kernels,
     LayerKV,
@@ -115,6 +117,7 @@ class CPUKernels(Kernels):
         self._native = _native.Kernels(instruction_set)
         self._layers: dict[int, _Layer] = {}
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+        self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
     @property
@@ -189,6 +192,20 @@ class CPUKernels(Kernels):
         )
         return out
 
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``."""
+        known = self._experts.get(id(experts))
+        if known is None or known[0] is not experts:
+            known = self._experts[id(experts)] = (experts, _native_experts(experts))
+        native = known[1]
+        if native is None:
+            return mixed(x, experts, self)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        threads, code = torch.get_num_threads(), _CODES[x.dtype]
+        self._native.mix(native, x.data_ptr(), out.data_ptr(), len(x), code, threads)
+        return out
+
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
         rows, width = x.shape
@@ -260,7 +277,11 @@ def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]
     native = _native.Decoder()
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         attention = _native_attention(layer.attention, layer_kv, decoder.dtype)
-        mlp = _native_mlp(layer.mlp)
+        mlp: _native.Mlp | _native.Experts | None
+        if isinstance(layer.mlp, Experts):
+            mlp = _native_experts(layer.mlp)
+        else:
+            mlp = _native_mlp(layer.mlp)
         if attention is None or mlp is None:
             return None
         native.add_layer(
@@ -305,6 +326,29 @@ def _native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
         return None
     activation = _ACTIVATIONS[mlp.activation]
     return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated)
+
+
+def _native_experts(experts: Experts) -> _native.Experts | None:
+    """None where a weight is not packed."""
+    shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
+    weights = (experts.router, *experts.up, *experts.down, *shared)
+    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
+    if len(packed) < len(weights):
+        return None
+    router, *rest = (weight.native for weight in packed)
+    count = len(experts.up)
+    shared_up, shared_down = rest[2 * count :] or (None, None)
+    return _native.Experts.make(
+        router,
+        rest[:count],
+        rest[count : 2 * count],
+        _ACTIVATIONS[experts.activation],
+        experts.gated,
+        experts.chosen,
+        experts.renormalise,
+        shared_up,
+        shared_down,
+    )
 
 
 def _native_layer(

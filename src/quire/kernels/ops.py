@@ -172,6 +172,32 @@ class DenseMLP:
     gated: bool
 
 
+class FloatProjection(Projection, Protocol):
+    """A projection that gives its sums in float32 as well."""
+
+    def floats(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Experts:
+    """A mixture of MLPs, of which each row goes through those that the router finds likeliest.
+
+    What they give is added up by their share of softmax(router(x)); ``renormalise``: over the
+    chosen ones. Of equals the first is chosen. The order of the sum is that of the choice, so that
+    a row does not depend on any other's.
+    """
+
+    router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
+    up: tuple[Projection, ...]  # by expert; see ``DenseMLP``
+    down: tuple[Projection, ...]
+    activation: str
+    gated: bool
+    chosen: int  # experts that a row goes through
+    renormalise: bool
+    shared: DenseMLP | None = None  # through which all rows go as well, added
+    shared_gate: bool = False  # times the sigmoid of what the router gives last
+
+
 @dataclass(frozen=True)
 class DecoderLayer:
     """Attention, then an MLP, each with the norms around it.
@@ -182,7 +208,7 @@ class DecoderLayer:
 
     attention: SelfAttention
     attention_norms: Norms
-    mlp: DenseMLP
+    mlp: DenseMLP | Experts
     mlp_norms: Norms
     residual_scale: float  # times what a part gives, before it is added
     parallel: bool
@@ -242,6 +268,10 @@ class Kernels(Protocol):
 
         The names are configs' own (``ACTIVATIONS``). x need not outlast the call.
         """
+        ...
+
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]."""
         ...
 
     def argmax(self, x: Tensor) -> Tensor:

@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    Experts,
     Kernels,
     KVGroupTables,
     LayerKV,
@@ -144,6 +146,10 @@ class ReferenceKernels(Kernels):
             return function(x)
         gate, up = x.chunk(2, dim=-1)
         return function(gate) * up
+
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``."""
+        return mixed(x, experts, self)
 
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""

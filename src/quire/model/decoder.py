@@ -18,6 +18,7 @@ from quire.kernels.ops import (
     DecoderLayer,
     DecoderStack,
     DenseMLP,
+    Experts,
     Kernels,
     KVShape,
     LayerKV,
@@ -84,7 +85,7 @@ class Layer:
 
     attention: Attention
     attention_norms: Norms
-    mlp: MLP
+    mlp: MLP | Experts
     mlp_norms: Norms
     residual_scale: float = 1.0
     parallel: bool = False
@@ -94,7 +95,7 @@ class Layer:
         return DecoderLayer(
             attention=self.attention.fusable(),
             attention_norms=self.attention_norms,
-            mlp=self.mlp.fusable(),
+            mlp=self.mlp if isinstance(self.mlp, Experts) else self.mlp.fusable(),
             mlp_norms=self.mlp_norms,
             residual_scale=self.residual_scale,
             parallel=self.parallel,
@@ -135,8 +136,6 @@ class Decoder:
 class DecoderModel:
     """A ``Model`` that is a ``Decoder``."""
 
-    replayable = True
-
     def __init__(
         self,
         decoder: Decoder,
@@ -155,6 +154,8 @@ class DecoderModel:
         self.max_positions = max_positions
         self.eos_token_ids = eos_token_ids
         self.weight_bytes = weight_bytes
+        # Which experts rows go to is asked of the device, by kernels without a grouped product.
+        self.replayable = not any(isinstance(layer.mlp, Experts) for layer in decoder.layers)
         stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
         self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
         self._stack = decoder.fusable()
@@ -239,8 +240,10 @@ def _add(
     return x, x
 
 
-def _go_through(mlp: MLP, h: Tensor, kernels: Kernels) -> Tensor:
+def _go_through(mlp: MLP | Experts, h: Tensor, kernels: Kernels) -> Tensor:
     """h [T, d] -> [T, d]."""
+    if isinstance(mlp, Experts):
+        return kernels.mix(h, mlp)
     return mlp.down(kernels.activate(mlp.up.product(h), mlp.activation, mlp.gated))
 
 
