@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from quire.config.adapters import MOST_ADAPTERS, LoraModule
 from quire.config.settings import (
     check_count,
     check_number,
@@ -114,6 +115,21 @@ class EngineConfig:
     max_num_batched_tokens: int = setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
+    enable_lora: bool = setting(
+        False, "serve adapters (LoRA) beside the model: requests name them as they name models"
+    )
+    lora_modules: Sequence[str] = setting(
+        (), 'adapters to serve, each as NAME=DIRECTORY, or {"name": ..., "path": ..., '
+        '"base_model_name": ...}; may be given several times',
+    )  # fmt: skip
+    max_loras: int = setting(
+        1, "most different adapters that run at once; requests for more of them wait"
+    )
+    max_lora_rank: int = setting(16, "largest rank that an adapter may have")
+    max_cpu_loras: int | None = setting(
+        None, "adapters that are kept in memory; others are read again when they are asked for "
+        "(default: max_loras)",
+    )  # fmt: skip
     max_num_sessions: int = setting(
         128, "most streaming sessions that are open at once, busy or idle"
     )
@@ -191,6 +207,7 @@ class EngineConfig:
         self._check_window()
         self._check_device()
         self._check_speculation()
+        self._check_adapters()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -264,6 +281,19 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
 
+    def _check_adapters(self) -> None:
+        object.__setattr__(self, "lora_modules", tuple(map(LoraModule.parse, self.lora_modules)))
+        if not self.enable_lora:
+            for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
+                if getattr(self, name) != getattr(EngineConfig, name):
+                    raise ConfigError(f"{name} does nothing without enable_lora")
+            return
+        check_count("max_loras", self.max_loras, 1, MOST_ADAPTERS)
+        check_count("max_lora_rank", self.max_lora_rank, 1, 512)
+        check_count("max_cpu_loras", self.max_cpu_loras, self.max_loras, MOST_ADAPTERS)
+        if self.device == "cuda":
+            raise ConfigError(NO_ADAPTERS_ON_GPU)
+
     @cached_property
     def speculation(self) -> SpeculativeConfig | None:
         """``speculative_config``, checked."""
@@ -290,6 +320,8 @@ def most_threads() -> int:
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+
+NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
 _COUNTS = (
     "block_size",

@@ -306,11 +306,12 @@ class Engine:
             self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
+        waits = {d.request_id for d in step.decisions if d.what is Verdict.WAIT}
+        while waits and self._decisions and self._decisions[-1].what is Verdict.WAIT:
+            if self._decisions[-1].request_id not in waits:
+                break
+            self._decisions.pop()  # still waiting: keep only the newest figures
         for decision in step.decisions:
-            if decision.what is Verdict.WAIT and self._decisions:
-                latest = self._decisions[-1]
-                if latest.what is Verdict.WAIT and latest.request_id == decision.request_id:
-                    self._decisions.pop()  # still waiting: keep only the newest figures
             self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)
