@@ -13,7 +13,7 @@ promise stands in the same line for the next slot.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Container
 from itertools import islice
 
 from quire.protocol.request import Adapter
@@ -22,12 +22,15 @@ from quire.protocol.request import Adapter
 class AdapterSlots:
     """At most ``most`` adapters at once; None: as many as there are requests.
 
-    absent: adapters that cannot be computed with yet, as whoever has their weights says.
+    ready: those whose weights are in memory, as whoever has them says; None: all are.
+    asked: those that newcomers waited for in the last step, the first in line first. As many of
+        them as there are free slots will begin as soon as they are ready.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
-        self.absent: Set[Adapter] = frozenset()
+        self.ready: Container[Adapter] | None = None
+        self.asked: list[Adapter] = []
         self._users: dict[Adapter, int] = {}  # groups that have begun; the longest used first
 
     @property
@@ -49,6 +52,7 @@ class AdapterSlots:
 
     def admissions(self) -> SlotsOfAStep:
         """For the newcomers of one step."""
+        self.asked = []
         return SlotsOfAStep(self)
 
 
@@ -67,14 +71,16 @@ class SlotsOfAStep:
     def why_not(self, adapter: Adapter) -> str | None:
         """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""
         slots, in_use = self._slots, self._slots.in_use
-        if adapter not in in_use and slots.most is not None:
-            if len(in_use) + self._num_kept >= slots.most:
-                self.closed.add(adapter)
-                self.closed.update(islice(self._oldest, 1))
-                used = f"{len(in_use)} of {slots.most} in use"
-                return f"adapter {adapter.name} waits for a slot: {used}"
-            self._num_kept += adapter in slots.absent
-        if adapter in slots.absent:
-            self.closed.add(adapter)
-            return f"adapter {adapter.name} is being read"
-        return None
+        if adapter in in_use:
+            return None
+        if slots.most is not None and len(in_use) + self._num_kept >= slots.most:
+            why = f"waits for a slot: {len(in_use)} of {slots.most} in use"
+            self.closed.update(islice(self._oldest, 1))
+        elif slots.ready is not None and adapter not in slots.ready:
+            why = "is being read"
+            self._num_kept += 1
+        else:
+            return None
+        self.closed.add(adapter)
+        slots.asked.append(adapter)
+        return f"adapter {adapter.name} {why}"
