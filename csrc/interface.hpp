@@ -28,7 +28,7 @@ struct Norm {
   DType dtype;  // of weight and bias
   float eps;
   bool centred;
-  bool used;
+  bool used;  // otherwise there is none
 };
 
 struct Rotation {
@@ -155,14 +155,16 @@ struct Attend {
 };
 
 struct NormRows {
-  const void* x;      // [rows, width]
-  void* sum;          // [rows, width] by x_stride: x + delta, stored first; null: norm of x
-  const void* delta;  // [rows, width]; null: nothing is added
-  void* out;          // [rows, width], contiguous
+  const void* x;  // [rows, width]
+  void* sum;      // [rows, width] by x_stride: x + delta, stored first; null: norm of x
+  void* delta;    // [rows, width], perhaps normalised in place; null: nothing is added
+  void* out;      // [rows, width], may be where x is
   int64_t rows, width;
-  int64_t x_stride, delta_stride;  // elements from one row to the next
+  int64_t x_stride, delta_stride, out_stride;  // elements from one row to the next
   DType dtype;
   Norm norm;
+  Norm delta_norm{};  // first, of delta
+  float delta_scale = 1.0f;  // then
 };
 
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "builds.hpp"
+#include "decoder.hpp"
 #include "products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
@@ -13,48 +14,6 @@ namespace quire {
 
 // Multiply rows with a packed weight by so many threads. ``p`` lacks scratch.
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads);
-
-// What is the same in every step for one layer's attention.
-struct Layer {
-  Attend fixed{};
-  int kv_group = 0;
-};
-
-// A layer that normalises before its attention and before its MLP. Products take [T, inputs] and
-// give [T, outputs].
-struct DecoderLayer {
-  Norm attention_norm;
-  Packed qkv;  // d -> H D + Hkv D + Hkv Dv: queries, keys, values
-  Layer attention;
-  Packed output;  // H Dv -> d
-  Norm mlp_norm;
-  Packed up;    // d -> F; gated: 2 F
-  Packed down;  // F -> d
-  Activation activation;
-  bool gated;
-};
-
-struct Decoder {
-  std::vector<DecoderLayer> layers;
-  Norm final_norm{};
-};
-
-// One way through a decoder's layers.
-struct Pass {
-  const Decoder& decoder;
-  std::vector<Attend> attention;  // by layer
-  void* x;    // [rows, hidden]
-  void* out;  // [rows, hidden]
-  char* wide;    // what qkv and up give, then what output and down give
-  char* narrow;  // what output and down take
-  DType dtype;
-  int64_t rows, hidden;
-  char* scratch = nullptr;  // of products
-
-  Product product(const Packed& weight, const void* from, void* to) const {
-    return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
-  }
-};
 
 class Kernels {
  public:
@@ -71,7 +30,7 @@ class Kernels {
   // x, delta, sum (by x_stride) and out (contiguous) are [rows, width]. ``delta`` and ``sum`` null:
   // norm of x; otherwise of x + delta, which is stored at ``sum``, and is all that is done where
   // there is no norm.
-  void norm(const Norm& norm, const void* x, int64_t x_stride, const void* delta,
+  void norm(const Norm& norm, const void* x, int64_t x_stride, void* delta,
             int64_t delta_stride, void* sum, void* out, int64_t rows, int64_t width, DType dtype,
             int threads);
   // x [rows, width], gated: [rows, 2 width] -> out [rows, width], contiguous.
@@ -81,14 +40,15 @@ class Kernels {
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
-  // norm, if there is one. Both are contiguous.
-  void run(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
+  // norm, if there is one. Both are contiguous. Layers have their rotations by number.
+  void run(const Decoder& decoder, Plan& plan, void* x, void* out,
+           const std::vector<Rotation>& rotations);
 
  private:
   // A layer's attention but for its tensors.
   Attend prepare(Plan& plan, const Layer& layer, const Rotation* rotation);
-  Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
-  void go_through(const Pass& pass, Team& team) const;
+  Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out,
+             const std::vector<Rotation>& rotations);
 
   const Build* build_;
   Workspace<char> scratch_;

@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "decoder_module.hpp"
 #include "kernels.hpp"
 #include "products_module.hpp"
 
@@ -140,15 +141,8 @@ NB_MODULE(_native, m) {
         self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
       });
-  nb::class_<Decoder>(m, "Decoder")
-      .def(nb::init<>())
-      .def("add_layer", [](Decoder& self, const Norm& attention_norm, const Packed& qkv,
-                           const Layer& attention, const Packed& output, const Norm& mlp_norm,
-                           const Packed& up, const Packed& down, int activation, bool gated) {
-        self.layers.push_back({attention_norm, qkv, attention, output, mlp_norm, up, down,
-                               Activation(activation), gated});
-      })
-      .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
+  bind_products(m);
+  bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Kernels::name)
@@ -176,14 +170,12 @@ NB_MODULE(_native, m) {
         self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
-                        const Rotation* rotation) {
-        self.run(decoder, plan, at<void>(x), at<void>(out), rotation);
-      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-           nb::call_guard<nb::gil_scoped_release>());
+                     const std::vector<Rotation>& rotations) {
+        self.run(decoder, plan, at<void>(x), at<void>(out), rotations);
+      }, nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
   m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");
   m.def("refusals", &refusals, "Why the others cannot be chosen, by name.");
-  bind_products(m);
 }

@@ -48,19 +48,36 @@ class Plan:
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
 
+class Norms:
+    @staticmethod
+    def make(before: Norm | None, output: Norm | None, after: Norm | None, /) -> Norms: ...
+
+class SelfAttention:
+    @staticmethod
+    def make(
+        qkv: Packed,
+        layer: Layer,
+        output: Packed,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        rotation: int,
+        /,
+    ) -> SelfAttention: ...
+
+class Mlp:
+    @staticmethod
+    def make(up: Packed, down: Packed, activation: int, gated: bool, /) -> Mlp: ...
+
 class Decoder:
     def __init__(self) -> None: ...
     def add_layer(
         self,
-        attention_norm: Norm,
-        qkv: Packed,
-        attention: Layer,
-        output: Packed,
-        mlp_norm: Norm,
-        up: Packed,
-        down: Packed,
-        activation: int,
-        gated: bool,
+        attention: SelfAttention,
+        attention_norms: Norms,
+        mlp: Mlp,
+        mlp_norms: Norms,
+        residual_scale: float,
+        parallel: bool,
         /,
     ) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
@@ -117,7 +134,7 @@ class Kernels:
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
     def run(
-        self, decoder: Decoder, plan: Plan, x: int, out: int, rotation: Rotation | None, /
+        self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
     ) -> None: ...
 
 class Packed:

@@ -103,7 +103,7 @@ class Norm(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """The cosines and sines by which a step's queries and keys are turned, in all its layers.
+    """The cosines and sines by which a step's queries and keys are turned, in layers of a kind.
 
     Dimensions i and i + R of a head, for i < R, are a pair; those from 2 R on are left as they are.
     ``sink_cos`` and ``sink_sin`` turn queries for the sight of attention sinks, whose distance
@@ -114,6 +114,17 @@ class Rotation(NamedTuple):
     sin: Tensor
     sink_cos: Tensor | None = None
     sink_sin: Tensor | None = None
+
+
+class Norms(NamedTuple):
+    """Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
+
+    The scale is the layer's, and any norm may be absent.
+    """
+
+    before: Norm | None = None
+    output: Norm | None = None
+    after: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -135,36 +146,59 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True)
-class PreNormLayer:
-    """A layer that normalises first: x += output(attention(qkv(norm(x)))), then the MLP.
+class SelfAttention:
+    """output(attend(qkv(x))), whose kernels' part is told by ``spec``."""
 
-    The MLP is x += down(activation(up(norm(x)))). ``gated``: ``up`` gives two halves, and it is
-    activation(first) * second (Shazeer, "GLU variants improve Transformer", 2020).
-    """
-
-    attention_norm: Norm
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
+    output: Projection  # [T, H Dv] -> [T, d]
     num_heads: int
     spec: AttentionSpec
-    output: Projection  # [T, H Dv] -> [T, d]
-    mlp_norm: Norm
+    rotation: int | None  # which of the step's; None: no rotary positions
+    query_norm: Norm | None  # of all heads together [H D]; of each alone as ``spec`` says
+    key_norm: Norm | None  # [Hkv D]
+
+
+@dataclass(frozen=True)
+class DenseMLP:
+    """down(activation(up(x))).
+
+    ``gated``: ``up`` gives two halves, and it is activation(first) * second (Shazeer, "GLU
+    variants improve Transformer", 2020).
+    """
+
     up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
     down: Projection  # [T, F] -> [T, d]
     activation: str
     gated: bool
 
 
-@dataclass(frozen=True, eq=False)
-class PreNormDecoder:
-    """Such layers one after the other, and perhaps a norm of what comes out: what may be fused."""
+@dataclass(frozen=True)
+class DecoderLayer:
+    """Attention, then an MLP, each with the norms around it.
 
-    layers: tuple[PreNormLayer, ...]
+    ``parallel``: both of the same x, and what they give is added to it. Then neither has a norm
+    after, the attention has one before, and an MLP that has none is given the same.
+    """
+
+    attention: SelfAttention
+    attention_norms: Norms
+    mlp: DenseMLP
+    mlp_norms: Norms
+    residual_scale: float  # times what a part gives, before it is added
+    parallel: bool
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderStack:
+    """Layers one after the other, and perhaps a norm of what comes out: what may be fused."""
+
+    layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
     dtype: torch.dtype  # of x
 
 
-Fused = Callable[[Tensor, Any, Rotation | None], Tensor]
-"""A decoder over its share of the pool, in one call: x [T, d], plan, rotation -> [T, d].
+Fused = Callable[[Tensor, Any, Sequence[Rotation]], Tensor]
+"""A decoder over its share of the pool, in one call: x [T, d], plan, rotations -> [T, d].
 
 What x holds need not outlast the call.
 """
@@ -214,7 +248,7 @@ class Kernels(Protocol):
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
 
-    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """All layers in one call, if these kernels can; asked each step, and remembered.
 
         None, as here, where they have nothing better than their single operations.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.errors import ModelError
-from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm
+from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm, Norms
 from quire.model.config import Fields, ModelConfig
-from quire.model.decoder import MLP, Attention, Decoder, Layer, Norms
+from quire.model.decoder import MLP, Attention, Decoder, Layer
 from quire.model.family import Family
 from quire.model.linear import Joined, LinearReader
 from quire.model.rope import RopeConfig
@@ -150,7 +150,7 @@ def _build(config: LlamaConfig, weights: Weights, linears: LinearReader) -> Deco
         ),
         final_norm=_read_norm(config, weights, "model.norm", config.hidden_size),
         head=head,
-        rope=rope,
+        ropes=(rope,),
     )
 
 
@@ -176,6 +176,7 @@ def _read_layer(
                 query_norm=norm("self_attn.q_norm", head_dim) if config.qk_norm else None,
                 key_norm=norm("self_attn.k_norm", head_dim) if config.qk_norm else None,
             ),
+            rope=0,
         ),
         attention_norms=Norms(before=norm("input_layernorm")),
         mlp=_read_mlp(config, linears, f"{prefix}.mlp"),

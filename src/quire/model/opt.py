@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.errors import ModelError
-from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm
+from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm, Norms
 from quire.model.config import ModelConfig
-from quire.model.decoder import MLP, Attention, Decoder, Layer, LearnedPositions, Norms
+from quire.model.decoder import MLP, Attention, Decoder, Layer, LearnedPositions
 from quire.model.family import Family
 from quire.model.linear import Linear, LinearReader
 from quire.model.rope import RopeConfig

@@ -46,9 +46,9 @@ class Streaming(NamedTuple):
 
     def applied(self, decoder: Decoder) -> Decoder:
         """The same weights, attending so."""
-        assert decoder.rope is not None
         layers = tuple(map(self._applied, decoder.layers))
-        return replace(decoder, layers=layers, rope=replace(decoder.rope, reach=self.reach))
+        ropes = tuple(replace(rope, reach=self.reach) for rope in decoder.ropes)
+        return replace(decoder, layers=layers, ropes=ropes)
 
     def _applied(self, layer: Layer) -> Layer:
         spec = replace(layer.attention.spec, window=self.window, sinks=self.sinks)
