@@ -134,10 +134,11 @@ void argmax(const Argmax&, Team&);
 int64_t product_scratch(const Product&, int threads);
 void product(const Product&, Team&);
 void embed(const Embed&);
+void adapt(const Adapt&, Team&);
 
 extern const Build build;
 const Build build = {QUIRE_ISA_NAME, tile_from, lane_rows, scratch_bytes,   attend,
                      norm_rows,      activate,  argmax,    product_scratch, product,
-                     embed};
+                     embed,          adapt};
 
 }  // namespace quire::QUIRE_ISA

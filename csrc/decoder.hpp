@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "adapter.hpp"
 #include "builds.hpp"
 #include "products.hpp"
 
@@ -66,6 +67,7 @@ struct Pass {
   DType dtype;
   int64_t rows, hidden;
   char* scratch = nullptr;  // of products
+  Adapt adapting{};  // of no rows, where nobody has an adapter
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};

@@ -188,6 +188,7 @@ struct Argmax {
 
 struct Product;  // products.hpp
 struct Embed;
+struct Adapt;  // adapters.hpp
 
 // The code of one instruction set.
 struct Build {
@@ -203,6 +204,7 @@ struct Build {
   int64_t (*product_scratch)(const Product&, int threads);
   void (*product)(const Product&, Team&);
   void (*embed)(const Embed&);
+  void (*adapt)(const Adapt&, Team&);
 };
 
 }  // namespace quire

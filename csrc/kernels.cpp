@@ -96,6 +96,14 @@ void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows
            [&](Team& team) { build_->argmax(a, team); });
 }
 
+void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride,
+                    void* out, int64_t out_stride, DType dtype, int threads) {
+  Adapt work = batch.prepare(adapting_, threads, dtype);
+  together(threads, [&](Team& team) {
+    quire::adapt(*build_, work, product, x, x_stride, out, out_stride, team);
+  });
+}
+
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
                   const std::vector<Rotation>& rotations) {
   Pass pass = begin(decoder, plan, x, out, rotations);
@@ -123,6 +131,9 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   pass.wide = states_.get(pass.rows * (wide_size + narrow_size) * size);
   pass.narrow = pass.wide + pass.rows * wide_size * size;
   pass.scratch = products_.get(scratch);
+  if (!plan.adapted.empty()) {
+    pass.adapting = plan.adapted.prepare(adapting_, plan.threads(), pass.dtype);
+  }
   for (const DecoderLayer& layer : decoder.layers) {
     const SelfAttention& attention = layer.attention;
     bool turned = attention.rotation >= 0;

@@ -60,9 +60,7 @@ class AdapterCheckpoint:
         return updates
 
 
-def check_adapter(
-    path: Path, modules: Mapping[str, Adaptable], max_rank: int
-) -> AdapterCheckpoint:
+def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -> AdapterCheckpoint:
     """The adapter in a directory.
 
     modules: those of the model that adapters can change, by name.
@@ -125,9 +123,7 @@ def _rank(file: TensorFile, down: str, up: str, place: Adaptable) -> int:
     return rank
 
 
-def _check_shape(
-    file: TensorFile, name: str, tensor: StoredTensor, shape: tuple[int, int]
-) -> None:
+def _check_shape(file: TensorFile, name: str, tensor: StoredTensor, shape: tuple[int, int]) -> None:
     if tensor.shape != shape:
         raise ModelError(
             f"{file.path}: {name} has shape {tensor.shape}, but this model asks for {shape}: the "

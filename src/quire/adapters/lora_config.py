@@ -15,13 +15,14 @@ from quire.files import read_object
 CONFIG = "adapter_config.json"
 
 # Fields that have a say only in training, or that the tensors tell better.
-_OF_TRAINING = frozenset(
-    "alpha_pattern arrow_config auto_mapping base_model_name_or_path bias ensure_weight_tying "
-    "eva_config exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern "
-    "layers_to_transform loftq_config lora_alpha lora_dropout megatron_config megatron_core "
-    "peft_type peft_version qalora_group_size r rank_pattern revision runtime_config "
-    "target_modules task_type use_rslora velora_config".split()
-)
+_OF_TRAINING = {
+    *("alpha_pattern", "arrow_config", "auto_mapping", "base_model_name_or_path", "bias"),
+    *("ensure_weight_tying", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode"),
+    *("init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha"),
+    *("lora_dropout", "megatron_config", "megatron_core", "peft_type", "peft_version"),
+    *("qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules"),
+    *("task_type", "use_rslora", "velora_config"),
+}
 # Ways to begin a training that change the base's own weights.
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _REPEATED = re.compile(r"\)[*+?{]")  # of groups, which take for ever on some names

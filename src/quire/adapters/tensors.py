@@ -18,7 +18,7 @@ from quire.errors import ModelError
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _MOST_HEADER = 16 << 20
-_MOST_ELEMENTS = 2**40
+_MOST_ELEMENTS, _MOST_DIMENSIONS = 2**40, 8
 _PIECE = 1 << 20
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe does not wait for a writer
 
@@ -110,8 +110,9 @@ def _header(path: Path, file: BinaryIO, size: int) -> Mapping[str, StoredTensor]
 def _stored(path: Path, name: str, given: Any, start: int, size: int) -> StoredTensor:
     """ModelError: what the header says of a tensor cannot be."""
     values = given if isinstance(given, dict) else {}
-    kind, shape, place = (values.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if not _are_counts(shape) or not _are_counts(place) or len(place) != 2:
+    kind = values.get("dtype")
+    shape, place = _counts(values.get("shape")), _counts(values.get("data_offsets"))
+    if shape is None or place is None or len(place) != 2:
         raise ModelError(f"{path}: the header's entry of {name:.200} is none")
     dtype = _DTYPES.get(kind) if isinstance(kind, str) else None
     if dtype is None:
@@ -119,12 +120,13 @@ def _stored(path: Path, name: str, given: Any, start: int, size: int) -> StoredT
     begin, end = place
     if end > size or end - begin != math.prod(shape) * dtype.itemsize:
         raise ModelError(f"{path}: {name:.200} of shape {shape} does not fill its bytes")
-    return StoredTensor(dtype, tuple(shape), start + begin, start + end)
+    return StoredTensor(dtype, shape, start + begin, start + end)
 
 
-def _are_counts(values: object) -> bool:
-    return (
-        isinstance(values, list)
-        and len(values) <= 8
-        and all(type(one) is int and 0 <= one < _MOST_ELEMENTS for one in values)
-    )
+def _counts(values: object) -> tuple[int, ...] | None:
+    """A short list of numbers that can be counts; None: it is none."""
+    if not isinstance(values, list) or len(values) > _MOST_DIMENSIONS:
+        return None
+    if not all(type(one) is int and 0 <= one < _MOST_ELEMENTS for one in values):
+        return None
+    return tuple(values)

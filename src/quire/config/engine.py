@@ -282,7 +282,7 @@ class EngineConfig:
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
 
     def _check_adapters(self) -> None:
-        object.__setattr__(self, "lora_modules", tuple(map(LoraModule.parse, self.lora_modules)))
+        object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
         if not self.enable_lora:
             for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
                 if getattr(self, name) != getattr(EngineConfig, name):
@@ -291,8 +291,16 @@ class EngineConfig:
         check_count("max_loras", self.max_loras, 1, MOST_ADAPTERS)
         check_count("max_lora_rank", self.max_lora_rank, 1, 512)
         check_count("max_cpu_loras", self.max_cpu_loras, self.max_loras, MOST_ADAPTERS)
+        names = [module.name for module in self.adapters]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"lora_modules: two adapters are called alike: {', '.join(names)}")
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
+
+    @cached_property
+    def adapters(self) -> tuple[LoraModule, ...]:
+        """``lora_modules``, checked."""
+        return tuple(map(LoraModule.parse, self.lora_modules))
 
     @cached_property
     def speculation(self) -> SpeculativeConfig | None:

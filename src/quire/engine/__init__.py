@@ -1,9 +1,10 @@
 """Requests in, text out, given an Executor."""
 
+from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
+from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
 from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
 from quire.engine.prompt_form import PromptForm
 from quire.engine.recorder import RequestRecorder
@@ -14,6 +15,9 @@ from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 from quire.scheduling import Session
 
 __all__ = [
+    "AdapterCard",
+    "AdapterShelf",
+    "AdapterSource",
     "AsyncEngine",
     "CompletionOutput",
     "Delta",
@@ -34,5 +38,6 @@ __all__ = [
     "SessionManager",
     "StreamingSession",
     "Tokenizer",
+    "as_dict",
     "load_tokenizer",
 ]

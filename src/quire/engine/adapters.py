@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _AT_MOST = 0.05  # seconds to wait where there is nothing to do until an adapter has been read
 
 
-class Source(NamedTuple):
+class AdapterSource(NamedTuple):
     """Where an adapter is read from; what ``load`` gives is for the executor alone.
 
     load: raises a QuireError where its files are not what they were.
@@ -29,7 +29,7 @@ class Source(NamedTuple):
     load: Callable[[], Any]
 
 
-class Card(NamedTuple):
+class AdapterCard(NamedTuple):
     """What is told of an adapter."""
 
     name: str
@@ -56,11 +56,11 @@ class AdapterShelf:
     check: what is in a directory, or a QuireError; takes time, and no memory.
     """
 
-    def __init__(self, most_kept: int, check: Callable[[Path], Source]) -> None:
+    def __init__(self, most_kept: int, check: Callable[[Path], AdapterSource]) -> None:
         self._most_kept = most_kept
         self._check = check
-        self._cards: dict[str, tuple[Adapter, Card]] = {}
-        self._sources: dict[Adapter, Source] = {}
+        self._cards: dict[str, tuple[Adapter, AdapterCard]] = {}
+        self._sources: dict[Adapter, AdapterSource] = {}
         self._users: Counter[Adapter] = Counter()  # requests that have not ended
         self.weights: dict[Adapter, Any] = {}  # in memory, the one that was used longest ago first
         self._read: Read | None = None  # by the thread, for the engine's to take
@@ -79,20 +79,22 @@ class AdapterShelf:
         return name in self._cards
 
     @property
-    def cards(self) -> list[Card]:
+    def cards(self) -> list[AdapterCard]:
         return [card for _, card in list(self._cards.values())]
 
     def waiting(self, in_use: Iterable[Adapter]) -> list[Adapter]:
         """Those that requests wait for, beside the ones in use."""
         return [adapter for adapter in list(self._users) if adapter not in set(in_use)]
 
-    def check(self, path: Path) -> Source:
+    def check(self, path: Path) -> AdapterSource:
         """The adapter in a directory; takes as long as reading it. A QuireError: it is none."""
         return self._check(path)
 
     # -- in the engine's thread ----------------------------------------------------------------
 
-    def add(self, name: str, source: Source, parent: str | None, *, in_place: bool = False) -> None:
+    def add(
+        self, name: str, source: AdapterSource, parent: str | None, *, in_place: bool = False
+    ) -> None:
         """Serve an adapter under a name. RequestError: there is one, and not ``in_place``."""
         if name in self._cards and not in_place:
             raise RequestError(
@@ -102,7 +104,7 @@ class AdapterShelf:
             self.remove(name)
         adapter = Adapter(source.fingerprint, name)
         self._sources[adapter] = source
-        self._cards[name] = adapter, Card(name, str(source.path), parent)
+        self._cards[name] = adapter, AdapterCard(name, str(source.path), parent)
 
     def remove(self, name: str) -> None:
         """Serve it to the requests that have it, and to nobody else."""
@@ -171,7 +173,7 @@ class AdapterShelf:
         while len(self.weights) >= self._most_kept:
             del self.weights[next(spare)]
 
-    def _load(self, adapter: Adapter, source: Source) -> None:
+    def _load(self, adapter: Adapter, source: AdapterSource) -> None:
         try:
             self._read = Read(adapter, source.load(), None)
         except QuireError as error:

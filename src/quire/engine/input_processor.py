@@ -321,6 +321,13 @@ class InputProcessor:
                     yield ids
 
 
+def as_dict(prompt: Prompt) -> Mapping[str, Any]:
+    """The same, to which options can be added."""
+    if isinstance(prompt, Mapping):
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+
+
 def _given(prompt: Prompt) -> str | Sequence[int]:
     """What a prompt is made of, which a dict names."""
     if not isinstance(prompt, Mapping):

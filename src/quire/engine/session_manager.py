@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
+from quire.protocol import Adapter
 from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long

@@ -1,4 +1,4 @@
-"""What adapters (LoRA) add to products, as data; and in the order of the C++ (csrc/adapters.hpp)."""
+"""What adapters (LoRA) add to products: as data, and as the C++ has it (csrc/adapters.hpp)."""
 
 from __future__ import annotations
 
@@ -78,12 +78,10 @@ class PackedUpdates:
             parts.append((first_output, outputs, first_rank, rank, ups.data_ptr()))
             first_rank += _whole(rank)
             self._tensors.append(ups)
-        down, scale = torch.cat(downs), torch.cat(scales)
-        self._tensors += (down, scale)
+        stacked, scaling = torch.cat(downs), torch.cat(scales)
+        self._tensors += (stacked, scaling)
         inputs = updates[0].down.shape[1]
-        self.native.set(
-            product, inputs, first_rank, down.data_ptr(), scale.data_ptr(), parts
-        )
+        self.native.set(product, inputs, first_rank, stacked.data_ptr(), scaling.data_ptr(), parts)
 
 
 def _whole(count: int) -> int:

@@ -161,7 +161,8 @@ def _build(
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    return DecoderModel(decoder, max_positions, config.eos_token_ids, weight_bytes)
+    eos = config.eos_token_ids
+    return DecoderModel(decoder, max_positions, eos, weight_bytes, linears.named)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:

@@ -64,6 +64,6 @@ class Joined:
     product: Linear
     parts: Mapping[str, int]  # outputs of each, in their order: whose rows of the weight are whose
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x [rows, in] -> [rows, out] of each part: views of one tensor."""
-        return torch.split(self.product(x), list(self.parts.values()), dim=1)
+    def split(self, out: Tensor) -> tuple[Tensor, ...]:
+        """What the product gave -> [rows, out] of each part: views of it."""
+        return torch.split(out, list(self.parts.values()), dim=1)
