@@ -47,6 +47,20 @@ class Plan:
     def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
+    def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
+
+class Adapter:
+    def __init__(self, layers: int, /) -> None: ...
+    def set(
+        self,
+        product: int,
+        inputs: int,
+        ranks: int,
+        down: int,
+        scales: int,
+        parts: Sequence[tuple[int, int, int, int, int]],
+        /,
+    ) -> None: ...
 
 class Norms:
     @staticmethod
@@ -100,6 +114,18 @@ class Kernels:
         value_stride: int,
         out: int,
         rotation: Rotation | None,
+        /,
+    ) -> None: ...
+    def adapt(
+        self,
+        adapted: Sequence[tuple[Adapter, Sequence[tuple[int, int]]]],
+        product: int,
+        x: int,
+        x_stride: int,
+        out: int,
+        out_stride: int,
+        dtype: int,
+        threads: int,
         /,
     ) -> None: ...
     def norm(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
 from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
@@ -77,6 +78,9 @@ class CPUPlan:
                 dropped.data_ptr(),
                 kv_group.num_sink_blocks,
             )
+        for ranges, adapter in batch.adapted:
+            self.native.add_adapted(adapter.native, ranges)
+        self._adapted = batch.adapted
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
 
     def rotation(self, rotation: Rotation) -> _native.Rotation:
@@ -221,6 +225,25 @@ class CPUKernels(Kernels):
             torch.get_num_threads(),
         )
         return out
+
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> PackedUpdates:
+        """See ``Kernels.keep_adapter``."""
+        return PackedUpdates(_native.Adapter(num_layers), updates, dtype)
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """See ``Kernels.adapt``."""
+        self._native.adapt(
+            [(adapter.native, ranges) for ranges, adapter in adapted],
+            len(Site) * layer + site,
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            _CODES[x.dtype],
+            torch.get_num_threads(),
+        )
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""

@@ -194,8 +194,8 @@ def _build(
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    ends = config.eos_token_ids
-    return DecoderModel(decoder, max_positions, ends, weight_bytes, has_head=config.has_head)
+    ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:

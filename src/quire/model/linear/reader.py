@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,13 @@ from quire.model.linear.checkpoints import GroupedCheckpoint
 from quire.model.linear.packed import pack_grouped, pack_rounded
 from quire.model.linear.rounding import Grouped, Quantization
 from quire.model.weights import Weights
+
+
+class NamedParts(NamedTuple):
+    """What one product is made of."""
+
+    inputs: int
+    outputs: Mapping[str, int]  # of each projection of the checkpoint, side by side
 
 
 class LinearReader:
@@ -30,6 +38,7 @@ class LinearReader:
         self._weights, self._products = weights, products
         self._quantization, self._checkpoint = quantization, checkpoint
         self.nbytes = 0
+        self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
 
     def linear(self, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
         """The projection called ``name``."""
@@ -51,7 +60,9 @@ class LinearReader:
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         sizes = list(zip(names, outputs, strict=True))
-        return Joined(self._keep(self._read(sizes, inputs, bias, order)), parts, order)
+        product = self._keep(self._read(sizes, inputs, bias, order))
+        self.named[id(product)] = NamedParts(inputs, dict(sizes))
+        return Joined(product, parts, order)
 
     def _read(
         self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, order: Tensor | None
