@@ -122,8 +122,8 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes))
     return _build(family, config, weights, linears, max_model_len, streaming)
 
 
@@ -177,13 +177,13 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+def _bytes_needed(weights: Weights, quantization: str | None, code_bytes: Mapping[str, int]) -> int:
     """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    total, largest = weights.bytes_taken_by_all(code_bytes)
     if weights.device.type != "cpu":
-        return weights.total_bytes
-    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
-    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
-    return int(kept) + weights.largest_bytes
+        return total
+    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
+    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
 def _is_rounded(config: ModelConfig) -> bool:

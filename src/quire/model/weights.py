@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from reprlib import repr as short
 from typing import Any
@@ -27,7 +28,6 @@ _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_CODE_BYTES = {"I32": 4}  # of what is no weight but eight, say, rounded ones
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
@@ -87,11 +87,35 @@ class Weights:
 
     def read_codes(self, name: str, *shape: int) -> Tensor:
         """As ``read``, of int32."""
-        tensor = self._read(name, *shape)
-        if tensor.dtype != torch.int32:
+        return self.read_typed(name, (torch.int32,), *shape)
+
+    def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
+        """As ``read``, of one of ``dtypes`` as it is stored."""
+        return self._typed(name, dtypes, self._read(name, *shape))
+
+    def read_shaped(
+        self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
+    ) -> Tensor:
+        """As ``read_typed``, in one of several shapes."""
+        found = self.shape(name)
+        return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
+
+    def _typed(self, name: str, dtypes: Collection[torch.dtype], tensor: Tensor) -> Tensor:
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
         return tensor
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """As it is stored; None where there is no such tensor."""
+        if name not in self._files:
+            return None
+        return tuple(self._open[self._files[name]].get_slice(name).get_shape())
+
+    def leave(self, *names: str) -> None:
+        """Say that these are of no use, if they are there."""
+        self._taken.update(names)
 
     def _read(self, name: str, *shape: int) -> Tensor:
         if name not in self._files:
@@ -122,25 +146,20 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    @property
-    def total_bytes(self) -> int:
-        """What all tensors take where they are taken to, before any is read.
+    def bytes_taken_by_all(self, code_bytes: Mapping[str, int]) -> tuple[int, int]:
+        """What all tensors take where they are taken to, before any is read, and the largest.
 
         Those that stay views of their files take nothing: the system pages them in and out.
+        code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
-        return sum(self._bytes(name) for name in self._files)
+        sizes = [self._bytes(name, code_bytes) for name in self._files]
+        return sum(sizes), max(sizes, default=0)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Of the tensor that takes most."""
-        return max(map(self._bytes, self._files), default=0)
-
-    def _bytes(self, name: str) -> int:
+    def _bytes(self, name: str, code_bytes: Mapping[str, int]) -> int:
         stored = self._stored(name)
         if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
             return 0
-        size = _CODE_BYTES.get(stored, self.dtype.itemsize)
-        return size * self._elements(name)
+        return code_bytes.get(stored, self.dtype.itemsize) * self._elements(name)
 
     def _elements(self, name: str) -> int:
         return math.prod(self._open[self._files[name]].get_slice(name).get_shape())

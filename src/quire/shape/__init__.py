@@ -10,6 +10,7 @@ from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
 from quire.shape.reader import read_shape
+from quire.shape.stored import Scheme, StoredWeights, read_stored
 from quire.shape.windows import windows_in_force, windows_of
 
 __all__ = [
@@ -21,10 +22,13 @@ __all__ = [
     "Family",
     "Fields",
     "ModelShape",
+    "Scheme",
+    "StoredWeights",
     "find_family",
     "read_checkpoint",
     "read_fields",
     "read_shape",
+    "read_stored",
     "sampling_defaults",
     "windows_in_force",
     "windows_of",

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import FLOAT_FORMATS
-from quire.kernels.products import PackedWeight, Products
+from quire.kernels.products import Products
 from quire.model.linear.base import Joined, Linear, PlainLinear
-from quire.model.linear.checkpoints import GroupedCheckpoint
-from quire.model.linear.packed import pack_grouped, pack_rounded
-from quire.model.linear.rounding import Grouped, Quantization
+from quire.model.linear.checkpoints import Checkpoint
+from quire.model.linear.packed import pack, pack_parts
+from quire.model.linear.rounding import Quantization, round_outputs, round_weight
+from quire.model.linear.stored import Stored
 from quire.model.weights import Weights
 
 
@@ -24,12 +24,17 @@ class LinearReader:
         weights: Weights,
         products: Products | None,
         quantization: Quantization | None = None,
-        checkpoint: GroupedCheckpoint | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         """Without ``products`` there is neither ``quantization`` nor a rounded ``checkpoint``."""
         self._weights, self._products = weights, products
         self._quantization, self._checkpoint = quantization, checkpoint
         self.nbytes = 0
+
+    @property
+    def code_bytes(self) -> Mapping[str, int]:
+        """What an element of a checkpoint that is no float takes, by its type."""
+        return {} if self._checkpoint is None else self._checkpoint.code_bytes
 
     def linear(self, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
         """The projection called ``name``."""
@@ -46,19 +51,31 @@ class LinearReader:
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         sizes = list(zip(names, outputs, strict=True))
-        return Joined(self._keep(self._read(sizes, inputs, bias)), parts)
+        attention = "q" in parts or "attn" in names[0] or "attention" in names[0]
+        return Joined(self._keep(self._read(sizes, inputs, bias, attention)), parts)
 
-    def _read(self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool) -> Linear:
-        weights, joined = self._weights, None
-        if bias:
-            joined = torch.cat([weights.read(f"{name}.bias", size) for name, size in sizes])
-        checkpoint, products = self._checkpoint, self._products
-        if checkpoint is not None and products is not None and checkpoint.holds(sizes[0][0]):
-            parts = [checkpoint.read(name, inputs, size) for name, size in sizes]
-            return pack_grouped(products, Grouped.joined(parts), joined)
+    def _read(
+        self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, attention: bool
+    ) -> Linear:
+        weights, products = self._weights, self._products
+        biases: list[Tensor | None] = [
+            weights.read(f"{name}.bias", size) if bias else None for name, size in sizes
+        ]
+        if products is not None:
+            parts = [self._stored(name, inputs, size, attention) for name, size in sizes]
+            return pack_parts(products, parts, biases, weights.dtype)
         tensors = [weights.read(f"{name}.weight", size, inputs) for name, size in sizes]
-        weight = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        return self._form(weight, joined, self._quantization)
+        found = [part for part in biases if part is not None]
+        return PlainLinear(torch.cat(tensors), torch.cat(found) if found else None)
+
+    def _stored(self, name: str, inputs: int, outputs: int, attention: bool) -> Stored:
+        """A projection as it is to be multiplied."""
+        if self._checkpoint is not None and self._checkpoint.holds(name):
+            return self._checkpoint.read(name, inputs, outputs)
+        weight = self._weights.read(f"{name}.weight", outputs, inputs)
+        if self._quantization is None:
+            return weight
+        return round_weight(weight, self._quantization, attention)
 
     def embedding_and_head(
         self, embedding: str, head: str, shape: tuple[int, int], tied: bool
@@ -70,27 +87,26 @@ class LinearReader:
         if tied and head not in self._weights:
             both = self._table(embedding, *shape)
             return both, both
-        return PlainLinear(self._weights.take(embedding, *shape)), self._table(head, *shape)
+        embed = PlainLinear(self._weights.take(embedding, *shape))
+        name, checkpoint, products = head.removesuffix(".weight"), self._checkpoint, self._products
+        if checkpoint is None or products is None or not checkpoint.holds(name):
+            return embed, self._table(head, *shape)
+        outputs, inputs = shape
+        stored = checkpoint.read(name, inputs, outputs)
+        return embed, self._keep(pack(products, stored, None))
 
     def _table(self, name: str, outputs: int, inputs: int) -> Linear:
         """The head, or an embedding that is one: the tensor called ``name`` itself.
 
         Rounded to int8 at most: int4 costs an embedding more than it saves.
         """
-        quantization = self._quantization
-        if quantization is Quantization.int4:
-            quantization = Quantization.int8
-        return self._keep(self._form(self._weights.read(name, outputs, inputs), None, quantization))
-
-    def _form(
-        self, weight: Tensor, bias: Tensor | None, quantization: Quantization | None
-    ) -> Linear:
-        if self._products is not None:
-            if quantization is not None:
-                return pack_rounded(self._products, weight, bias, quantization)
-            if weight.dtype in FLOAT_FORMATS:
-                return PackedWeight.from_floats(self._products, weight, bias)
-        return PlainLinear(weight, bias)
+        weight = self._weights.read(name, outputs, inputs)
+        if self._products is None:
+            return self._keep(PlainLinear(weight))
+        stored: Stored = weight
+        if self._quantization is not None:
+            stored = round_outputs(weight, self._quantization is Quantization.w8a8)
+        return self._keep(pack(self._products, stored, None))
 
     def _keep(self, linear: Linear) -> Linear:
         self.nbytes += linear.nbytes
