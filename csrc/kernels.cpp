@@ -15,7 +15,7 @@ constexpr int64_t products_from = 1 << 16;     // bytes of weights
 int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
 
 bool soon_done(const Product& p) {
-  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
+  return p.weight.bytes() * (1 + p.rows / 8) < products_from;
 }
 
 // Let so many threads do something together, in a parallel region if they are several.

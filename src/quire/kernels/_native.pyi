@@ -129,11 +129,20 @@ class Packed:
         outputs: int,
         weights: int,
         scales: int,
-        group_zeros: int,
-        group: int,
         bias: int,
         /,
     ) -> Packed: ...
+    def set_groups(
+        self,
+        inputs: int,
+        scales: int,
+        offsets: int,
+        zeros: int,
+        factors_kind: int,
+        factors: int,
+        /,
+    ) -> None: ...
+    def append(self, rest: Packed, /) -> None: ...
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

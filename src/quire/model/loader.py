@@ -10,6 +10,7 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
+from quire.gguf import is_gguf
 from quire.hub import MODEL_FILES, snapshot
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
@@ -18,6 +19,7 @@ from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
+from quire.model.gguf.linears import GGUFLinears
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import read_checkpoint
 from quire.model.streaming import Streaming
@@ -44,6 +46,10 @@ def resolve_model(
             earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
+    if is_gguf(path) and (path.exists() or path.is_absolute()):
+        if revision is not None:
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is a file")
+        return path
     if path.is_dir():
         if revision is not None:
             raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
@@ -201,6 +207,8 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
+    if rounded and products is not None and is_gguf(weights.directory):
+        return GGUFLinears(weights, products)
     checkpoint = None
     if rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in safetensors files, by name.
+"""Tensors of a checkpoint in safetensors files, or a GGUF file, by name.
 
 Files are memory-mapped. A tensor whose dtype is already the wanted one stays a view of its file:
 the operating system pages it in and can drop it again. Others are converted one at a time.
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
+from quire.gguf import is_gguf
+from quire.model.gguf.blocks import KEPT_BYTES, Rounded
+from quire.model.gguf.tensors import GGUFTensors
 
 INDEX = "model.safetensors.index.json"
 
@@ -43,8 +46,9 @@ class Weights:
         copies: bool = False,
         device: torch.device = _CPU,
     ) -> None:
-        """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
+        """Open the files of ``directory``, or a GGUF file.
 
+        dtype: None keeps the dtype of the first tensor.
         copies: what is taken is no view, so that the files can be closed.
         device: where tensors are taken to.
 
@@ -85,13 +89,31 @@ class Weights:
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
+    def stored(self, name: str) -> str:
+        """The dtype of a tensor, as its file calls it."""
+        return str(self._open[self._files[name]].get_slice(name).get_dtype())
+
+    def is_rounded(self, name: str) -> bool:
+        """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
+        return self.stored(name) in KEPT_BYTES
+
+    def read_rounded(self, name: str, *shape: int) -> Rounded:
+        """As ``read``, as it is stored."""
+        rounded: Rounded = self._load(name, shape, "get_rounded")
+        return rounded
+
     def read_codes(self, name: str, *shape: int) -> Tensor:
         """As ``read``, of int32."""
         return self.read_typed(name, (torch.int32,), *shape)
 
     def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
         """As ``read``, of one of ``dtypes`` as it is stored."""
-        return self._typed(name, dtypes, self._read(name, *shape))
+        tensor = self._read(name, *shape)
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
+        return tensor
 
     def read_shaped(
         self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
@@ -99,13 +121,6 @@ class Weights:
         """As ``read_typed``, in one of several shapes."""
         found = self.shape(name)
         return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
-
-    def _typed(self, name: str, dtypes: Collection[torch.dtype], tensor: Tensor) -> Tensor:
-        if tensor.dtype not in dtypes:
-            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
-        return tensor
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """As it is stored; None where there is no such tensor."""
@@ -118,23 +133,27 @@ class Weights:
         self._taken.update(names)
 
     def _read(self, name: str, *shape: int) -> Tensor:
-        if name not in self._files:
-            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
-        path = self._files[name]
-        try:
-            tensor: Tensor = self._open[path].get_tensor(name)
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
-        if tensor.shape != shape:
-            found = tuple(tensor.shape)
-            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-        self._taken.add(name)
+        tensor: Tensor = self._load(name, shape, "get_tensor")
         self._bytes_mapped += tensor.nbytes
         if self._copies and self._bytes_mapped > _MOST_MAPPED:
             # Pages that were read count as ours until the mapping goes, with its last tensor.
             self._bytes_mapped = 0
-            self._open = {path: _open(path) for path in self._open}
+            self._open = {path: _reopened(path, file) for path, file in self._open.items()}
         return tensor
+
+    def _load(self, name: str, shape: tuple[int, ...], how: str) -> Any:
+        """By a method of the file that holds it; the shape is checked first."""
+        if name not in self._files:
+            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        path = self._files[name]
+        found = tuple(self._open[path].get_slice(name).get_shape())
+        if found != shape:
+            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
+        self._taken.add(name)
+        try:
+            return getattr(self._open[path], how)(name)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
     @property
     def num_elements(self) -> int:
@@ -156,10 +175,11 @@ class Weights:
         return sum(sizes), max(sizes, default=0)
 
     def _bytes(self, name: str, code_bytes: Mapping[str, int]) -> int:
-        stored = self._stored(name)
+        stored = self.stored(name)
         if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
             return 0
-        return code_bytes.get(stored, self.dtype.itemsize) * self._elements(name)
+        size = code_bytes.get(stored, KEPT_BYTES.get(stored, self.dtype.itemsize))
+        return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:
         return math.prod(self._open[self._files[name]].get_slice(name).get_shape())
@@ -180,18 +200,19 @@ class Weights:
 
     def _first_dtype(self) -> torch.dtype:
         for name in self._files:
-            dtype = _DTYPES.get(self._stored(name))
+            dtype = _DTYPES.get(self.stored(name))
             if dtype is not None:
                 return dtype
         return torch.float32
 
-    def _stored(self, name: str) -> str:
-        """The dtype of a tensor, as its file calls it."""
-        return str(self._open[self._files[name]].get_slice(name).get_dtype())
-
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint. ModelError: there are none, or one is missing."""
+    """The safetensors files of a checkpoint, or the GGUF file that it is.
+
+    ModelError: there are none, or one is missing.
+    """
+    if is_gguf(directory):
+        return [directory]
     index = directory / INDEX
     if index.exists():
         files = [directory / name for name in _indexed(index)]
@@ -233,8 +254,14 @@ def _no_weights(directory: Path) -> str:
 
 
 def _open(path: Path) -> Any:
+    if is_gguf(path):
+        return GGUFTensors(path)
     check_plain(path)
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
+
+
+def _reopened(path: Path, file: Any) -> Any:
+    return file if isinstance(file, GGUFTensors) else _open(path)

@@ -211,12 +211,9 @@ def test_parts_that_are_rounded_in_different_ways(model_dir: ModelDir, tmp_path:
             codes, scales = by_int8(tensor)
             kept[name] = codes * scales
             return {name: codes.to(torch.int8), f"{bare}.weight_scale": scales}
-        codes, _, steps = rounded(tensor, 32, symmetric=True)
+        codes, zeros, steps = rounded(tensor, 32, symmetric=True)
         scales = torch.from_numpy(steps)
-        kept[name] = (torch.from_numpy(codes).view(*steps.shape, -1) - 8).mul(
-            scales.float()[..., None]
-        )
-        kept[name] = kept[name].reshape(tensor.shape).float()
+        kept[name] = as_floats(codes, zeros, steps)
         return {
             f"{bare}.weight_packed": pack_codes(codes, 4),
             f"{bare}.weight_scale": scales,

@@ -50,9 +50,8 @@ def pack_parts(
         if both is None:
             joined.append((part, bias))
         else:
-            last = joined[-1][1]
-            biased = last is not None and bias is not None
-            joined[-1] = (both, torch.cat([last, bias]) if biased else None)
+            biases_of_both = [one for one in (joined[-1][1], bias) if one is not None]
+            joined[-1] = (both, torch.cat(biases_of_both) if biases_of_both else None)
     if len(joined) == 1:
         return pack(products, *joined[0])
     packed = [_pack(products, part, bias) for part, bias in joined]

@@ -51,30 +51,28 @@ class LinearReader:
         """
         outputs = list(parts.values()) if len(names) > 1 else [sum(parts.values())]
         sizes = list(zip(names, outputs, strict=True))
-        attention = "q" in parts or "attn" in names[0] or "attention" in names[0]
-        return Joined(self._keep(self._read(sizes, inputs, bias, attention)), parts)
+        return Joined(self._keep(self._read(sizes, inputs, bias)), parts)
 
-    def _read(
-        self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, attention: bool
-    ) -> Linear:
+    def _read(self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool) -> Linear:
         weights, products = self._weights, self._products
         biases: list[Tensor | None] = [
             weights.read(f"{name}.bias", size) if bias else None for name, size in sizes
         ]
         if products is not None:
-            parts = [self._stored(name, inputs, size, attention) for name, size in sizes]
+            parts = [self._stored(name, inputs, size) for name, size in sizes]
             return pack_parts(products, parts, biases, weights.dtype)
         tensors = [weights.read(f"{name}.weight", size, inputs) for name, size in sizes]
         found = [part for part in biases if part is not None]
         return PlainLinear(torch.cat(tensors), torch.cat(found) if found else None)
 
-    def _stored(self, name: str, inputs: int, outputs: int, attention: bool) -> Stored:
+    def _stored(self, name: str, inputs: int, outputs: int) -> Stored:
         """A projection as it is to be multiplied."""
         if self._checkpoint is not None and self._checkpoint.holds(name):
             return self._checkpoint.read(name, inputs, outputs)
         weight = self._weights.read(f"{name}.weight", outputs, inputs)
         if self._quantization is None:
             return weight
+        attention = any(word in name for word in ("attn", "attention"))
         return round_weight(weight, self._quantization, attention)
 
     def embedding_and_head(

@@ -90,9 +90,13 @@ def side_by_side(a: Stored, b: Stored) -> Stored | None:
         codes, scales = torch.cat([a.codes, b.codes]), torch.cat([a.scales, b.scales])
         return ByOutputs(codes, scales, a.rounds_rows)
     if isinstance(a, ByGroups) and isinstance(b, ByGroups) and a.kind == b.kind:
-        fields = ("codes", "scales", "zeros", "offsets")
-        tensors = {name: _joined(getattr(a, name), getattr(b, name)) for name in fields}
-        return replace(a, **tensors)
+        return replace(
+            a,
+            codes=torch.cat([a.codes, b.codes]),
+            scales=torch.cat([a.scales, b.scales]),
+            zeros=_joined(a.zeros, b.zeros),
+            offsets=_joined(a.offsets, b.offsets),
+        )
     return None
 
 

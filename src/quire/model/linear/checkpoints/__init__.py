@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from quire.model.linear.checkpoints.awq import AWQ
 from quire.model.linear.checkpoints.base import Checkpoint
 from quire.model.linear.checkpoints.bitsandbytes import BitsAndBytes
@@ -9,11 +11,11 @@ from quire.model.linear.checkpoints.compressed_tensors import CompressedTensors
 from quire.model.linear.checkpoints.fp8 import FP8
 from quire.model.linear.checkpoints.gptq import GPTQ
 from quire.model.weights import Weights
-from quire.shape import Fields, read_stored
+from quire.shape import Fields, StoredWeights, read_stored
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
-_FORMATS = {
+_FORMATS: Mapping[str, Callable[[Weights, StoredWeights], Checkpoint]] = {
     "awq": AWQ,
     "bitsandbytes": BitsAndBytes,
     "compressed-tensors": CompressedTensors,
