@@ -20,9 +20,8 @@ from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
-from quire.model.gguf.linears import GGUFLinears
 from quire.model.linear import LinearReader, Quantization
-from quire.model.linear.checkpoints import read_checkpoint
+from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
 
@@ -130,8 +129,8 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes))
     return _build(family, config, weights, linears, max_model_len, streaming)
 
 
@@ -211,13 +210,15 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+def _bytes_needed(
+    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float]
+) -> int:
     """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    total, largest = weights.bytes_taken_by_all(code_bytes)
     if weights.device.type != "cpu":
-        return weights.total_bytes
-    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
-    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
-    return int(kept) + weights.largest_bytes
+        return total
+    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
+    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
 def _is_rounded(config: ModelConfig) -> bool:
@@ -235,10 +236,10 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    if rounded and products is not None and is_gguf(weights.directory):
-        return GGUFLinears(weights, products)
-    checkpoint = None
-    if rounded:
+    checkpoint: Checkpoint | None = None
+    if rounded and is_gguf(weights.directory):
+        checkpoint = GGUF(weights)
+    elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
     return LinearReader(weights, products, rounding, checkpoint)

@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from reprlib import repr as short
 from typing import Any
@@ -18,8 +19,8 @@ from torch import Tensor
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
 from quire.gguf import ROUNDED_BYTES, is_gguf
-from quire.model.gguf.blocks import Rounded
 from quire.model.gguf.tensors import GGUFTensors
+from quire.model.stored import ByGroups
 
 INDEX = "model.safetensors.index.json"
 
@@ -39,8 +40,6 @@ _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# Of what is no weight but eight, say, rounded ones; or of one that is multiplied as it is.
-_CODE_BYTES = {"I32": 4, **ROUNDED_BYTES}
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
@@ -120,20 +119,38 @@ class Weights:
 
     def is_rounded(self, name: str) -> bool:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
-        return self.stored(name) in ROUNDED_BYTES
+        return name in self._files and self.stored(name) in ROUNDED_BYTES
 
-    def read_rounded(self, name: str, *shape: int) -> Rounded:
+    def read_rounded(self, name: str, *shape: int) -> ByGroups:
         """As ``read``, as it is stored."""
-        rounded: Rounded = self._load(name, shape, "get_rounded")
+        rounded: ByGroups = self._load(name, shape, "get_rounded")
         return rounded
 
     def read_codes(self, name: str, *shape: int) -> Tensor:
         """As ``read``, of int32."""
+        return self.read_typed(name, (torch.int32,), *shape)
+
+    def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
+        """As ``read``, of one of ``dtypes`` as it is stored."""
         tensor = self._read(name, *shape)
-        if tensor.dtype != torch.int32:
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
         return tensor
+
+    def read_shaped(
+        self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
+    ) -> Tensor:
+        """As ``read_typed``, in one of several shapes."""
+        found = self.shape(name)
+        return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """As it is stored; None where there is no such tensor."""
+        if name not in self._files:
+            return None
+        return tuple(self._open[self._files[name]].get_slice(name).get_shape())
 
     def _read(self, name: str, *shape: int) -> Tensor:
         tensor: Tensor = self._load(name, shape, "get_tensor")
@@ -168,24 +185,20 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    @property
-    def total_bytes(self) -> int:
-        """What all tensors take where they are taken to, before any is read.
+    def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
+        """What all tensors take where they are taken to, before any is read, and the largest.
 
         Those that stay views of their files take nothing: the system pages them in and out.
+        code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
-        return sum(self._bytes(name) for name in self._files)
+        sizes = [self._bytes(name, code_bytes) for name in self._files]
+        return sum(sizes), max(sizes, default=0)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Of the tensor that takes most."""
-        return max(map(self._bytes, self._files), default=0)
-
-    def _bytes(self, name: str) -> int:
+    def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
         stored = self.stored(name)
         if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
             return 0
-        size = _CODE_BYTES.get(stored, self.dtype.itemsize)
+        size = code_bytes.get(stored, self.dtype.itemsize)
         return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:

@@ -58,6 +58,7 @@ class ModelShape:
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
     stored_bytes: int | None = None  # of weights, where they are told; None: as ``dtype`` says
+    projection_bytes: float | None = None  # of a weight in the layers; None: as the dtype has it
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -111,7 +112,9 @@ class ModelShape:
     def weight_bytes(self) -> int:
         if self.stored_bytes is not None:
             return self.stored_bytes
-        return self.num_params * BYTES[self.dtype]
+        layers, size = self.num_layers * self.layer_params, BYTES[self.dtype]
+        kept = size if self.projection_bytes is None else self.projection_bytes
+        return (self.num_params - layers) * size + round(layers * kept)
 
     @property
     def flops_per_token(self) -> int:

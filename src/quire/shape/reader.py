@@ -17,6 +17,7 @@ from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
+from quire.shape.stored import read_stored
 from quire.shape.understood import UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
@@ -68,7 +69,14 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         position_limit=positions.limit,
         stable_positions=positions.stable,
         stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
+        projection_bytes=_projection_bytes(fields, BYTES[dtype]),
     )
+
+
+def _projection_bytes(fields: Fields, dtype_bytes: int) -> float | None:
+    """Of a weight that is stored rounded, as it is kept; None where none is."""
+    section = fields.section("quantization_config")
+    return read_stored(section).scheme.bytes_kept(dtype_bytes) if section.values else None
 
 
 def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
