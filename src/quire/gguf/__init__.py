@@ -4,4 +4,12 @@ from quire.gguf.config import config_of
 from quire.gguf.header import GGUFFile, TensorInfo, is_gguf, open_gguf
 from quire.gguf.types import ROUNDED_BYTES, TensorType
 
-__all__ = ["ROUNDED_BYTES", "GGUFFile", "TensorInfo", "TensorType", "config_of", "is_gguf", "open_gguf"]
+__all__ = [
+    "ROUNDED_BYTES",
+    "GGUFFile",
+    "TensorInfo",
+    "TensorType",
+    "config_of",
+    "is_gguf",
+    "open_gguf",
+]

@@ -71,9 +71,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     )
 
 
-def _text_fields(
-    path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None
-) -> Fields:
+def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
     if file is not None:
         told = {**config_of(file), **(overrides or {})}
