@@ -53,7 +53,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "model_type": known.model_type,
         "vocab_size": _vocabulary(file),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": "blk.0.attn_output.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
         "dtype": _dtype(file),
         "eos_token_id": _end_tokens(file),
     }

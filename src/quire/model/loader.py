@@ -12,7 +12,7 @@ import torch
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
 from quire.gguf import is_gguf
-from quire.hub import MODEL_FILES, snapshot
+from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import gpt, llama, opt
@@ -40,6 +40,9 @@ def resolve_model(
 ) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
 
+    Or a GGUF file: its path, or ``directory:file`` or ``name:file``, where ``file`` may be a word
+    that only one file ends with, such as Q4_K_M.
+
     download_dir: where snapshots are kept; None: in Hugging Face's own cache.
 
     Raises:
@@ -47,20 +50,22 @@ def resolve_model(
             earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
-    if is_gguf(path) and (path.exists() or path.is_absolute()):
+    if path.is_dir() or (is_gguf(path) and path.exists()):
         if revision is not None:
-            raise ModelError(f"revision needs a Hugging Face name, and {path} is a file")
-        return path
-    if path.is_dir():
-        if revision is not None:
-            raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is here")
         for pattern in MODEL_FILES:
             for file in path.glob(pattern):
                 check_plain(file)
         return path
-    name = str(name_or_dir)
+    name, wanted = split_file(str(name_or_dir))
+    directory = Path(name).expanduser()
+    if wanted is not None and directory.is_dir():
+        return directory / choose_gguf(name, (file.name for file in directory.iterdir()), wanted)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name} is not a directory")
+        kind = "file" if is_gguf(path) else "directory"
+        raise ModelError(f"{name_or_dir} is not a {kind}")
+    if wanted is not None:
+        return gguf_file(name, wanted, revision, download_dir)
     return snapshot(name, revision, download_dir)
 
 
@@ -94,7 +99,7 @@ def load_model(
     """Load the model in ``directory``.
 
     Args:
-        directory: holds config.json and safetensors files.
+        directory: holds config.json and safetensors files; or it is a GGUF file.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
