@@ -135,6 +135,8 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.norm``."""
         if norm.centred:
             return F.layer_norm(x, (norm.width,), norm.weight, norm.bias, norm.eps)
+        if norm.weight is not None and norm.weight.dtype != x.dtype:
+            return F.rms_norm(x.float(), (norm.width,), norm.weight.float(), norm.eps).to(x.dtype)
         return F.rms_norm(x, (norm.width,), norm.weight, norm.eps)
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:

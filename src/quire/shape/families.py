@@ -24,6 +24,7 @@ class Family:
     head_size: int | None = None  # where ``head_dim`` is absent; None: hidden_size / heads
     window: WindowRule = "never"
     full_every: int = 0  # under "alternating"; 0: never
+    own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
 
@@ -79,7 +80,10 @@ FAMILIES = (
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),
-    Family("falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True),
+    Family(
+        "falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True,
+        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture"),
+    ),
     _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),
     Family(

@@ -99,8 +99,8 @@ def _size(fields: Fields, *names: str, default: int | None = None) -> int:
 
 
 def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
-    """Falcon says it in words of its own."""
-    if family.model_type != "falcon":
+    """In the words of most, or in Falcon's."""
+    if "num_kv_heads" not in family.own_fields:
         return fields.positive("num_key_value_heads", heads)
     grouped = fields.get("new_decoder_architecture", bool, False)
     if not grouped and fields.get("multi_query", bool, True):
@@ -110,15 +110,16 @@ def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
 
 def _known_family(fields: Fields) -> Family:
     """The family, or ModelError with everything in the config that is not understood."""
-    found: dict[str, list[str]] = {}
-    for name, value in fields.values.items():
-        if name not in UNDERSTOOD and not _is_neutral(name, value):
-            found.setdefault(kind_of(name), []).append(name)
     # A config without a name is a Llama's, as far as its fields are.
     model_type = fields.get("model_type", str, "llama")
     architectures = fields.values.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
+    understood = UNDERSTOOD.union(() if family is None else family.own_fields)
+    found: dict[str, list[str]] = {}
+    for name, value in fields.values.items():
+        if name not in understood and not _is_neutral(name, value):
+            found.setdefault(kind_of(name), []).append(name)
     window = _unknown_window(fields, family)
     if window is not None:
         found.setdefault("windows", []).append(window)

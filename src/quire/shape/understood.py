@@ -9,8 +9,7 @@ _READ = """
     head_dim num_hidden_layers n_layer intermediate_size ffn_dim n_inner vocab_size dtype
     torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
     word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
-    layer_types sliding_window_pattern _sliding_window_pattern num_kv_heads multi_query
-    new_decoder_architecture ffn_hidden_size quantization_config
+    layer_types sliding_window_pattern _sliding_window_pattern ffn_hidden_size quantization_config
 """
 
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.

@@ -33,8 +33,9 @@ from support.stored_weights import packed as pack_codes
 
 ModelDir = Callable[[str], Path]
 
-# Llamas and OPTs; fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks.
-FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m")
+# Fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks; with outputs in
+# another order than they are stored in.
+FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m", "gemma3", "gptj", "falcon")
 
 
 def logits(directory: Path, **options: Any) -> list[Tensor]:
@@ -57,7 +58,8 @@ def by_groups(weight: Tensor, bits: int) -> Tensor:
 
 
 def is_table(name: str) -> bool:
-    return name.endswith("embed_tokens.weight") or name == "lm_head.weight"
+    tables = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "lm_head.weight")
+    return name.endswith(tables)
 
 
 def rounded_model(source: Path, target: Path, quantization: str) -> Path:
