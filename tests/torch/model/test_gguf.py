@@ -30,8 +30,6 @@ ROUNDED = [kind for kind in TYPES.values() if kind.is_rounded]
 # Where in a block the float16 numbers are; all others may be any bytes.
 HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
 HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
-    ("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)
-)
 CHUNK = 7
 FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
             "longrope")  # fmt: skip
