@@ -107,7 +107,7 @@ def pack_codes(codes: Tensor, form: Format, allocate: Allocate = _allocate) -> T
 
     Of int8, ``in`` is any number; of others a multiple of ``inputs_per_unit``.
     """
-    lanes = torch.cat([_lanes(part, form) for part in codes.split(_AT_ONCE)])
+    lanes = torch.cat([_lanes(part, form) for part in torch.split(codes, _AT_ONCE)])
     fill = 0x80808080 if form.bits == 8 else 0x88888888
     return _to_panels(lanes, len(codes), fill - (1 << 32), allocate)
 
