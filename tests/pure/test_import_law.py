@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "config",
         "drafting",
         "files",
+        "gguf",
         "heap",
         "threads",
         "shape",
@@ -109,7 +110,7 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
+    "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
     "engine", "server", "reports", "reproduction", "terminal",
 ]  # fmt: skip

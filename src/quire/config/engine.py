@@ -29,8 +29,8 @@ class EngineConfig:
 
     model: str | None = setting(
         None,
-        "directory of the model, or its Hugging Face name (default: the small demonstration "
-        "model inside the package)",
+        "directory of the model, its Hugging Face name, or a GGUF file: a path, or the name and "
+        "which file, as NAME:Q4_K_M (default: the small demonstration model inside the package)",
     )
     revision: str | None = setting(None, "branch, tag or commit of a Hugging Face model")
     tokenizer: str | None = setting(

@@ -12,7 +12,7 @@ from reprlib import repr as short
 from typing import Any
 
 import tokenizers
-from tokenizers import pre_tokenizers, processors
+from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
 from quire.errors import ModelError
 from quire.files import one_line
@@ -78,6 +78,8 @@ def read_tokenizer(file: GGUFFile) -> tuple[tokenizers.Tokenizer, dict[str, Any]
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
         )
+    if kind == "llama":
+        _set_spaces(backend, prefixed=_flag(file, "add_space_prefix", True))
     special = {name: _token(file, key, tokens) for key, name in _NAMES.items()}
     begins = kind == "llama" or split in _BEGINS_BY_DEFAULT
     backend.post_processor = _around(
@@ -119,6 +121,18 @@ def _without_others(backend: tokenizers.Tokenizer, count: int) -> tokenizers.Tok
     parts = json.loads(backend.to_str())
     parts["added_tokens"] = [token for token in parts["added_tokens"] if token["id"] < count]
     return tokenizers.Tokenizer.from_str(json.dumps(parts))
+
+
+def _set_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool) -> None:
+    """As llama.cpp has them; ``prefixed``: one more at the beginning and after special tokens."""
+    spaces = normalizers.Replace(" ", "▁")
+    first = [normalizers.Prepend("▁")] if prefixed else []
+    backend.normalizer = normalizers.Sequence([*first, spaces])
+    backend.pre_tokenizer = None
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(
+        [*steps, *([decoders.Strip(" ", 1, 0)] if prefixed else [])]
+    )
 
 
 def _list(file: GGUFFile, name: str, kind: type) -> Sequence[Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 PANEL = 16
+_AT_ONCE = 1024  # outputs whose codes are put into lanes, which takes several times their bytes
 
 
 class Format(Enum):
@@ -106,20 +107,26 @@ def pack_codes(codes: Tensor, form: Format, allocate: Allocate = _allocate) -> T
 
     Of int8, ``in`` is any number; of others a multiple of ``inputs_per_unit``.
     """
+    lanes = torch.cat([_lanes(part, form) for part in torch.split(codes, _AT_ONCE)])
+    fill = 0x80808080 if form.bits == 8 else 0x88888888
+    return _to_panels(lanes, len(codes), fill - (1 << 32), allocate)
+
+
+def _lanes(codes: Tensor, form: Format) -> Tensor:
+    """codes [out, in] -> [out, lines] int32."""
     outputs, inputs = codes.shape
     if form.bits == 8:
         codes = torch.nn.functional.pad(codes, (0, -inputs % 4), value=128)
         words = codes.contiguous().view(torch.int32)  # four codes each
-        lanes = (words & ~0xFFFF00) | (words & 0xFF00) << 8 | (words >> 8 & 0xFF00)
-        return _to_panels(lanes, outputs, 0x80808080 - (1 << 32), allocate)
+        return (words & ~0xFFFF00) | (words & 0xFF00) << 8 | (words >> 8 & 0xFF00)
     words = (codes & 15).contiguous().view(torch.int32)
     halves = (words & 0xFF) | (words & 0xFF00) << 8 | words >> 12 & 0xF0 | words >> 4 & 0xF00000
     lanes = halves[:, ::2] | halves[:, 1::2] << 8
-    if form.bits > 4:
-        size = form.inputs_per_unit
-        low = lanes.view(outputs, inputs // size, size // 8)
-        lanes = torch.cat([low, _high_bits(codes >> 4, form)], dim=2).flatten(1)
-    return _to_panels(lanes, outputs, 0x88888888 - (1 << 32), allocate)
+    if form.bits == 4:
+        return lanes
+    size = form.inputs_per_unit
+    low = lanes.view(outputs, inputs // size, size // 8)
+    return torch.cat([low, _high_bits(codes >> 4, form)], dim=2).flatten(1)
 
 
 def _high_bits(codes: Tensor, form: Format) -> Tensor:
