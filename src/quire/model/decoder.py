@@ -121,6 +121,9 @@ class Decoder:
     head: Linear
     ropes: tuple[Rope, ...] = ()
     positions: LearnedPositions | None = None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
     project_in: Linear | None = None  # where the embedding is not as wide as the layers
     project_out: Linear | None = None
 
@@ -165,6 +168,8 @@ class DecoderModel:
         decoder = self.decoder
         rotations = [rope.rotation(batch) for rope in decoder.ropes]
         x = decoder.embed.rows(token_ids, self.dtype)
+        if decoder.embedding_scale != 1.0:
+            x = x * decoder.embedding_scale
         if decoder.project_in is not None:
             x = decoder.project_in(x)
         if decoder.positions is not None:
@@ -180,7 +185,11 @@ class DecoderModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
-        return self.decoder.head.floats(hidden)
+        logits, scale = self.decoder.head.floats(hidden), self.decoder.logits_scale
+        if scale != 1.0:
+            logits.mul_(scale)
+        cap = self.decoder.logits_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
 
 def run_layers(

@@ -13,7 +13,7 @@ from quire.files import check_plain
 from quire.hub import MODEL_FILES, snapshot
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
-from quire.model import llama, opt
+from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
@@ -24,7 +24,7 @@ from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
 
 # Architectures with code of their own; any other decoder runs through transformers.
-_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, opt.FAMILY)
+_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
 _NATIVE: Mapping[str, Family[Any]] = {
     architecture: family for family in _FAMILIES for architecture in family.architectures
 }
@@ -65,7 +65,7 @@ def check_servable(directory: Path) -> str:
     """
     config = read_config(directory)
     checkpoint_files(directory)
-    if config.architecture in _NATIVE:
+    if _family_of(config) is not None:
         return "Quire"
     from quire.model.transformers_loading import check_decoder
 
@@ -106,7 +106,7 @@ def load_model(
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
     config = read_config(directory, hf_overrides)
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
-    family = _NATIVE.get(config.architecture)
+    family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     if family is None:
         _check_foreign(config, streaming, rounded=rounded)
@@ -127,9 +127,18 @@ def load_model(
     return _build(family, config, weights, linears, max_model_len, streaming)
 
 
+def _family_of(config: ModelConfig) -> Family[Any] | None:
+    """None where transformers' code has to compute it."""
+    family = _NATIVE.get(config.architecture)
+    return family if family is not None and family.lacks(config) is None else None
+
+
 def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
     """That nothing is asked of a model in another's code which only our own can do."""
     name, own = config.architecture, ", ".join(_NATIVE)
+    family = _NATIVE.get(name)
+    if family is not None:
+        name = f"{name} with {family.lacks(config)}"
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
@@ -151,10 +160,9 @@ def _build(
 ) -> DecoderModel:
     """What can be refused by the config is, before tensors are taken."""
     described: FamilyConfig = family.read(config)
-    longest, rope = described.max_position_embeddings, described.rope
-    limit = longest if rope is None else rope.limit
+    longest, limit, _ = described.positions
     if streaming is not None:
-        streaming.check(rope, described.windows)
+        streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
     decoder = family.build(described, weights, linears)
     weights.finish()

@@ -20,8 +20,14 @@ from quire.files import check_plain, one_line, read_object
 
 INDEX = "model.safetensors.index.json"
 
-# Tables that old checkpoints carry and that are computed from the config.
-_COMPUTED = ("rotary_emb.inv_freq",)
+# Tables that old checkpoints carry and that are computed from the config: angles, and causal masks.
+_COMPUTED = (
+    "rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+)
 
 _CPU = torch.device("cpu")
 
@@ -76,6 +82,16 @@ class Weights:
         tensor = self.read(name, *shape)
         self.bytes_taken += tensor.nbytes
         return tensor.clone() if self._copies else tensor
+
+    def take_floats(self, name: str, *shape: int) -> Tensor:
+        """As ``take``, of the model's dtype but widened to float32."""
+        tensor = self.read(name, *shape).float()
+        self.bytes_taken += tensor.nbytes
+        return tensor
+
+    def leave(self, beginnings: tuple[str, ...]) -> None:
+        """Say that tensors whose names begin so are rightly not taken."""
+        self._taken.update(name for name in self._files if name.startswith(beginnings))
 
     def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""

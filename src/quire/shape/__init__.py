@@ -9,6 +9,7 @@ from quire.shape.checkpoint import (
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
+from quire.shape.positions import Positions, positions_of
 from quire.shape.reader import read_shape
 from quire.shape.windows import windows_in_force, windows_of
 
@@ -21,7 +22,9 @@ __all__ = [
     "Family",
     "Fields",
     "ModelShape",
+    "Positions",
     "find_family",
+    "positions_of",
     "read_checkpoint",
     "read_fields",
     "read_shape",

@@ -23,14 +23,26 @@ class Family:
     biases: bool = False
     head_size: int | None = None  # where ``head_dim`` is absent; None: hidden_size / heads
     window: WindowRule = "never"
-    full_every: int = 0  # under "alternating"
+    full_every: int = 0  # under "alternating"; 0: never
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
 
-def _plain(model_type: str, architecture: str, tied: bool = False, learned: bool = False) -> Family:
+def _plain(
+    model_type: str,
+    architecture: str,
+    tied: bool = False,
+    learned: bool = False,
+    stretches: bool = False,
+) -> Family:
     """Without gates and with biases, as GPT-2 was."""
     return Family(
-        model_type, architecture, gated_mlp=False, tied=tied, learned_positions=learned, biases=True
+        model_type,
+        architecture,
+        gated_mlp=False,
+        tied=tied,
+        learned_positions=learned,
+        biases=True,
+        stretches=stretches,
     )
 
 
@@ -40,25 +52,39 @@ FAMILIES = (
     Family("phi3", "Phi3ForCausalLM", window="always", stretches=True),
     Family("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
     Family("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
-    Family("olmo", "OlmoForCausalLM"),
-    Family("olmo2", "Olmo2ForCausalLM"),
-    Family("granite", "GraniteForCausalLM"),
-    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True),
-    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256),
+    Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
+    Family("olmo", "OlmoForCausalLM", stretches=True),
+    Family("olmo2", "Olmo2ForCausalLM", stretches=True),
+    Family("olmo3", "Olmo3ForCausalLM", window="alternating", full_every=4),
+    Family("granite", "GraniteForCausalLM", stretches=True),
+    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True, stretches=True),
+    Family("stablelm", "StableLmForCausalLM", stretches=True),
+    Family("cohere", "CohereForCausalLM", tied=True, stretches=True),
     Family(
-        "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2
+        "cohere2", "Cohere2ForCausalLM", tied=True, window="alternating", full_every=4,
+        stretches=True,
+    ),
+    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256, stretches=True),
+    Family(
+        "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2,
+        stretches=True,
     ),
     Family(
         "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
         full_every=6,
     ),
-    _plain("gpt_neox", "GPTNeoXForCausalLM"),
+    Family(
+        "gemma3", "Gemma3ForConditionalGeneration", tied=True, head_size=256, window="alternating",
+        full_every=6,
+    ),
+    _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),
-    _plain("phi", "PhiForCausalLM"),
+    Family("falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True),
+    _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),
     Family(
         "starcoder2", "Starcoder2ForCausalLM", gated_mlp=False, biases=True, tied=True,
-        window="always",
+        window="always", stretches=True,
     ),
     _plain("opt", "OPTForCausalLM", tied=True, learned=True),
     _plain("gpt2", "GPT2LMHeadModel", tied=True, learned=True),

@@ -49,10 +49,10 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         num_layers=_size(fields, "num_hidden_layers", "n_layer"),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=fields.positive("num_key_value_heads", heads),
+        num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            fields, "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden
+            fields, "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * hidden
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
@@ -80,6 +80,16 @@ def _size(fields: Fields, *names: str, default: int | None = None) -> int:
         if name in fields:
             return fields.positive(name)
     return fields.positive(names[0], default)
+
+
+def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
+    """Falcon says it in words of its own."""
+    if family.model_type != "falcon":
+        return fields.positive("num_key_value_heads", heads)
+    grouped = fields.get("new_decoder_architecture", bool, False)
+    if not grouped and fields.get("multi_query", bool, True):
+        return 1
+    return fields.positive("num_kv_heads", heads)
 
 
 def _known_family(fields: Fields) -> Family:

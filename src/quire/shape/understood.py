@@ -9,14 +9,15 @@ _READ = """
     head_dim num_hidden_layers n_layer intermediate_size ffn_dim n_inner vocab_size dtype
     torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
     word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
-    layer_types sliding_window_pattern _sliding_window_pattern
+    layer_types sliding_window_pattern _sliding_window_pattern num_kv_heads multi_query
+    new_decoder_architecture ffn_hidden_size
 """
 
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.
 _SMALL = """
     attention_bias mlp_bias use_bias use_qkv_bias qkv_bias no_bias qk_norm use_qk_norm
     qk_layernorm layer_norm_elementwise_affine do_layer_norm_before _remove_final_layer_norm
-    apply_residual_connection_post_layernorm
+    apply_residual_connection_post_layernorm bias parallel_attn num_ln_in_parallel_attn
 """
 
 # What positions are and how numbers are scaled: it changes texts, and no byte or operation.
@@ -29,7 +30,7 @@ _SCALING = """
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling
     scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     attention_softmax_in_fp32 scale_attention_softmax_in_fp32 use_parallel_residual
-    slow_but_exact masked_softmax_fusion
+    slow_but_exact masked_softmax_fusion logit_scale activation
 """
 
 # Of training, of other tasks, of the tokenizer and of who wrote the file.

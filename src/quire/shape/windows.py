@@ -42,7 +42,9 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
         raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
     if family.window == "alternating":
         every = _full_every(fields, family)
-        return tuple(window if (layer + 1) % every else None for layer in range(num_layers))
+        return tuple(
+            None if every and (layer + 1) % every == 0 else window for layer in range(num_layers)
+        )
     first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
     return tuple(window if layer >= first else None for layer in range(num_layers))
 
