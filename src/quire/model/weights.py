@@ -95,11 +95,7 @@ class Weights:
 
     def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
-        tensor = self._read(name, *shape)
-        if not tensor.is_floating_point():
-            path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
-        return tensor.to(self.device, dtype or self.dtype)
+        return self._floats(name, self._read(name, *shape), dtype)
 
     def read_codes(self, name: str, *shape: int) -> Tensor:
         """As ``read``, of int32."""
@@ -109,17 +105,30 @@ class Weights:
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
         return tensor
 
-    def _read(self, name: str, *shape: int) -> Tensor:
+    def read_part(self, name: str, index: int, *shape: int) -> Tensor:
+        """As ``read``, of one tensor along the first dimension of that of ``shape``."""
+        return self._floats(name, self._read(name, *shape, part=index), None)
+
+    def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        if not tensor.is_floating_point():
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
+        return tensor.to(self.device, dtype or self.dtype)
+
+    def _read(self, name: str, *shape: int, part: int | None = None) -> Tensor:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
         path = self._files[name]
         try:
-            tensor: Tensor = self._open[path].get_tensor(name)
+            stored = self._open[path].get_slice(name)
+            found = tuple(stored.get_shape())
+            if found != shape:
+                raise ModelError(
+                    f"{path}: {name} has shape {found}, but the config asks for {shape}"
+                )
+            tensor: Tensor = self._open[path].get_tensor(name) if part is None else stored[part]
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
-        if tensor.shape != shape:
-            found = tuple(tensor.shape)
-            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         self._bytes_mapped += tensor.nbytes
         if self._copies and self._bytes_mapped > _MOST_MAPPED:
@@ -148,8 +157,12 @@ class Weights:
 
     @property
     def largest_bytes(self) -> int:
-        """Of the tensor that takes most."""
-        return max(map(self._bytes, self._files), default=0)
+        """Of the tensor that takes most; of one of three dimensions, which is many, a part."""
+        return max((self._bytes(name) // self._parts(name) for name in self._files), default=0)
+
+    def _parts(self, name: str) -> int:
+        shape = self._open[self._files[name]].get_slice(name).get_shape()
+        return max(1, shape[0]) if len(shape) == 3 else 1
 
     def _bytes(self, name: str) -> int:
         stored = self._stored(name)

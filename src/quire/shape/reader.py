@@ -12,11 +12,12 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
+from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
-from quire.shape.understood import UNDERSTOOD, kind_of
+from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
@@ -62,6 +63,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         biases=family.biases and fields.get("enable_bias", bool, True),
         dtype=dtype,
         windows=windows if any(windows) else (),
+        experts=experts_of(fields) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
     )
@@ -94,15 +96,16 @@ def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
 
 def _known_family(fields: Fields) -> Family:
     """The family, or ModelError with everything in the config that is not understood."""
-    found: dict[str, list[str]] = {}
-    for name, value in fields.values.items():
-        if name not in UNDERSTOOD and not _is_neutral(name, value):
-            found.setdefault(kind_of(name), []).append(name)
     # A config without a name is a Llama's, as far as its fields are.
     model_type = fields.get("model_type", str, "llama")
     architectures = fields.values.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
+    understood = UNDERSTOOD | OF_EXPERTS if family is not None and family.experts else UNDERSTOOD
+    found: dict[str, list[str]] = {}
+    for name, value in fields.values.items():
+        if name not in understood and not _is_neutral(name, value):
+            found.setdefault(kind_of(name), []).append(name)
     window = _unknown_window(fields, family)
     if window is not None:
         found.setdefault("windows", []).append(window)

@@ -53,6 +53,22 @@ class LinearReader:
         sizes = list(zip(names, outputs, strict=True))
         return Joined(self._keep(self._read(sizes, inputs, bias, order)), parts, order)
 
+    def has(self, tensor: str) -> bool:
+        """Whether the checkpoint has a tensor of that name."""
+        return tensor in self._weights
+
+    def exact(self, parts: Mapping[str, int], inputs: int) -> Linear:
+        """Projections of these names and numbers of outputs, side by side and never rounded."""
+        tensors = [
+            self._weights.read(f"{name}.weight", size, inputs) for name, size in parts.items()
+        ]
+        return self._keep(self._form(torch.cat(tensors), None, None))
+
+    def one_of(self, tensor: str, index: int, shape: tuple[int, int, int]) -> Linear:
+        """The weight at ``index`` of a tensor that is many of one shape, [many, out, in]."""
+        weight = self._weights.read_part(tensor, index, *shape)
+        return self._keep(self._form(weight, None, self._quantization))
+
     def _read(
         self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, order: Tensor | None
     ) -> Linear:
