@@ -23,14 +23,13 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
     """
     num_layers = fields.positive("num_hidden_layers")
     none = (None,) * num_layers
-    if family.window == "never" or not fields.values.get("sliding_window"):
+    if family.window == "never" or "sliding_window" not in fields:
+        return none
+    asked = family.window in ("always", "alternating")
+    if not asked and not fields.get("use_sliding_window", bool, False):
         return none
     window = fields.positive("sliding_window")
-    if family.window == "always":
-        return (window,) * num_layers
-    if family.window != "alternating" and not fields.get("use_sliding_window", bool, False):
-        return none
-    if family.window == "all_if_used":
+    if family.window in ("always", "all_if_used"):
         return (window,) * num_layers
     types = fields.get("layer_types", list, [])
     if types:

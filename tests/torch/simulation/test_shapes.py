@@ -15,9 +15,9 @@ from quire.errors import ModelError
 from quire.shape import ModelShape, read_shape
 
 SIMULATED = {
-    "bloom", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "granite",
-    "llama", "olmo", "olmo2", "opt",
-    "phi", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
+    "bloom", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "granite", "granitemoe",
+    "granitemoeshared", "llama", "mixtral", "olmo", "olmo2", "olmoe", "opt",
+    "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
 }  # fmt: skip
 
 
