@@ -29,7 +29,7 @@ from support.small_models import SMALL_LLAMA, save_model
 ModelDir = Callable[[str], Path]
 
 # Llamas and OPTs; fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks.
-FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m")
+FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m", "qwen2_moe", "granite_moe")
 
 
 def logits(directory: Path, **options: Any) -> list[Tensor]:
@@ -66,6 +66,10 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
     def change(name: str, tensor: Tensor) -> Tensors:
         if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
             return {name: by_outputs(tensor)}
+        if tensor.ndim == 3:  # experts
+            return {name: torch.stack([change(name, part)[name] for part in tensor])}
+        if "gate.weight" in name or "router" in name:
+            return {name: tensor}
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
         group = next((size for size in (128, 64, 32) if tensor.shape[1] % size == 0), 0)
