@@ -101,7 +101,7 @@ def test_what_a_token_reads(family: str, model_dir: ModelDir) -> None:
     num, chosen, weight_bytes = model.experts
     assert (num, chosen) == (shape.experts.count, shape.experts.chosen)
     read = model.weight_bytes - weight_bytes + weight_bytes * chosen // num
-    assert read == pytest.approx(shape.weight_bytes_read(1), rel=0.04)  # routers are padded
+    assert read == pytest.approx(shape.weight_bytes_read(1), rel=0.05)  # routers are padded
     assert shape.active_params * 4 == pytest.approx(shape.weight_bytes_read(1), rel=1e-6)
     assert shape.weight_bytes_read(1) < shape.weight_bytes_read(2) < shape.weight_bytes
     assert not model.replayable
