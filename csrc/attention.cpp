@@ -138,10 +138,11 @@ void grouped_product(const Grouped&, Team&);
 void embed(const Embed&);
 void route(const Route&, Team&);
 void combine(const Combine&, Team&);
+void adapt(const Adapt&, Team&);
 
 extern const Build build;
 const Build build = {
     QUIRE_ISA_NAME,  tile_from,       lane_rows, scratch_bytes, attend,  norm_rows, activate, argmax,
-    product_scratch, product,         grouped_scratch, grouped_product, embed, route, combine};
+    product_scratch, product,         grouped_scratch, grouped_product, embed, route, combine, adapt};
 
 }  // namespace quire::QUIRE_ISA

@@ -9,7 +9,7 @@ constexpr int64_t products_from = 1 << 16;
 }  // namespace
 
 bool soon_done(const Product& p) {
-  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
+  return p.weight.bytes() * (1 + p.rows / 8) < products_from;
 }
 
 void Walk::go() {
@@ -33,9 +33,12 @@ void Walk::go() {
   }
 }
 
-void Walk::times(Projection, const Packed& weight, const void* from, void* to) {
+void Walk::times(Projection projection, const Packed& weight, const void* from, void* to) {
   Product p = pass_.product(weight, from, to);
   share(team_, soon_done(p), [&](Team& team) { build_.product(p, team); });
+  if (!pass_.adapting.num_runs) return;
+  int64_t number = (layer_ - pass_.decoder.layers.data()) * projections + int(projection);
+  adapt(build_, pass_.adapting, number, from, weight.inputs, to, weight.outputs, team_);
 }
 
 const void* Walk::given(const Norm& norm) {

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "adapter.hpp"
 #include "builds.hpp"
 #include "experts.hpp"
 #include "products.hpp"
@@ -70,6 +71,7 @@ struct Pass {
   int64_t rows, hidden;
   char* scratch = nullptr;  // of products
   std::vector<std::optional<Mixture>> mixtures{};  // by layer, of those with experts
+  Adapt adapting{};  // of no rows, where nobody has an adapter
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};

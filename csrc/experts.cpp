@@ -17,7 +17,7 @@ int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
 // That which needs most when rows are prepared: zeros of groups are summed over.
 const Packed& standing_for(const std::vector<Packed>& weights) {
   for (const Packed& weight : weights) {
-    if (weight.group_zeros) return weight;
+    if (weight.needs_sums()) return weight;
   }
   return weights.front();
 }

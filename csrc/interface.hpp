@@ -214,6 +214,7 @@ struct Combine {
 struct Product;  // products.hpp
 struct Grouped;
 struct Embed;
+struct Adapt;  // adapters.hpp
 
 // The code of one instruction set.
 struct Build {
@@ -233,6 +234,7 @@ struct Build {
   void (*embed)(const Embed&);
   void (*route)(const Route&, Team&);
   void (*combine)(const Combine&, Team&);
+  void (*adapt)(const Adapt&, Team&);
 };
 
 }  // namespace quire

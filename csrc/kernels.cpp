@@ -106,6 +106,14 @@ void Kernels::mix(const Experts& experts, const void* x, void* out, int64_t rows
   });
 }
 
+void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride,
+                    void* out, int64_t out_stride, DType dtype, int threads) {
+  Adapt work = batch.prepare(adapting_, threads, dtype);
+  together(threads, [&](Team& team) {
+    quire::adapt(*build_, work, product, x, x_stride, out, out_stride, team);
+  });
+}
+
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
                   const std::vector<Rotation>& rotations) {
   Pass pass = begin(decoder, plan, x, out, rotations);
@@ -144,6 +152,9 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   pass.scratch = products_.get(scratch);
   for (auto& mixture : pass.mixtures) {
     if (mixture) mixture->place(pass.scratch);
+  }
+  if (!plan.adapted.empty()) {
+    pass.adapting = plan.adapted.prepare(adapting_, plan.threads(), pass.dtype);
   }
   for (const DecoderLayer& layer : decoder.layers) {
     const SelfAttention& attention = layer.attention;

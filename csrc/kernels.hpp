@@ -22,7 +22,8 @@ class Kernels {
 
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
-    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes();
+    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
+           adapting_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
@@ -43,6 +44,9 @@ class Kernels {
   // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
   void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
            int threads);
+  // Add to out [rows, outputs] of a product, of x [rows, inputs], what adapters do.
+  void adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride, void* out,
+             int64_t out_stride, DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
   // norm, if there is one. Both are contiguous. Layers have their rotations by number.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,
@@ -59,6 +63,7 @@ class Kernels {
   Workspace<float> parts_;
   Workspace<char> products_;
   Workspace<char> states_;
+  Workspace<float> adapting_;
 };
 
 }  // namespace quire

@@ -25,31 +25,31 @@ template <Arithmetic how, Format format, int R, int P>
 __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t row, int64_t panel,
                                     const char* ahead, int64_t ahead_bytes) {
   const Packed& w = p.weight;
-  int64_t panel_bytes = w.lines * line_bytes;
+  int64_t panel_bytes = w.panel_bytes();
   Tile t{w.weights + panel * panel_bytes, panel_bytes, rows.data + row * rows.row_bytes,
          rows.row_bytes, ahead, ahead_bytes};
   F out[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
     I acc[R][P] = {};
-    sum_bytes(acc, t, w.lines);
+    sum_bytes(acc, t, w.units);
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < P; v++) out[r][v] = scaled(acc[r][v], rows, row + r);
     }
-  } else if constexpr (format == Format::int4) {
-    int64_t groups = w.lines / w.group_lines;
+  } else if constexpr (in_groups(format)) {
+    int64_t groups = w.num_groups(), units = w.groups.units;
     for (int64_t g = 0; g < groups; g++) {
       F acc[R][P] = {};
-      sum<how, format>(acc, t, g * w.group_lines, (g + 1) * w.group_lines);
+      sum<how, format>(acc, t, g * units, (g + 1) * units);
 #pragma GCC unroll 16
       for (int v = 0; v < P; v++) {
-        Group group(w, ((panel + v / V) * groups + g) * panel_width + v % V * W);
+        Group group(w, panel + v / V, g, v % V * W);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
           out[r][v] = group.add(out[r][v], acc[r][v], rows.group_sums + (row + r) * groups + g);
       }
     }
   } else {
-    sum<how, format>(out, t, 0, w.lines);
+    sum<how, format>(out, t, 0, w.units);
   }
   for (int v = 0; v < P; v++) {
     Outputs outputs(p, panel * panel_width + v * W);
@@ -61,7 +61,7 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
 template <Arithmetic how, Format format, int R, int P>
 void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel) {
   int64_t n = last - first, count = (n + R - 1) / R;
-  int64_t panel_bytes = p.weight.lines * line_bytes;
+  int64_t panel_bytes = p.weight.panel_bytes();
   for (int64_t i = 0; i < count; i++) {
     int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
     // The first tiles would wait for weights, unless those before them have fetched them: a single
@@ -205,7 +205,7 @@ class Way {
     p.weight = g_.weights[share.weight];
     p.rows = share.last - share.first;
     int64_t size = p.out_dtype == DType::float32 ? 4 : 2;
-    p.out = (char*)p.out + share.first * p.weight.outputs * size;
+    p.out = (char*)p.out + share.first * p.out_stride * size;
     return p;
   }
 
@@ -252,6 +252,47 @@ void run(const Grouped& g, Team& team) {
   });
 }
 
+template <Arithmetic how>
+void run(const Grouped& g, Team& team) {
+  Format format = g.product.weight.format;
+  switch (format) {
+    case Format::bfloat16: return run<how, Format::bfloat16>(g, team);
+    case Format::int8: return run<how, Format::int8>(g, team);
+    case Format::int4: return run<how, Format::int4>(g, team);
+    case Format::grouped_int8: return run<how, Format::grouped_int8>(g, team);
+    default: break;
+  }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::int5)) {
+    if (format == Format::int5) return run<how, Format::int5>(g, team);
+    if (format == Format::int6) return run<how, Format::int6>(g, team);
+  }
+  if constexpr (how == Arithmetic::floats) {
+    if (format == Format::float32) return run<how, Format::float32>(g, team);
+    run<how, Format::float16>(g, team);
+  }
+}
+
+// One of the weights that make up a product, and what it gives.
+struct Parts {
+  Product part;
+
+  explicit Parts(const Product& p) : part(p) { hold(p.weight); }
+
+  bool next() {
+    const Packed* rest = part.weight.rest;
+    if (!rest) return false;
+    part.out = (char*)part.out + part.weight.outputs * (part.out_dtype == DType::float32 ? 4 : 2);
+    hold(*rest);
+    return true;
+  }
+
+ private:
+  void hold(const Packed& weight) {
+    part.weight = weight;
+    if (weight.rest) part.weight.outputs -= weight.rest->outputs;
+  }
+};
+
 }  // namespace
 
 int64_t grouped_scratch(const Grouped& g, int threads) {
@@ -262,30 +303,32 @@ int64_t grouped_scratch(const Grouped& g, int threads) {
 
 void grouped_product(const Grouped& g, Team& team) {
   Arithmetic how = arithmetic(g.product);
-  Format format = g.product.weight.format;
   if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(g, team);
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-  if (how == Arithmetic::pairs) {
-    if (format == Format::bfloat16) return run<Arithmetic::pairs, Format::bfloat16>(g, team);
-    if (format == Format::int8) return run<Arithmetic::pairs, Format::int8>(g, team);
-    return run<Arithmetic::pairs, Format::int4>(g, team);
+  if constexpr (has_bf16_products) {
+    if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(g, team);
   }
-#endif
-  if (format == Format::float32) return run<Arithmetic::floats, Format::float32>(g, team);
-  if (format == Format::bfloat16) return run<Arithmetic::floats, Format::bfloat16>(g, team);
-  if (format == Format::float16) return run<Arithmetic::floats, Format::float16>(g, team);
-  if (format == Format::int8) return run<Arithmetic::floats, Format::int8>(g, team);
-  run<Arithmetic::floats, Format::int4>(g, team);
+  run<Arithmetic::floats>(g, team);
 }
 
 // With one weight, that multiplies all rows.
 int64_t product_scratch(const Product& p, int threads) {
-  return grouped_scratch({p, &p.weight, nullptr, 1, nullptr, p.rows}, threads);
+  int64_t most = 0;
+  Parts parts(p);
+  do {
+    const Product& part = parts.part;
+    int64_t bytes = grouped_scratch({part, &part.weight, nullptr, 1, nullptr, part.rows}, threads);
+    most = bytes > most ? bytes : most;
+  } while (parts.next());
+  return most;
 }
 
 void product(const Product& p, Team& team) {
   Share all{0, 0, int32_t(p.rows)};
-  grouped_product({p, &p.weight, &all, 1, nullptr, p.rows}, team);
+  Parts parts(p);
+  do {
+    const Product& part = parts.part;
+    grouped_product({part, &part.weight, &all, 1, nullptr, part.rows}, team);
+  } while (parts.next());
 }
 
 }  // namespace quire::QUIRE_ISA

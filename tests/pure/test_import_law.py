@@ -16,6 +16,7 @@ SOURCE = Path(quire.__file__).parent
 
 # Every room may also import errors.
 MAY_IMPORT = {
+    "adapters": {"files", "kernels", "model"},
     "errors": set(),
     "files": set(),
     "heap": set(),
@@ -23,7 +24,8 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
-    "shape": {"files"},
+    "gguf": {"files"},
+    "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
     "threads": {"cgroups"},
     "version": set(),
@@ -56,11 +58,12 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "hub", "shape", "kernels"},
+    "model": {"files", "gguf", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
         "files",
+        "gguf",
         "grammar",
         "heap",
         "metrics",
@@ -71,6 +74,7 @@ MAY_IMPORT = {
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {
+        "adapters",
         "config",
         "drafting",
         "files",

@@ -47,6 +47,20 @@ class Plan:
     def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
+    def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
+
+class Adapter:
+    def __init__(self, layers: int, /) -> None: ...
+    def set(
+        self,
+        product: int,
+        inputs: int,
+        ranks: int,
+        down: int,
+        scales: int,
+        parts: Sequence[tuple[int, int, int, int, int]],
+        /,
+    ) -> None: ...
 
 class Norms:
     @staticmethod
@@ -102,6 +116,18 @@ class Kernels:
         rotation: Rotation | None,
         /,
     ) -> None: ...
+    def adapt(
+        self,
+        adapted: Sequence[tuple[Adapter, Sequence[tuple[int, int]]]],
+        product: int,
+        x: int,
+        x_stride: int,
+        out: int,
+        out_stride: int,
+        dtype: int,
+        threads: int,
+        /,
+    ) -> None: ...
     def norm(
         self,
         norm: Norm,
@@ -149,11 +175,20 @@ class Packed:
         outputs: int,
         weights: int,
         scales: int,
-        group_zeros: int,
-        group: int,
         bias: int,
         /,
     ) -> Packed: ...
+    def set_groups(
+        self,
+        inputs: int,
+        scales: int,
+        offsets: int,
+        zeros: int,
+        factors_kind: int,
+        factors: int,
+        /,
+    ) -> None: ...
+    def append(self, rest: Packed, /) -> None: ...
 
 class Experts:
     @staticmethod

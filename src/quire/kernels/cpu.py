@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
 from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
@@ -77,6 +78,9 @@ class CPUPlan:
                 dropped.data_ptr(),
                 kv_group.num_sink_blocks,
             )
+        for ranges, adapter in batch.adapted:
+            self.native.add_adapted(adapter.native, ranges)
+        self._adapted = batch.adapted
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
 
     def rotation(self, rotation: Rotation) -> _native.Rotation:
@@ -222,6 +226,25 @@ class CPUKernels(Kernels):
         )
         return out
 
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> PackedUpdates:
+        """See ``Kernels.keep_adapter``."""
+        return PackedUpdates(_native.Adapter(num_layers), updates, dtype)
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """See ``Kernels.adapt``."""
+        self._native.adapt(
+            [(adapter.native, ranges) for ranges, adapter in adapted],
+            len(Site) * layer + site,
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            _CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
@@ -329,14 +352,16 @@ def _native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
 
 
 def _native_experts(experts: Experts) -> _native.Experts | None:
-    """None where a weight is not packed."""
+    """None where a weight is not packed, or experts are not of one form."""
     shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
     weights = (experts.router, *experts.up, *experts.down, *shared)
     packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
-    if len(packed) < len(weights):
+    count = len(experts.up)
+    if len(packed) < len(weights) or not all(
+        PackedWeight.alike(packed[first : first + count]) for first in (1, 1 + count)
+    ):
         return None
     router, *rest = (weight.native for weight in packed)
-    count = len(experts.up)
     shared_up, shared_down = rest[2 * count :] or (None, None)
     return _native.Experts.make(
         router,

@@ -14,7 +14,7 @@ def mixed(x: Tensor, experts: Experts, kernels: Kernels) -> Tensor:
     chosen, weights = route(logits[:, : len(experts.up)], experts.chosen, experts.renormalise)
     # By rank, and added up in that order.
     parts = torch.zeros(experts.chosen, *x.shape, device=x.device, dtype=_wide(x))
-    for number in torch.unique(chosen).tolist():
+    for number in sorted(set(chosen.flatten().tolist())):
         rows, ranks = (chosen == number).nonzero(as_tuple=True)
         up, down = experts.up[number], experts.down[number]
         mlp = DenseMLP(up, down, experts.activation, experts.gated)

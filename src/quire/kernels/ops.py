@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site, Updates
+
 
 class KVShape(NamedTuple):
     """What one layer keeps for one token."""
@@ -79,6 +81,7 @@ class AttentionBatch:
     kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+    adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
 
     @property
     def starts(self) -> Tensor:
@@ -277,6 +280,22 @@ class Kernels(Protocol):
     def argmax(self, x: Tensor) -> Tensor:
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
+
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Any:
+        """An adapter of a decoder of that many layers, for ``AdaptedRows``.
+
+        What is given need not outlast the call. These kernels know of none, unless they say so.
+        """
+        raise NotImplementedError
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters do.
+
+        Sums are float32, and are rounded together with what was there.
+        """
+        raise NotImplementedError
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """All layers in one call, if these kernels can; asked each step, and remembered.

@@ -27,6 +27,7 @@ class Model(Protocol):
     """
 
     vocab_size: int  # columns of the logits
+    has_head: bool  # false: its states are wanted, and its logits mean nothing
     kv_shapes: tuple[KVShape, ...]  # by layer
     windows: tuple[int | None, ...]  # by layer: the last tokens that one sees, itself included
     max_positions: int  # the longest sequence, prompt and output, in tokens

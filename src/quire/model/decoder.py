@@ -5,13 +5,14 @@ Shapes use T, the new tokens of a step over all its sequences, and d, the width 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -28,7 +29,7 @@ from quire.kernels.ops import (
     SelfAttention,
 )
 from quire.model.base import ExpertFacts
-from quire.model.linear import Joined, Linear
+from quire.model.linear import Joined, Linear, NamedParts
 from quire.model.rope import Rope
 
 
@@ -143,8 +144,14 @@ class DecoderModel:
         max_positions: int,
         eos_token_ids: tuple[int, ...],
         weight_bytes: int,
+        named: Mapping[int, NamedParts] | None = None,
+        *,
+        has_head: bool = True,
     ) -> None:
+        """named: what products are made of, by their ids, for adapters to find them."""
+        self.has_head = has_head
         self.decoder = decoder
+        self.named = named or {}
         self.vocab_size = decoder.vocab_size
         self.dtype = decoder.dtype
         self.kv_shapes = tuple(layer.attention.kv for layer in decoder.layers)
@@ -182,7 +189,9 @@ class DecoderModel:
         if fused is not None:
             x = fused(x, plan, rotations)
         else:
-            x = run_layers(decoder.layers, decoder.final_norm, x, kv, kernels, plan, rotations)
+            x = run_layers(
+                decoder.layers, decoder.final_norm, x, kv, kernels, plan, rotations, batch.adapted
+            )
         return x if decoder.project_out is None else decoder.project_out(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -203,6 +212,21 @@ def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
     return ExpertFacts(len(mixtures[0].up), mixtures[0].chosen, weight_bytes)
 
 
+class Adapting(NamedTuple):
+    """Products of one layer, with what the adapters of a step's rows add to them."""
+
+    kernels: Kernels
+    adapted: Sequence[AdaptedRows]
+    layer: int
+
+    def product(self, site: Site, projection: Linear, x: Tensor) -> Tensor:
+        """x [T, in] -> [T, out]."""
+        out = projection(x)
+        if self.adapted:
+            self.kernels.adapt(self.adapted, self.layer, site, x, out)
+        return out
+
+
 def run_layers(
     layers: Sequence[Layer],
     final_norm: Norm | None,
@@ -211,19 +235,22 @@ def run_layers(
     kernels: Kernels,
     plan: Any,
     rotations: Sequence[Rotation],
+    adapted: Sequence[AdaptedRows] = (),
 ) -> Tensor:
     """x [T, d], which is used up -> [T, d], operation by operation."""
     h = _given(x, layers[0].attention_norms.before, kernels)
     next_norms = [*(layer.attention_norms.before for layer in layers[1:]), final_norm]
-    for layer, layer_kv, next_norm in zip(layers, kv, next_norms, strict=True):
+    for number, (layer, layer_kv, next_norm) in enumerate(zip(layers, kv, next_norms, strict=True)):
+        adapting = Adapting(kernels, adapted, number)
         around, scale, before = layer.mlp_norms, layer.residual_scale, layer.mlp_norms.before
-        delta = _attend(layer.attention, h, layer_kv, kernels, plan, rotations)
+        delta = _attend(layer.attention, h, layer_kv, kernels, plan, rotations, adapting)
         if layer.parallel:
             h = h if before is None else kernels.norm(x, before)  # x as the attention had it
             x, _ = _add(x, delta, scale, layer.attention_norms, None, kernels)
         else:
             x, h = _add(x, delta, scale, layer.attention_norms, before, kernels)
-        x, h = _add(x, _go_through(layer.mlp, h, kernels), scale, around, next_norm, kernels)
+        delta = _go_through(layer.mlp, h, kernels, adapting)
+        x, h = _add(x, delta, scale, around, next_norm, kernels)
     return h
 
 
@@ -248,11 +275,12 @@ def _add(
     return x, x
 
 
-def _go_through(mlp: MLP | Experts, h: Tensor, kernels: Kernels) -> Tensor:
+def _go_through(mlp: MLP | Experts, h: Tensor, kernels: Kernels, adapting: Adapting) -> Tensor:
     """h [T, d] -> [T, d]."""
     if isinstance(mlp, Experts):
         return kernels.mix(h, mlp)
-    return mlp.down(kernels.activate(mlp.up.product(h), mlp.activation, mlp.gated))
+    up = adapting.product(Site.up, mlp.up.product, h)
+    return adapting.product(Site.down, mlp.down, kernels.activate(up, mlp.activation, mlp.gated))
 
 
 def _attend(
@@ -262,9 +290,10 @@ def _attend(
     kernels: Kernels,
     plan: Any,
     rotations: Sequence[Rotation],
+    adapting: Adapting,
 ) -> Tensor:
     """h [T, d] -> [T, d]."""
-    query, key, value = attention.qkv.split(h)
+    query, key, value = attention.qkv.split(adapting.product(Site.qkv, attention.qkv.product, h))
     query, key = (
         _given(x, norm, kernels)
         for x, norm in ((query, attention.query_norm), (key, attention.key_norm))
@@ -279,4 +308,4 @@ def _attend(
         plan,
         None if attention.rope is None else rotations[attention.rope],
     )
-    return attention.output(attended.flatten(1))
+    return adapting.product(Site.output, attention.output, attended.flatten(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
-from quire.hub import MODEL_FILES, snapshot
+from quire.gguf import is_gguf
+from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
 from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
-from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
-from quire.model.linear.checkpoints import read_checkpoint
+from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
 
@@ -30,12 +32,16 @@ _NATIVE: Mapping[str, Family[Any]] = {
 }
 
 _CPU = torch.device("cpu")
+_DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
 def resolve_model(
     name_or_dir: str | Path, revision: str | None = None, download_dir: str | None = None
 ) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
+
+    Or a GGUF file: its path, or ``directory:file`` or ``name:file``, where ``file`` may be a word
+    that only one file ends with, such as Q4_K_M.
 
     download_dir: where snapshots are kept; None: in Hugging Face's own cache.
 
@@ -44,16 +50,22 @@ def resolve_model(
             earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (is_gguf(path) and path.exists()):
         if revision is not None:
-            raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is here")
         for pattern in MODEL_FILES:
             for file in path.glob(pattern):
                 check_plain(file)
         return path
-    name = str(name_or_dir)
+    name, wanted = split_file(str(name_or_dir))
+    directory = Path(name).expanduser()
+    if wanted is not None and directory.is_dir():
+        return directory / choose_gguf(name, (file.name for file in directory.iterdir()), wanted)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name} is not a directory")
+        kind = "file" if is_gguf(path) else "directory"
+        raise ModelError(f"{name_or_dir} is not a {kind}")
+    if wanted is not None:
+        return gguf_file(name, wanted, revision, download_dir)
     return snapshot(name, revision, download_dir)
 
 
@@ -63,7 +75,7 @@ def check_servable(directory: Path) -> str:
     Raises:
         ModelError: nothing would.
     """
-    config = read_config(directory)
+    config = _with_head(read_config(directory))
     checkpoint_files(directory)
     if _family_of(config) is not None:
         return "Quire"
@@ -87,7 +99,7 @@ def load_model(
     """Load the model in ``directory``.
 
     Args:
-        directory: holds config.json and safetensors files.
+        directory: holds config.json and safetensors files; or it is a GGUF file.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
@@ -104,7 +116,7 @@ def load_model(
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
-    config = read_config(directory, hf_overrides)
+    config = _with_head(read_config(directory, hf_overrides))
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
@@ -122,8 +134,8 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes))
     return _build(family, config, weights, linears, max_model_len, streaming)
 
 
@@ -131,6 +143,23 @@ def _family_of(config: ModelConfig) -> Family[Any] | None:
     """None where transformers' code has to compute it."""
     family = _NATIVE.get(config.architecture)
     return family if family is not None and family.lacks(config) is None else None
+
+
+def _with_head(config: ModelConfig) -> ModelConfig:
+    """A decoder that was saved by itself, "Qwen3Model", as one whose head is its embedding.
+
+    Nobody asks that head for tokens. A model that judges pairs of texts by the tokens that it would
+    say next, as vLLM has it ("Qwen3ForSequenceClassification", classifier_from_token), has its own.
+    """
+    name, fields = config.architecture, config.fields
+    judge = name.removesuffix(_JUDGE) + _DECODER
+    if name.endswith(_JUDGE) and judge in _NATIVE and "classifier_from_token" in fields:
+        return replace(config, architecture=judge)
+    whole = name.removesuffix(_ALONE) + _DECODER
+    if not name.endswith(_ALONE) or whole not in _NATIVE:
+        return config
+    tied = Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
 def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
@@ -169,7 +198,8 @@ def _build(
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    return DecoderModel(decoder, max_positions, config.eos_token_ids, weight_bytes)
+    ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:
@@ -185,13 +215,15 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+def _bytes_needed(
+    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float]
+) -> int:
     """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    total, largest = weights.bytes_taken_by_all(code_bytes)
     if weights.device.type != "cpu":
-        return weights.total_bytes
-    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
-    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
-    return int(kept) + weights.largest_bytes
+        return total
+    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
+    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
 def _is_rounded(config: ModelConfig) -> bool:
@@ -209,8 +241,10 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    checkpoint = None
-    if rounded:
+    checkpoint: Checkpoint | None = None
+    if rounded and is_gguf(weights.directory):
+        checkpoint = GGUF(weights)
+    elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
     return LinearReader(weights, products, rounding, checkpoint)

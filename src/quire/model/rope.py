@@ -241,6 +241,13 @@ def _longrope(config: RopeConfig, device: torch.device) -> Rope:
     return Rope(frequencies, attention_factor, original)
 
 
+def _divided(config: RopeConfig, device: torch.device) -> Rope:
+    """Frequencies with a divisor each, as GGUF files have them."""
+    divisors = _divisors(config.fields, "divisors", config.rotated // 2)
+    frequencies = 1.0 / (divisors * config.theta ** _exponents(config.rotated))
+    return Rope(frequencies.to(device), 1.0, None)
+
+
 def _divisors(fields: Fields, name: str, count: int) -> Tensor:
     divisors = fields.get(name, list)
     if len(divisors) != count or not all(_is_divisor(x) for x in divisors):
@@ -261,5 +268,6 @@ _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "divided": _divided,
     "su": _longrope,  # its name when Phi-3 was published
 }

@@ -40,6 +40,7 @@ class TransformersModel:
     # Sequences end where a rotation would begin to stretch with their length: see _position_limit.
     kv_depends_on_prompt_length = False
     experts: ExpertFacts | None = None  # there may be some, but its code alone knows
+    has_head = True
     replayable = False  # what an architecture's code does, nobody knows
 
     def __init__(

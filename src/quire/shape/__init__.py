@@ -12,6 +12,7 @@ from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
 from quire.shape.positions import Positions, positions_of
 from quire.shape.reader import read_shape
+from quire.shape.stored import Scheme, StoredWeights, read_stored
 from quire.shape.windows import windows_in_force, windows_of
 
 __all__ = [
@@ -25,12 +26,15 @@ __all__ = [
     "Fields",
     "ModelShape",
     "Positions",
+    "Scheme",
+    "StoredWeights",
     "experts_of",
     "find_family",
     "positions_of",
     "read_checkpoint",
     "read_fields",
     "read_shape",
+    "read_stored",
     "sampling_defaults",
     "windows_in_force",
     "windows_of",

@@ -59,6 +59,8 @@ class ModelShape:
     experts: ExpertShape | None = None
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
+    stored_bytes: int | None = None  # of weights, where they are told; None: as ``dtype`` says
+    projection_bytes: float | None = None  # of a weight in the layers; None: as the dtype has it
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -139,7 +141,11 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        return self.num_params * BYTES[self.dtype]
+        if self.stored_bytes is not None:
+            return self.stored_bytes
+        layers, size = self.num_layers * self.layer_params, BYTES[self.dtype]
+        kept = size if self.projection_bytes is None else self.projection_bytes
+        return (self.num_params - layers) * size + round(layers * kept)
 
     def weight_bytes_read(self, num_tokens: int) -> float:
         """By a step: those of experts that nobody chooses are not."""

@@ -12,11 +12,13 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
+from quire.gguf import GGUFFile, config_of, is_gguf, open_gguf
 from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
+from quire.shape.stored import read_stored
 from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
@@ -24,7 +26,7 @@ _SHOWN = 4  # fields of one kind that a refusal names
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
-    """The shape that ``path`` describes; no weights are needed.
+    """The shape that a config.json, a directory with one or a GGUF file describes.
 
     overrides: over the fields of the file.
 
@@ -32,7 +34,9 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         ModelError: a size is missing or none, or the model is not one whose shape is known; all
             that speaks against it is named.
     """
-    fields = _text_fields(path, overrides)
+    path = path / "config.json" if path.is_dir() else path
+    file = open_gguf(path) if is_gguf(path) else None
+    fields = _text_fields(path, file, overrides)
     family = _known_family(fields)
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
@@ -66,11 +70,23 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         experts=experts_of(fields) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
+        stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
+        projection_bytes=_projection_bytes(fields, BYTES[dtype]),
     )
 
 
-def _text_fields(path: Path, overrides: Mapping[str, Any] | None) -> Fields:
+def _projection_bytes(fields: Fields, dtype_bytes: int) -> float | None:
+    """Of a weight that is stored rounded, as it is kept; None where none is."""
+    section = fields.section("quantization_config")
+    return read_stored(section).scheme.bytes_kept(dtype_bytes) if section.values else None
+
+
+def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
+    if file is not None:
+        told = {**config_of(file), **(overrides or {})}
+        told.pop("quantization_config", None)  # the tensors tell their bytes
+        return Fields(told, str(path))
     fields = read_fields(path, overrides)
     inner = fields.values.get("text_config")
     return Fields({**fields.values, **(inner if isinstance(inner, dict) else {})}, fields.source)

@@ -10,7 +10,7 @@ _READ = """
     torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
     word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
     layer_types sliding_window_pattern _sliding_window_pattern num_kv_heads multi_query
-    new_decoder_architecture ffn_hidden_size
+    new_decoder_architecture ffn_hidden_size quantization_config
 """
 
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.

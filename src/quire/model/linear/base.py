@@ -66,6 +66,6 @@ class Joined:
     # Row i of the weight is row order[i] of what the checkpoint has, side by side; None: row i.
     order: Tensor | None = None
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x [rows, in] -> [rows, out] of each part: views of one tensor."""
-        return torch.split(self.product(x), list(self.parts.values()), dim=1)
+    def split(self, out: Tensor) -> tuple[Tensor, ...]:
+        """What the product gave -> [rows, out] of each part: views of it."""
+        return torch.split(out, list(self.parts.values()), dim=1)
