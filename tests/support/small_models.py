@@ -28,6 +28,7 @@ _SIZES = {
     "pad_token_id": None,
 }
 SMALL_LLAMA = {**_SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
+_EXPERTS = {"num_experts_per_tok": 3, "intermediate_size": 48}
 _OPT = {
     **{name: value for name, value in _SIZES.items() if name != "initializer_range"},
     "ffn_dim": 96,
@@ -90,6 +91,43 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2.5": ("Qwen2Config", {**SMALL_LLAMA, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**SMALL_LLAMA, "head_dim": 24}),
+    "mixtral": ("MixtralConfig", {**SMALL_LLAMA, **_EXPERTS, "num_local_experts": 6}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 80,
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "olmoe": ("OlmoeConfig", {**SMALL_LLAMA, **_EXPERTS, "num_experts": 6}),
+    "granite_moe": (
+        "GraniteMoeSharedConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "shared_intermediate_size": 64,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
     "opt": ("OPTConfig", _OPT),
     "opt-350m": (
         "OPTConfig",

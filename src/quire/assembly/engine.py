@@ -204,9 +204,21 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        experts=_describe_experts(model),
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,
+    )
+
+
+def _describe_experts(model: Model) -> str:
+    if model.experts is None:
+        return ""
+    num, chosen, weight_bytes = model.experts
+    read = model.weight_bytes - weight_bytes + weight_bytes * chosen // num
+    return (
+        f" Experts: {num}, {chosen} a token; {size_of(weight_bytes)} of the weights are theirs, "
+        f"and {size_of(read)} of all are read a token."
     )
 
 

@@ -51,6 +51,7 @@ class Capacity:
     limits: EngineLimits
     host_blocks: str  # where they are
     kernels: str  # what computes
+    experts: str = ""  # of which a token reads some
     draft: DraftShare | None = None
     speculation: SpeculativeConfig | None = None
     adapters: AdapterShare | None = None
@@ -93,7 +94,7 @@ class Capacity:
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
-            f"cache a token ({self.kv_dtype}). The KV pool is "
+            f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "

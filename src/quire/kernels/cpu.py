@@ -352,14 +352,16 @@ def _native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
 
 
 def _native_experts(experts: Experts) -> _native.Experts | None:
-    """None where a weight is not packed."""
+    """None where a weight is not packed, or experts are not of one form."""
     shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
     weights = (experts.router, *experts.up, *experts.down, *shared)
     packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
-    if len(packed) < len(weights):
+    count = len(experts.up)
+    if len(packed) < len(weights) or not all(
+        PackedWeight.alike(packed[first : first + count]) for first in (1, 1 + count)
+    ):
         return None
     router, *rest = (weight.native for weight in packed)
-    count = len(experts.up)
     shared_up, shared_down = rest[2 * count :] or (None, None)
     return _native.Experts.make(
         router,

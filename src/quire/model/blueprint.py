@@ -11,7 +11,7 @@ from typing import Literal
 from quire.errors import ModelError
 from quire.model.config import Fields
 from quire.model.rope import RopeConfig
-from quire.shape import Positions
+from quire.shape import ExpertShape, Positions
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,33 @@ class TensorNames:
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """What a family calls the tensors of a mixture, below a layer, without ``.weight``.
+
+    Gate, up and down of expert n have projections of their own (with n for ``{}``), or those of all
+    experts are one tensor, gate and up in one as well; its name is whole. The first that the
+    checkpoint has counts.
+    """
+
+    routers: tuple[str, ...]
+    up: tuple[str, ...] = ()
+    down: str = ""
+    stacks: tuple[tuple[str, str], ...] = ()  # of up and down
+    shared_up: tuple[str, ...] = ()
+    shared_down: str = ""
+    shared_gate: str | None = None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Of the layers that have experts."""
+
+    shape: ExpertShape
+    names: ExpertNames
+    renormalise: bool
 
 
 @dataclass(frozen=True)
@@ -106,6 +133,7 @@ class Blueprint:
     attention_scale: float
     head_norms: Literal["each", "all"] | None = None  # of queries and keys: of a head, of all
     row_order: RowOrder = "heads"
+    mixture: Mixture | None = None
     parallel: bool = False
     softcap: float | None = None
     embedding_scale: float = 1.0

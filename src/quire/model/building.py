@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionSpec, KVShape, Norm, Norms
+from quire.kernels.ops import AttentionSpec, Experts, KVShape, Norm, Norms
 from quire.model.blueprint import Blueprint
 from quire.model.decoder import MLP, Attention, Decoder, Layer
+from quire.model.experts import read_experts
 from quire.model.linear import Joined, LinearReader
 from quire.model.weights import Weights
 
@@ -119,7 +120,7 @@ def _read_layer(
             key_norm=all_keys_norm,
         ),
         attention_norms=norms.around(prefix, names.attention_before, names.attention_output),
-        mlp=_read_mlp(plan, linears, prefix),
+        mlp=_read_mlp(plan, linears, prefix, index),
         mlp_norms=norms.around(prefix, names.mlp_before, names.mlp_output),
         residual_scale=plan.residual_scale,
         parallel=plan.parallel,
@@ -134,7 +135,9 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
     return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, _stored_order(plan))
 
 
-def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str) -> MLP:
+def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -> MLP | Experts:
+    if plan.mixture is not None and plan.mixture.shape.layers[index]:
+        return read_experts(plan, plan.mixture, linears, prefix)
     inner, hidden, bias = plan.intermediate_size, plan.hidden_size, plan.biases.mlp
     parts = {"gate": inner, "up": inner} if plan.gated else {"up": inner}
     names = [f"{prefix}.{name}" for name in plan.names.up]

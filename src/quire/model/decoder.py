@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from quire.kernels.ops import (
     Rotation,
     SelfAttention,
 )
+from quire.model.base import ExpertFacts
 from quire.model.linear import Joined, Linear, NamedParts
 from quire.model.rope import Rope
 
@@ -158,8 +159,9 @@ class DecoderModel:
         self.max_positions = max_positions
         self.eos_token_ids = eos_token_ids
         self.weight_bytes = weight_bytes
+        self.experts = _expert_facts(decoder.layers)
         # Which experts rows go to is asked of the device, by kernels without a grouped product.
-        self.replayable = not any(isinstance(layer.mlp, Experts) for layer in decoder.layers)
+        self.replayable = self.experts is None
         stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
         self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
         self._stack = decoder.fusable()
@@ -199,6 +201,15 @@ class DecoderModel:
             logits.mul_(scale)
         cap = self.decoder.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
+    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, Experts)]
+    if not mixtures:
+        return None
+    weights = [cast(Linear, weight) for one in mixtures for weight in (*one.up, *one.down)]
+    weight_bytes = sum(weight.nbytes for weight in weights)
+    return ExpertFacts(len(mixtures[0].up), mixtures[0].chosen, weight_bytes)
 
 
 class Adapting(NamedTuple):

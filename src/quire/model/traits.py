@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from quire.model import variants
+from quire.model import mixtures, variants
 from quire.model.blueprint import Blueprint, NormKind, RowOrder, TensorNames
 from quire.model.config import Fields
 
@@ -101,6 +101,16 @@ TRAITS: Mapping[str, Traits] = {
     "Phi3ForCausalLM": Traits(names=_FUSED, qkv_bias=False, output_bias=False, rotary_share=1.0),
     "Qwen2ForCausalLM": Traits(qkv_bias=True, output_bias=False),
     "Qwen3ForCausalLM": Traits(head_norms="each"),
+    "MixtralForCausalLM": replace(_MISTRAL, mlp_bias=False, varied=mixtures.mixtral),
+    "Qwen2MoeForCausalLM": Traits(
+        qkv_bias="qkv_bias", output_bias=False, mlp_bias=False, biases=True, varied=mixtures.qwen
+    ),
+    "Qwen3MoeForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.qwen),
+    "OlmoeForCausalLM": Traits(
+        mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)
+    ),
+    "GraniteMoeForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
+    "GraniteMoeSharedForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
     "GemmaForCausalLM": _GEMMA_1,
     "Gemma2ForCausalLM": _GEMMA_2,
     "Gemma3ForCausalLM": _GEMMA_3,

@@ -107,11 +107,7 @@ class Weights:
 
     def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
-        tensor = self._read(name, *shape)
-        if not tensor.is_floating_point():
-            path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
-        return tensor.to(self.device, dtype or self.dtype)
+        return self._floats(name, self._read(name, *shape), dtype)
 
     def stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""
@@ -152,8 +148,21 @@ class Weights:
             return None
         return tuple(self._open[self._files[name]].get_slice(name).get_shape())
 
+    def read_part(self, name: str, index: int, *shape: int) -> Tensor:
+        """As ``read``, of one tensor along the first dimension of that of ``shape``."""
+        return self._floats(name, self._mapped(self._load(name, shape, "get_slice")[index]), None)
+
+    def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        if not tensor.is_floating_point():
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
+        return tensor.to(self.device, dtype or self.dtype)
+
     def _read(self, name: str, *shape: int) -> Tensor:
-        tensor: Tensor = self._load(name, shape, "get_tensor")
+        return self._mapped(self._load(name, shape, "get_tensor"))
+
+    def _mapped(self, tensor: Tensor) -> Tensor:
+        """The same, whose pages are counted."""
         self._bytes_mapped += tensor.nbytes
         if self._copies and self._bytes_mapped > _MOST_MAPPED:
             # Pages that were read count as ours until the mapping goes, with its last tensor.
@@ -188,11 +197,17 @@ class Weights:
     def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
         """What all tensors take where they are taken to, before any is read, and the largest.
 
+        Of a tensor of three dimensions, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
-        sizes = [self._bytes(name, code_bytes) for name in self._files]
-        return sum(sizes), max(sizes, default=0)
+        sizes = {name: self._bytes(name, code_bytes) for name in self._files}
+        parts = (size // self._parts(name) for name, size in sizes.items())
+        return sum(sizes.values()), max(parts, default=0)
+
+    def _parts(self, name: str) -> int:
+        shape = self._slice(name).get_shape()
+        return max(1, shape[0]) if len(shape) == 3 else 1
 
     def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
         stored = self.stored(name)

@@ -6,6 +6,7 @@ from quire.shape.checkpoint import (
     read_checkpoint,
     sampling_defaults,
 )
+from quire.shape.experts import ExpertShape, experts_of
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
@@ -20,12 +21,14 @@ __all__ = [
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
+    "ExpertShape",
     "Family",
     "Fields",
     "ModelShape",
     "Positions",
     "Scheme",
     "StoredWeights",
+    "experts_of",
     "find_family",
     "positions_of",
     "read_checkpoint",

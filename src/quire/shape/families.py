@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-WindowRule = Literal["never", "always", "if_used", "listed", "alternating"]
-"""Which layers a ``sliding_window`` counts in: none; all; those that ``layer_types`` names, or the
-ones from ``max_window_layers`` on, with ``use_sliding_window``; with that, those that
-``layer_types`` names; those that it names or, without it, all but each ``full_every``-th."""
+WindowRule = Literal["never", "always", "all_if_used", "if_used", "listed", "alternating"]
+"""Which layers a ``sliding_window`` counts in: none; all; all, with ``use_sliding_window``; those
+that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
+with that, those that ``layer_types`` names; those that it names or, without it, all but each
+``full_every``-th."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Family:
     window: WindowRule = "never"
     full_every: int = 0  # under "alternating"; 0: never
     own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
+    experts: bool = False  # MLPs are mixtures
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
 
@@ -53,6 +55,14 @@ FAMILIES = (
     Family("phi3", "Phi3ForCausalLM", window="always", stretches=True),
     Family("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
     Family("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
+    Family("mixtral", "MixtralForCausalLM", window="always", experts=True, stretches=True),
+    Family("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
+    Family(
+        "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
+    ),
+    Family("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
+    Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
+    Family("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
     Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
     Family("olmo", "OlmoForCausalLM", stretches=True),
     Family("olmo2", "Olmo2ForCausalLM", stretches=True),

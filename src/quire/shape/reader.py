@@ -13,12 +13,13 @@ from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf import GGUFFile, config_of, is_gguf, open_gguf
+from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
 from quire.shape.stored import read_stored
-from quire.shape.understood import UNDERSTOOD, kind_of
+from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
@@ -66,6 +67,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         biases=family.biases and fields.get("enable_bias", bool, True),
         dtype=dtype,
         windows=windows if any(windows) else (),
+        experts=experts_of(fields) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
         stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
@@ -116,6 +118,8 @@ def _known_family(fields: Fields) -> Family:
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
     understood = UNDERSTOOD.union(() if family is None else family.own_fields)
+    if family is not None and family.experts:
+        understood |= OF_EXPERTS
     found: dict[str, list[str]] = {}
     for name, value in fields.values.items():
         if name not in understood and not _is_neutral(name, value):

@@ -58,6 +58,15 @@ _ASIDE = """
 
 UNDERSTOOD = frozenset(" ".join((_READ, _SMALL, _SCALING, _ASIDE)).split())
 
+_EXPERTS = """
+    num_local_experts num_experts num_experts_per_tok moe_intermediate_size
+    shared_expert_intermediate_size shared_intermediate_size mlp_only_layers decoder_sparse_step
+    norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
+"""
+
+OF_EXPERTS = frozenset(_EXPERTS.split())
+"""What is understood where MLPs are mixtures of experts."""
+
 _KINDS = (
     (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"
      r"|norm_topk|aux_loss|seq_aux|ep_size", "mixtures of experts"),

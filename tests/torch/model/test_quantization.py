@@ -35,7 +35,8 @@ ModelDir = Callable[[str], Path]
 
 # Fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks; with outputs in
 # another order than they are stored in.
-FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m", "gemma3", "gptj", "falcon")
+FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m", "gemma3", "gptj", "falcon",
+            "qwen2_moe", "granite_moe")  # fmt: skip
 
 
 def logits(directory: Path, **options: Any) -> list[Tensor]:
@@ -69,6 +70,10 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
     def change(name: str, tensor: Tensor) -> Tensors:
         if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
             return {name: by_outputs(tensor)}
+        if tensor.ndim == 3:  # experts
+            return {name: torch.stack([change(name, part)[name] for part in tensor])}
+        if "gate.weight" in name or "router" in name:
+            return {name: tensor}
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
         if quantization == "int4" and tensor.shape[1] % 32 == 0:

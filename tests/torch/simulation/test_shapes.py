@@ -18,6 +18,8 @@ SIMULATED = {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox",
     "gptj", "granite", "llama", "olmo", "olmo2", "olmo3", "opt",
     "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2",
+    "granitemoe",
+    "granitemoeshared", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
 }  # fmt: skip
 
 

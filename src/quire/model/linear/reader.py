@@ -69,6 +69,30 @@ class LinearReader:
         self.named[id(product)] = NamedParts(inputs, dict(sizes))
         return Joined(product, parts, order)
 
+    def has(self, tensor: str) -> bool:
+        """Whether the checkpoint has a tensor of that name."""
+        return tensor in self._weights
+
+    def exact(self, parts: Mapping[str, int], inputs: int) -> Linear:
+        """Projections of these names and numbers of outputs, side by side and never rounded."""
+        tensors = [
+            self._weights.read(f"{name}.weight", size, inputs) for name, size in parts.items()
+        ]
+        return self._keep(self._packed(torch.cat(tensors)))
+
+    def one_of(self, tensor: str, index: int, shape: tuple[int, int, int]) -> Linear:
+        """The weight at ``index`` of a tensor that is many of one shape, [many, out, in]."""
+        weight = self._weights.read_part(tensor, index, *shape)
+        if self._quantization is None:
+            return self._keep(self._packed(weight))
+        return self._keep(self._packed(round_weight(weight, self._quantization, False)))
+
+    def _packed(self, weight: Stored) -> Linear:
+        if self._products is not None:
+            return pack(self._products, weight, None)
+        assert isinstance(weight, Tensor), "rounding needs products"
+        return PlainLinear(weight)
+
     def _read(
         self, sizes: Sequence[tuple[str, int]], inputs: int, bias: bool, order: Tensor | None
     ) -> Linear:
