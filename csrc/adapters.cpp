@@ -21,8 +21,7 @@ QUIRE_INLINE void store_up_to(T* p, F v, int64_t n) {
 template <class T, int R>
 QUIRE_INLINE void sum(const T* panel, int64_t inputs, const float* x, int64_t stride, F (&out)[R]) {
   F acc[R][4] = {};
-  int64_t i = 0;
-  for (; i + 4 <= inputs; i += 4) {
+  for (int64_t i = 0; i < inputs; i += 4) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
       F w = load(panel + (i + j) * adapter_panel);
@@ -30,12 +29,11 @@ QUIRE_INLINE void sum(const T* panel, int64_t inputs, const float* x, int64_t st
       for (int r = 0; r < R; r++) acc[r][j] = fma(w, splat(x[r * stride + i + j]), acc[r][j]);
     }
   }
-  for (int j = 0; i < inputs; i++, j++) {
-    F w = load(panel + i * adapter_panel);
-    for (int r = 0; r < R; r++) acc[r][j] = fma(w, splat(x[r * stride + i]), acc[r][j]);
-  }
   for (int r = 0; r < R; r++) out[r] = (acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3]);
 }
+
+// Inputs are multiplied by fours; what there is beyond them is zero.
+QUIRE_INLINE int64_t whole_fours(int64_t n) { return (n + 3) / 4 * 4; }
 
 template <int n>
 struct Constant {
@@ -60,15 +58,15 @@ void go_down(const Adapt& a, const LowRank& l, int64_t first, int64_t last, floa
   for (int64_t place = first; place < last; place++) {
     const T* x = (const T*)a.x + a.rows[place] * a.x_stride;
     float* floats = wide + (place - first) * a.wide;
-    for (int64_t i = 0; i < l.inputs; i += W)
-      store_up_to(floats + i, load_up_to(x + i, l.inputs - i), l.inputs - i);
+    for (int64_t i = 0; i < l.inputs; i += W) store(floats + i, load_up_to(x + i, l.inputs - i));
   }
+  int64_t inputs = whole_fours(l.inputs);
   by_few(first, last, [&](auto constant, int64_t place) __attribute__((always_inline)) {
     constexpr int R = decltype(constant)::value;
     for (int64_t rank = 0; rank < l.ranks; rank += W) {
-      const T* panel = (const T*)l.down + rank / adapter_panel * l.inputs * adapter_panel;
+      const T* panel = (const T*)l.down + rank / adapter_panel * inputs * adapter_panel;
       F sums[R];
-      sum<T, R>(panel + rank % adapter_panel, l.inputs, wide + (place - first) * a.wide, a.wide,
+      sum<T, R>(panel + rank % adapter_panel, inputs, wide + (place - first) * a.wide, a.wide,
                 sums);
       F scale = load(l.scales + rank);
       for (int r = 0; r < R; r++) store(a.ranks + (place + r) * a.width + rank, sums[r] * scale);
@@ -80,14 +78,15 @@ void go_down(const Adapt& a, const LowRank& l, int64_t first, int64_t last, floa
 template <class T>
 void go_up(const Adapt& a, const UpPart& part, int64_t first, int64_t last, int64_t panel,
            int64_t end) {
+  int64_t inputs = whole_fours(part.ranks);
   by_few(first, last, [&](auto constant, int64_t place) __attribute__((always_inline)) {
     constexpr int R = decltype(constant)::value;
     const float* ranks = a.ranks + place * a.width + part.first_rank;
     T* out = (T*)a.out + part.first_output;
     for (int64_t o = panel * adapter_panel; o < end * adapter_panel && o < part.outputs; o += W) {
-      const T* weights = (const T*)part.panels + o / adapter_panel * part.ranks * adapter_panel;
+      const T* weights = (const T*)part.panels + o / adapter_panel * inputs * adapter_panel;
       F sums[R];
-      sum<T, R>(weights + o % adapter_panel, part.ranks, ranks, a.width, sums);
+      sum<T, R>(weights + o % adapter_panel, inputs, ranks, a.width, sums);
       for (int r = 0; r < R; r++) {
         T* at = out + a.rows[place + r] * a.out_stride + o;
         store_up_to(at, load_up_to(at, part.outputs - o) + sums[r], part.outputs - o);

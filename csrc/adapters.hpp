@@ -6,7 +6,7 @@
 namespace quire {
 
 // Both of an adapter's matrices come in panels of 16 outputs, [panels, inputs, 16] in the type of
-// what they multiply; the last panel is filled with zeros.
+// what they multiply; the last panel is filled with zeros, and so are inputs up to the next four.
 constexpr int adapter_panel = 16;
 
 // What is added to some neighbouring outputs of a product, out of some of the ranks.

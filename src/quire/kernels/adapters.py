@@ -43,14 +43,16 @@ class AdaptedRows(NamedTuple):
 
 def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:
     """Memory that an update of that rank takes."""
-    return dtype.itemsize * (_whole(rank) * inputs + rank * _whole(outputs)) + 4 * _whole(rank)
+    down, up = _whole(rank) * _whole(inputs, 4), _whole(rank, 4) * _whole(outputs)
+    return dtype.itemsize * (down + up) + 4 * _whole(rank)
 
 
 def panels(weight: Tensor) -> Tensor:
-    """weight [out, in] -> [panels, in, 16], the last panel filled with zeros."""
+    """weight [out, in] -> [panels, inputs, 16], filled up with zeros to whole fours of inputs."""
     outputs, inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, _whole(outputs) - outputs))
-    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+    filled = (0, _whole(inputs, 4) - inputs, 0, _whole(outputs) - outputs)
+    padded = torch.nn.functional.pad(weight, filled)
+    return padded.view(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()
 
 
 class PackedUpdates:
@@ -84,5 +86,5 @@ class PackedUpdates:
         self.native.set(product, inputs, first_rank, stacked.data_ptr(), scaling.data_ptr(), parts)
 
 
-def _whole(count: int) -> int:
-    return -(-count // PANEL) * PANEL
+def _whole(count: int, of: int = PANEL) -> int:
+    return -(-count // of) * of
