@@ -88,9 +88,9 @@ class PackedUpdates:
 
     def _put(self, tensor: Tensor) -> int:
         """Where it is from now on."""
-        place, self._left = self._left.split([tensor.nbytes, len(self._left) - tensor.nbytes])
+        place, self._left = self._left[: tensor.nbytes], self._left[tensor.nbytes :]
         place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        return place.data_ptr()
+        return int(place.data_ptr())
 
 
 def _whole(count: int, of: int = PANEL) -> int:
