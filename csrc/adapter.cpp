@@ -15,7 +15,7 @@ bool soon_done(const Adapt& work) {
     const LowRank& change = run.products[work.product];
     int64_t each = change.ranks * change.inputs;
     for (int64_t p = 0; p < change.num_parts; p++)
-      each += change.parts[p].ranks * change.parts[p].outputs;
+      each += change.parts[p].lines * change.parts[p].outputs;
     total += each * (run.last - run.first);
   }
   return total < adapters_from;

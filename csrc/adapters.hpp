@@ -5,22 +5,23 @@
 
 namespace quire {
 
-// Both of an adapter's matrices come in panels of 16 outputs, [panels, inputs, 16] in the type of
-// what they multiply; the last panel is filled with zeros.
+// Both of an adapter's matrices come in panels of 16 outputs, in the type of what they multiply. A
+// panel is lines as those of ``Packed``: one input in float32, otherwise two. Zeros fill the last
+// panel, and inputs up to four whole lines.
 constexpr int adapter_panel = 16;
 
 // What is added to some neighbouring outputs of a product, out of some of the ranks.
 struct UpPart {
   int64_t first_output, outputs;
-  int64_t first_rank, ranks;
-  const void* panels;  // [panels of outputs, ranks, 16]
+  int64_t first_rank, lines;
+  const void* panels;  // [panels of outputs, lines, 64 bytes]
 };
 
 // To a product's outputs is added: parts(scales * down(x)).
 struct LowRank {
-  int64_t inputs, ranks;  // ranks: whole panels; 0: nothing is added
-  const void* down;       // [ranks / 16, inputs, 16]
-  const float* scales;    // [ranks]
+  int64_t inputs, ranks, lines;  // ranks: whole panels; 0: nothing is added
+  const void* down;     // [ranks / 16, lines, 64 bytes]
+  const float* scales;  // [ranks]
   const UpPart* parts;
   int64_t num_parts;
 };

@@ -15,12 +15,12 @@ namespace {
 
 using Parts = std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, Address>>;
 
-void set_product(Adapter& self, int64_t product, int64_t inputs, int64_t ranks, Address down,
-                 Address scales, const Parts& given) {
+void set_product(Adapter& self, int64_t product, int64_t inputs, int64_t ranks, int64_t lines,
+                 Address down, Address scales, const Parts& given) {
   std::vector<UpPart> parts;
-  for (auto [first_output, outputs, first_rank, rank, panels] : given)
-    parts.push_back({first_output, outputs, first_rank, rank, at<void>(panels)});
-  self.set(product, {inputs, ranks, at<void>(down), at<float>(scales), nullptr, 0},
+  for (auto [first_output, outputs, first_rank, rank_lines, panels] : given)
+    parts.push_back({first_output, outputs, first_rank, rank_lines, at<void>(panels)});
+  self.set(product, {inputs, ranks, lines, at<void>(down), at<float>(scales), nullptr, 0},
            std::move(parts));
 }
 

@@ -56,6 +56,7 @@ class Adapter:
         product: int,
         inputs: int,
         ranks: int,
+        lines: int,
         down: int,
         scales: int,
         parts: Sequence[tuple[int, int, int, int, int]],

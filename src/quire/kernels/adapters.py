@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.kernels.huge_pages import HugePages
+
 PANEL = 16
+_FOUR_LINES = 16  # bytes of an output
 
 
 class Site(IntEnum):
@@ -43,46 +46,52 @@ class AdaptedRows(NamedTuple):
 
 def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:
     """Memory that an update of that rank takes."""
-    return dtype.itemsize * (_whole(rank) * inputs + rank * _whole(outputs)) + 4 * _whole(rank)
+    fours = _FOUR_LINES // dtype.itemsize
+    down, up = _whole(rank) * _whole(inputs, fours), _whole(rank, fours) * _whole(outputs)
+    return dtype.itemsize * (down + up) + 4 * _whole(rank)
 
 
 def panels(weight: Tensor) -> Tensor:
-    """weight [out, in] -> [panels, in, 16], the last panel filled with zeros."""
+    """weight [out, in] -> [panels, lines, 16] int32, filled up with zeros to four whole lines."""
     outputs, inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, _whole(outputs) - outputs))
-    return padded.view(-1, PANEL, inputs).transpose(1, 2).contiguous()
+    whole = _whole(inputs, _FOUR_LINES // weight.itemsize)
+    padded = torch.nn.functional.pad(weight, (0, whole - inputs, 0, _whole(outputs) - outputs))
+    lanes = padded.contiguous().view(torch.int32)
+    return lanes.view(-1, PANEL, lanes.shape[1]).transpose(1, 2).contiguous()
 
 
 class PackedUpdates:
-    """An adapter's updates for the C++ kernels; keeps their tensors alive."""
+    """An adapter's updates for the C++ kernels, in the order in which they are read."""
 
     def __init__(self, native: Any, updates: Updates, dtype: torch.dtype) -> None:
         """native: an ``Adapter`` of the C++ module, to be filled."""
         self.native = native
-        self._tensors: list[Tensor] = []
-        for (layer, site), of_product in updates.items():
+        self.nbytes = sum(
+            packed_bytes(len(one.down), one.down.shape[1], len(one.up), dtype)
+            for several in updates.values()
+            for one in several
+        )
+        self._left = self._memory = HugePages.of(self.nbytes)
+        for (layer, site), of_product in sorted(updates.items()):
             self._set(len(Site) * layer + site, of_product, dtype)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held."""
-        return sum(tensor.nbytes for tensor in self._tensors)
-
     def _set(self, product: int, updates: Sequence[Update], dtype: torch.dtype) -> None:
-        downs, scales, parts, first_rank = [], [], [], 0
-        for first_output, down, up, scale in updates:
-            outputs, rank = up.shape
-            downs.append(panels(down.to(dtype)))
-            scales.append(torch.full((_whole(rank),), scale, dtype=torch.float32))
-            ups = panels(up.to(dtype))
-            parts.append((first_output, outputs, first_rank, rank, ups.data_ptr()))
-            first_rank += _whole(rank)
-            self._tensors.append(ups)
-        stacked, scaling = torch.cat(downs), torch.cat(scales)
-        self._tensors += (stacked, scaling)
-        inputs = updates[0].down.shape[1]
-        self.native.set(product, inputs, first_rank, stacked.data_ptr(), scaling.data_ptr(), parts)
+        downs = [panels(one.down.to(dtype)) for one in updates]
+        address, parts, first_rank = self._put(torch.cat(downs)), [], 0
+        for first_output, _, up, _ in updates:
+            lines = panels(up.to(dtype))
+            parts.append((first_output, up.shape[0], first_rank, lines.shape[1], self._put(lines)))
+            first_rank += _whole(up.shape[1])
+        scales = [torch.full((_whole(one.up.shape[1]),), one.scale) for one in updates]
+        sizes = updates[0].down.shape[1], first_rank, downs[0].shape[1]
+        self.native.set(product, *sizes, address, self._put(torch.cat(scales)), parts)
+
+    def _put(self, tensor: Tensor) -> int:
+        """Where it is from now on."""
+        place, self._left = self._left[: tensor.nbytes], self._left[tensor.nbytes :]
+        place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return int(place.data_ptr())
 
 
-def _whole(count: int) -> int:
-    return -(-count // PANEL) * PANEL
+def _whole(count: int, of: int = PANEL) -> int:
+    return -(-count // of) * of

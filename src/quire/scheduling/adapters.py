@@ -14,7 +14,6 @@ promise stands in the same line for the next slot.
 from __future__ import annotations
 
 from collections.abc import Container
-from itertools import islice
 
 from quire.protocol.request import Adapter
 
@@ -66,7 +65,7 @@ class SlotsOfAStep:
         self.closed: set[Adapter] = set()
         self._slots = slots
         self._num_kept = 0  # free ones, for those who will be here soon
-        self._oldest = iter(slots.in_use)
+        self._num_promised = 0  # slots in use, to those who wait
 
     def why_not(self, adapter: Adapter) -> str | None:
         """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""
@@ -75,7 +74,8 @@ class SlotsOfAStep:
             return None
         if slots.most is not None and len(in_use) + self._num_kept >= slots.most:
             why = f"waits for a slot: {len(in_use)} of {slots.most} in use"
-            self.closed.update(islice(self._oldest, 1))
+            self.closed.update(in_use[self._num_promised :][:1])
+            self._num_promised += 1
         elif slots.ready is not None and adapter not in slots.ready:
             why = "is being read"
             self._num_kept += 1
