@@ -16,10 +16,9 @@ from quire.shape import ModelShape, read_shape
 
 SIMULATED = {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox",
-    "gptj", "granite", "llama", "olmo", "olmo2", "olmo3", "opt",
-    "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2",
-    "granitemoe",
-    "granitemoeshared", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "mixtral", "olmo", "olmo2",
+    "olmo3", "olmoe", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3",
+    "stablelm", "starcoder2",
 }  # fmt: skip
 
 
