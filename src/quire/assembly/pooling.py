@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.engine import Tokenizer
 from quire.errors import ConfigError, ModelError, RequestError, shown
-from quire.files import read_json
+from quire.files import read_json, read_object
 from quire.model import ModelConfig
 from quire.protocol import Pooler, Pooling, PoolingParams
 from quire.shape import Fields, read_fields
@@ -46,6 +46,7 @@ def read_pooler(
         given.get("normalize", normalize),
         shorter=_shorter(fields),
         classes=_classes(fields, tokenizer),
+        ending=_ending(directory, tokenizer),
         why_not=why_not,
     )
     dimensions = given.get("dimensions")
@@ -107,6 +108,21 @@ def _shorter(fields: Fields) -> Sequence[int] | None:
     if lengths:
         return tuple(lengths)
     return None if fields.get("is_matryoshka", bool, False) else ()
+
+
+def _ending(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The end of sequence, where ``add_eos_token`` asks for it and the tokenizer does not write it.
+
+    Embedding models say so of every text; those that generate mean their training.
+    """
+    path = directory / "tokenizer_config.json"
+    settings = read_object(path) if path.exists() else {}
+    name = settings.get("eos_token")
+    name = name.get("content") if isinstance(name, Mapping) else name
+    if settings.get("add_eos_token") is not True or not isinstance(name, str):
+        return ()
+    end = tokenizer.token_id(name)
+    return () if end is None or tokenizer.encode("a")[-1:] == [end] else (end,)
 
 
 def _classes(fields: Fields, tokenizer: Tokenizer) -> tuple[int, int] | None:

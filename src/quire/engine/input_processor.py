@@ -167,6 +167,8 @@ class InputProcessor:
         _check_client(client)
         given = _given(prompt)
         token_ids = self._token_ids("prompt", given, output=params.least_output)
+        if params.pooling is not None and isinstance(given, str) and self.pooler is not None:
+            token_ids += self.pooler.ending
         cut = options.get("truncate_max_tokens") is True
         max_tokens = self._max_tokens(len(token_ids), params, cut=cut)
         self._check_prompt_logprobs(len(token_ids), params.params)
@@ -239,6 +241,7 @@ class InputProcessor:
                 return form.cut(list(given))
             if special and form.keep_special:
                 before, after = special_around(self.tokenizer.encode)
+                after += () if self.pooler is None else self.pooler.ending
                 text = encode("prompt", given, add_special_tokens=False)
                 return form.cut_between(before, text, after)
             return form.cut(encode("prompt", given, add_special_tokens=special))

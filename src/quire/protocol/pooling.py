@@ -65,7 +65,8 @@ class Pooler:
 
     width: numbers of a state. dimensions: of a vector. shorter: the lengths to which vectors may be
     cut, as the model was trained for (Matryoshka); None: any. classes: tokens for no and yes, of a
-    model that judges pairs of texts by what it would say next. why_not: there are no vectors.
+    model that judges pairs of texts by what it would say next. ending: tokens after a text, beyond
+    those that the tokenizer writes. why_not: there are no vectors.
     """
 
     width: int
@@ -74,6 +75,7 @@ class Pooler:
     dimensions: int | None = None
     shorter: Sequence[int] | None = ()
     classes: tuple[int, int] | None = None
+    ending: tuple[int, ...] = ()
     why_not: str = ""
 
     def filled(self, params: PoolingParams) -> PoolingParams:

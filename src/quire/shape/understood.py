@@ -54,6 +54,7 @@ _ASIDE = """
     no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
     suppress_tokens begin_suppress_tokens cache_implementation offset_alibi bias_dropout_fusion
     skip_bias_add skip_bias_add_qkv hidden_size_per_head n_embed unk_token skip_embedding
+    is_matryoshka matryoshka_dimensions classifier_from_token is_original_qwen3_reranker
 """
 
 UNDERSTOOD = frozenset(" ".join((_READ, _SMALL, _SCALING, _ASIDE)).split())

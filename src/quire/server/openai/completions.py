@@ -28,7 +28,7 @@ async def create_completion(
     model, prompts = service.check_model(request.model), request.prompts()
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
-    check_answer(len(prompts), params, inputs, service.config.max_logprobs)
+    check_answer(len(prompts), params, inputs, service.config.max_logprobs, prompts)
     form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
