@@ -32,7 +32,7 @@ struct Floats {
                                                  int64_t stride) {
 #pragma GCC unroll 2
     for (int j = 0; j < inputs; j++) {
-      F w = decode<format>(lanes, j);
+      F w = decode<format>(lanes, U{}, j);
 #pragma GCC unroll 4
       for (int r = 0; r < R; r++) acc[r] = fma(w, splat(x[r * stride + j]), acc[r]);
     }
