@@ -124,6 +124,10 @@ class ModelShape:
         """Of one expert of each layer that has them."""
         return 0 if self.experts is None else self._mixtures * self._mlp_params(self.experts.inner)
 
+    @property
+    def _all_expert_params(self) -> int:
+        return 0 if self.experts is None else self.experts.count * self._expert_params
+
     def _mlp_params(self, inner: int) -> int:
         return (3 if self.gated_mlp else 2) * self.hidden_size * inner
 
@@ -131,8 +135,7 @@ class ModelShape:
     def num_params(self) -> int:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
         positions = self.max_positions * self.hidden_size if self.learned_positions else 0
-        count = 0 if self.experts is None else self.experts.count
-        return self._layers_params + count * self._expert_params + embeddings + positions
+        return self._layers_params + self._all_expert_params + embeddings + positions
 
     @property
     def active_params(self) -> int:
@@ -143,13 +146,19 @@ class ModelShape:
     def weight_bytes(self) -> int:
         if self.stored_bytes is not None:
             return self.stored_bytes
-        layers, size = self.num_layers * self.layer_params, BYTES[self.dtype]
-        kept = size if self.projection_bytes is None else self.projection_bytes
-        return (self.num_params - layers) * size + round(layers * kept)
+        layers = self._layers_params + self._all_expert_params
+        return (self.num_params - layers) * BYTES[self.dtype] + round(layers * self._kept_bytes)
+
+    @property
+    def _kept_bytes(self) -> float:
+        """Of a weight in the layers, as far as it is told."""
+        if self.stored_bytes is not None:
+            return self.stored_bytes / self.num_params
+        return BYTES[self.dtype] if self.projection_bytes is None else self.projection_bytes
 
     def weight_bytes_read(self, num_tokens: int) -> float:
         """By a step: those of experts that nobody chooses are not."""
-        return (self.num_params - self._unread_params(num_tokens)) * BYTES[self.dtype]
+        return self.weight_bytes - self._unread_params(num_tokens) * self._kept_bytes
 
     def _unread_params(self, num_tokens: int) -> int:
         if self.experts is None:
