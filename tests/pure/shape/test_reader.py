@@ -213,7 +213,6 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         assert line.startswith(f"quire: error: {path}: not simulated yet: ")
         assert "mixtures of experts (aux_loss_alpha, ep_size, first_k_dense_replace" in line
         assert "latent attention (kv_lora_rank, q_lora_rank, qk_nope_head_dim" in line
-        assert "weights that are stored rounded (quantization_config)" in line
         assert "layers that guess further tokens (num_nextn_predict_layers)" in line
         assert "model_type 'deepseek_v3'" in line and "copy of the file" in line
 
@@ -224,7 +223,7 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         ({"num_local_experts": 8}, "mixtures of experts (num_local_experts)"),
         ({"moe_intermediate_size": 768}, "mixtures of experts (moe_intermediate_size)"),
         ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
-        ({"quantization_config": {"bits": 4}}, "stored rounded (quantization_config)"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config has quant_method unnamed"),
         ({"compression_config": {"a": 1}}, "stored rounded (compression_config)"),
         (
             {"sliding_window": 4096, "model_type": "llama", "architectures": None},

@@ -1,9 +1,9 @@
 """Weights rounded to few bits, so that they change least; nothing is known of what they multiply.
 
-int4 takes groups of inputs to a scale and an offset each, and gives attention a bit more: its
-weights are the fewer, and what they lose shows most. Steps that span a group's weights are no bad
-choice, but the largest weights are few: giving some up makes all steps smaller. So narrower spans
-are tried as well, each is fitted to the codes that it gives, and what errs least is kept.
+int4 takes groups of inputs to a scale each, by which a group's largest weight becomes the lowest
+code. That is no bad choice, but few weights are as large: to cut them makes all steps smaller. So a
+narrower span is tried as well, both are fitted to the codes that they give, and what errs least is
+kept. Attention has 6 bits: its weights are the fewer, and what they lose shows most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.model.stored import ByGroups, ByOutputs, Stored
 class Quantization(Enum):
     """How weights are rounded; the values are ``quantization`` in the engine's config.
 
-    int8: each output's weights to one scale. int4: groups of inputs to a scale and an offset each.
+    int8: each output's weights to one scale. int4: groups of inputs to a scale each.
     w8a8: as int8, and each row of activations to int8 as well, as it is multiplied.
     """
 
@@ -29,10 +29,10 @@ class Quantization(Enum):
     w8a8 = "w8a8"
 
 
-GROUP = 32  # inputs that share a scale and an offset in int4
+GROUP = 32  # inputs that share a scale in int4
 _SPANS = (1.0, 0.9)  # of a group's weights, those that are tried
 _FITS = 1  # times that a span is fitted to its codes
-_SMALLEST, _LARGEST = 2.0**-24, 65504.0  # of float16
+_SMALLEST = 2.0**-24  # of float16
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
@@ -42,7 +42,7 @@ def round_weight(weight: Tensor, quantization: Quantization, attention: bool = F
     attention: it is one of attention's.
     """
     if quantization is Quantization.int4 and weight.shape[1] % GROUP == 0:
-        return round_groups(weight, Format.int5 if attention else Format.int4)
+        return round_groups(weight, Format.int6 if attention else Format.int4)
     return round_outputs(weight, quantization is Quantization.w8a8)
 
 
@@ -56,60 +56,43 @@ def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
 
 def round_groups(weight: Tensor, form: Format) -> ByGroups:
     """weight [out, in] by groups of inputs."""
-    steps = (1 << form.bits) - 1
-    outputs, inputs = weight.shape
+    half = 1 << (form.bits - 1)
     groups = weight.reshape(-1, GROUP)
     codes = torch.empty(groups.shape, dtype=torch.uint8)
-    scales, offsets = torch.empty((2, len(groups)), dtype=torch.float16)
+    scales = torch.empty(len(groups), dtype=torch.float16)
     for first in range(0, len(groups), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         columns = groups[some].T.float().contiguous()  # sums over groups are sums of rows then
-        scale, offset = _least_error(columns, steps)
-        codes[some] = _codes(columns, scale, offset, steps).to(torch.uint8).T
-        scales[some], offsets[some] = scale, offset
-    shape = (outputs, inputs // GROUP)
-    return ByGroups(
-        form,
-        codes.view(weight.shape),
-        Groups(scales.view(shape), offsets=offsets.view(shape)),
-    )
+        scale = _least_error(columns, half)
+        codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
+        scales[some] = scale
+    shape = (len(weight), weight.shape[1] // GROUP)
+    return ByGroups(form, codes.view(weight.shape), Groups(scales.view(shape)))
 
 
-def _codes(groups: Tensor, scale: Tensor, offset: Tensor, steps: int) -> Tensor:
-    """groups [GROUP, n] -> 0 to ``steps``, as floats."""
-    return (groups - offset).mul_(1 / scale).round_().clamp_(0, steps)
+def _codes(groups: Tensor, scale: Tensor, half: int) -> Tensor:
+    """groups [GROUP, n] -> whole numbers from -half to half - 1, as floats."""
+    return (groups * (1 / scale)).round_().clamp_(-half, half - 1)
 
 
-def _least_error(groups: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """groups [GROUP, n] -> scales and offsets [n], whole numbers of float16."""
-    mean = groups.mean(dim=0)
+def _least_error(groups: Tensor, half: int) -> Tensor:
+    """groups [GROUP, n] -> scales [n], which float16 holds."""
     low, high = torch.aminmax(groups, dim=0)
-    least = torch.full_like(mean, torch.inf)
-    best = (torch.ones_like(mean), low)
+    lowest = torch.where(-low > high, low, high) / -half
+    least, best = torch.full_like(lowest, torch.inf), _as_kept(lowest)
     for span in _SPANS:
-        scale = (high - low) * (span / steps)
-        offset = (high + low - (high - low) * span) / 2
-        for fit in range(_FITS + 1):
-            scale, offset = _as_float16(scale, offset)
-            codes = _codes(groups, scale, offset, steps)
-            error = torch.addcmul(offset, codes, scale).sub_(groups).square_().sum(dim=0)
+        scale = lowest * span
+        for _ in range(_FITS + 1):
+            scale = _as_kept(scale)
+            codes = _codes(groups, scale, half)
+            error = (codes * scale).sub_(groups).square_().sum(dim=0)
             better = error < least
-            least = torch.where(better, error, least)
-            best = (torch.where(better, scale, best[0]), torch.where(better, offset, best[1]))
-            if fit < _FITS:
-                scale, offset = _fitted(groups, mean, codes)
+            least, best = torch.where(better, error, least), torch.where(better, scale, best)
+            scale = (codes * groups).sum(dim=0) / codes.square().sum(dim=0).clamp_min(1)
     return best
 
 
-def _fitted(groups: Tensor, mean: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The scales and offsets of least squares for these codes."""
-    middle = codes.mean(dim=0)
-    spread = codes.square().mean(dim=0) - middle * middle
-    scale = ((codes * groups).mean(dim=0) - middle * mean) / spread.clamp_min(1e-6)
-    return scale, mean - scale * middle
-
-
-def _as_float16(scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """As they are kept; a scale is never zero."""
-    kept = scale.clamp(_SMALLEST, _LARGEST).half().float()
-    return kept, offset.clamp(-_LARGEST, _LARGEST).half().float()
+def _as_kept(scale: Tensor) -> Tensor:
+    """As float16 has it, and never zero."""
+    kept = scale.half().float()
+    return kept.masked_fill(kept == 0, _SMALLEST)
