@@ -82,8 +82,9 @@ def test_adapters_are_models_with_a_parent_in_every_door(served: Served) -> None
     assert cards["first"]["root"] == str(served.directory / "first")
     assert served.http.get("/v1/models/first").json() == cards["first"]
     tags = served.http.get("/api/tags").json()["models"]
-    assert {"base:latest": "", "first:latest": "base"} == {
-        tag["name"]: tag["details"]["parent_model"] for tag in tags
+    assert {tag["name"]: tag["details"]["parent_model"] for tag in tags} == {
+        "base:latest": "",
+        "first:latest": "base",
     }
     assert served.text("first") != served.text("base")
     ids = [

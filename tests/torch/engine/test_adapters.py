@@ -46,7 +46,10 @@ def named(files: Path, names: str) -> list[LoRARequest | None]:
 
 def logprobs(output: RequestOutput) -> list[list[tuple[int, float]]]:
     return [
-        [(token, table[token].logprob) for token, table in zip(o.token_ids, o.logprobs or [])]
+        [
+            (token, table[token].logprob)
+            for token, table in zip(o.token_ids, o.logprobs or [], strict=True)
+        ]
         for o in output.outputs
     ]
 
