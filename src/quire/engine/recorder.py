@@ -92,6 +92,7 @@ class RequestRecorder:
             )
             if self._drafts
             else None,
+            adapter=None if request.adapter is None else request.adapter.fingerprint.hex(),
         )
         writer.end(ticket, trace, hashes)
 

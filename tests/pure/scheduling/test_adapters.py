@@ -87,7 +87,9 @@ def test_an_adapter_that_is_being_read_is_waited_for_and_its_slot_is_kept() -> N
         bench.add(name, adapter)
     step = bench.step()
     assert bench.running == ["base"]
-    assert [d.why for d in step.decisions if d.what is Verdict.WAIT][0] == "adapter A is being read"
+    assert (
+        next(d.why for d in step.decisions if d.what is Verdict.WAIT) == "adapter A is being read"
+    )
     slots.ready = {A, B}
     bench.step()
     assert bench.running == ["a", "base"] and slots.in_use == [A]
