@@ -107,7 +107,7 @@ class InputProcessor:
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
         self.pooler = pooler
-        self._generates = generates
+        self.generates = generates
         self._random = random.Random(seed)
         self._adapters = adapters
         self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
@@ -136,7 +136,7 @@ class InputProcessor:
         """RequestError, naming the field, where the params cannot be served by this model."""
         if isinstance(params, PoolingParams):
             return self._prepare_pooling(params)
-        if not self._generates:
+        if not self.generates:
             raise RequestError(
                 "this model has no head for tokens: it gives embeddings (/v1/embeddings, "
                 "LLM.embed), and generates nothing",

@@ -97,6 +97,9 @@ def test_a_step_that_fails_leaves_nothing_to_be_found() -> None:
     life.scheduler.abort("a", invalid=True)
     group = life.add("b", *SHARED)
     assert life.step() == len(SHARED) and right(group)
+    later = life.add("c", *SHARED)
+    life.step()
+    assert later.memory.cached_tokens == 7 and right(later)
 
 
 def entry(value: float) -> TokenLogprobs:

@@ -89,7 +89,7 @@ def _details(service: Service, name: str) -> Json:
 
 
 def _capabilities(service: Service) -> Iterator[str]:
-    yield "completion"
+    yield "completion" if service.input_processor.generates else "embedding"
     if service.speech.dialect is not None:
         yield "tools"
     if service.speech.marks is not None:
