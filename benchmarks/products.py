@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.packing import Format, Groups
 from quire.kernels.products import PackedWeight, Products
 from quire.model.linear.rounding import round_groups, round_outputs
 
@@ -52,7 +53,7 @@ def own(products: Products, path: str, weight: Tensor) -> Form:
     elif path == "int4":
         group = next(size for size in (128, 64, 32) if weight.shape[1] % size == 0)
         codes, scales, _ = round_groups(weight, group)
-        packed = PackedWeight.from_int4(products, codes, scales, None, None)
+        packed = PackedWeight.from_groups(products, Format.int4, codes, Groups(scales), None)
     else:
         codes, scales = round_outputs(weight)
         packed = PackedWeight.from_int8(products, codes, scales, None, path == "w8a8")

@@ -26,49 +26,64 @@ QUIRE_INLINE F load_as(DType dtype, const void* p, int64_t i, int n) {
   return load_n((const f16*)p + i, n);
 }
 
+// Over a row: its numbers, and their squares.
+struct Sums {
+  F plain{}, squares{};
+
+  inline __attribute__((always_inline)) void add(F v) {
+    plain += v;
+    squares = fma(v, v, squares);
+  }
+};
+
+template <class T>
+QUIRE_INLINE Sums sums_of(const T* x, int64_t width) {
+  Sums sums;
+  for_vectors(width, [&](int64_t i, int n) __attribute__((always_inline)) {
+    sums.add(load_n(x + i, n));
+  });
+  return sums;
+}
+
+// x -> out, both [width], and perhaps the same.
+template <class T>
+QUIRE_INLINE void normalise_row(const Norm& norm, const T* x, T* out, int64_t width, Sums sums) {
+  float mean = 0;
+  if (norm.centred) {
+    // A second pass: the difference of sums would lose the variance of rows far from 0.
+    mean = lanes_sum(sums.plain) / width;
+    sums.squares = F{};
+    for_vectors(width, [&](int64_t i, int n) __attribute__((always_inline)) {
+      F v = load_n(x + i, n) - mean;
+      for (int lane = n; lane < W; lane++) v[lane] = 0;  // the zeros that filled the vector
+      sums.squares = fma(v, v, sums.squares);
+    });
+  }
+  float factor = 1.0f / __builtin_sqrtf(lanes_sum(sums.squares) / width + norm.eps);
+  for_vectors(width, [&](int64_t i, int n) __attribute__((always_inline)) {
+    F v = (load_n(x + i, n) - mean) * factor;
+    if (norm.weight) v *= load_as(norm.dtype, norm.weight, i, n);
+    if (norm.bias) v += load_as(norm.dtype, norm.bias, i, n);
+    store_n(out + i, v, n);
+  });
+}
+
 template <class T>
 void norm_row(const NormRows& a, int64_t row) {
   const T* x = (const T*)a.x + row * a.x_stride;
-  const T* read_from = x;
-  F sum{}, squares{};
-  if (a.sum) {
-    const T* delta = (const T*)a.delta + row * a.delta_stride;
-    T* out = (T*)a.sum + row * a.x_stride;
-    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-      store_n(out + i, load_n(x + i, n) + load_n(delta + i, n), n);
-      F v = load_n(out + i, n);  // as rounded
-      sum += v;
-      squares = fma(v, v, squares);
-    });
-    read_from = out;
-  } else {
-    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-      F v = load_n(x + i, n);
-      sum += v;
-      squares = fma(v, v, squares);
-    });
+  T* out = (T*)a.out + row * a.out_stride;
+  if (!a.sum) return normalise_row(a.norm, x, out, a.width, sums_of(x, a.width));
+  T* delta = (T*)a.delta + row * a.delta_stride;
+  if (a.delta_norm.used) {
+    normalise_row(a.delta_norm, delta, delta, a.width, sums_of(delta, a.width));
   }
-  if (!a.norm.used) return;
-  float mean = 0, variance = lanes_sum(squares);
-  if (a.norm.centred) {
-    // A second pass: the difference of sums would lose the variance of rows far from 0.
-    mean = lanes_sum(sum) / a.width;
-    squares = F{};
-    for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-      F v = load_n(read_from + i, n) - mean;
-      for (int lane = n; lane < W; lane++) v[lane] = 0;  // the zeros that filled the vector
-      squares = fma(v, v, squares);
-    });
-    variance = lanes_sum(squares);
-  }
-  float factor = 1.0f / __builtin_sqrtf(variance / a.width + a.norm.eps);
-  T* out = (T*)a.out + row * a.width;
+  T* sum = (T*)a.sum + row * a.x_stride;
+  Sums sums;
   for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-    F v = (load_n(read_from + i, n) - mean) * factor;
-    if (a.norm.weight) v *= load_as(a.norm.dtype, a.norm.weight, i, n);
-    if (a.norm.bias) v += load_as(a.norm.dtype, a.norm.bias, i, n);
-    store_n(out + i, v, n);
+    store_n(sum + i, load_n(x + i, n) + load_n(delta + i, n) * a.delta_scale, n);
+    sums.add(load_n(sum + i, n));  // as rounded
   });
+  if (a.norm.used) normalise_row(a.norm, sum, out, a.width, sums);
 }
 
 QUIRE_INLINE F apply(Activation activation, F x) {

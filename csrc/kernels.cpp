@@ -10,13 +10,8 @@ namespace {
 // Bringing threads together takes as long as some hundred thousand products, or as reading so much.
 constexpr int64_t attention_from = 1 << 18;    // products
 constexpr int64_t elementwise_from = 1 << 17;  // elements
-constexpr int64_t products_from = 1 << 16;     // bytes of weights
 
 int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
-bool soon_done(const Product& p) {
-  return p.weight.panels * p.weight.lines * line_bytes * (1 + p.rows / 8) < products_from;
-}
 
 // Let so many threads do something together, in a parallel region if they are several.
 template <class Body>
@@ -79,10 +74,10 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
            [&](Team& team) { build_->attend(a, team); });
 }
 
-void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, const void* delta,
+void Kernels::norm(const Norm& norm, const void* x, int64_t x_stride, void* delta,
                    int64_t delta_stride, void* sum, void* out, int64_t rows, int64_t width,
                    DType dtype, int threads) {
-  NormRows n{x, sum, delta, out, rows, width, x_stride, delta_stride, dtype, norm};
+  NormRows n{x, sum, delta, out, rows, width, x_stride, delta_stride, width, dtype, norm};
   together(rows * width < elementwise_from ? 1 : threads,
            [&](Team& team) { build_->norm(n, team); });
 }
@@ -101,23 +96,52 @@ void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows
            [&](Team& team) { build_->argmax(a, team); });
 }
 
+void Kernels::mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+                  int threads) {
+  if (!rows) return;
+  Mixture mixture(*build_, experts, dtype, rows, threads);
+  mixture.place(products_.get(mixture.bytes()));
+  together(threads, [&](Team& team) {
+    mixture.run(*build_, static_cast<const char*>(x), static_cast<char*>(out), rows, team);
+  });
+}
+
+void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride,
+                    void* out, int64_t out_stride, DType dtype, int threads) {
+  Adapt work = batch.prepare(adapting_, threads, dtype);
+  together(threads, [&](Team& team) {
+    quire::adapt(*build_, work, product, x, x_stride, out, out_stride, team);
+  });
+}
+
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
-                  const Rotation* rotation) {
-  Pass pass = begin(decoder, plan, x, out, rotation);
-  together(plan.threads(), [&](Team& team) { go_through(pass, team); });
+                  const std::vector<Rotation>& rotations) {
+  Pass pass = begin(decoder, plan, x, out, rotations);
+  together(plan.threads(), [&](Team& team) { Walk(*build_, pass, team).go(); });
 }
 
 // All memory that any layer needs is taken here, before threads come together.
 Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
-                    const Rotation* rotation) {
-  const DecoderLayer& first = decoder.layers.front();
-  Pass pass{decoder, {}, x, out, nullptr, nullptr, first.attention.fixed.dtype,
+                    const std::vector<Rotation>& rotations) {
+  const SelfAttention& first = decoder.layers.front().attention;
+  Pass pass{decoder, {}, x, out, nullptr, nullptr, first.layer.fixed.dtype,
             plan.num_tokens(), first.qkv.inputs};
   int64_t wide_size = pass.hidden, narrow_size = 0, scratch = 0;
   for (const DecoderLayer& layer : decoder.layers) {
-    wide_size = std::max({wide_size, layer.qkv.outputs, layer.up.outputs});
-    narrow_size = std::max({narrow_size, layer.output.inputs, layer.down.inputs});
-    for (const Packed* weight : {&layer.qkv, &layer.output, &layer.up, &layer.down}) {
+    const SelfAttention& attention = layer.attention;
+    std::vector<const Packed*> weights{&attention.qkv, &attention.output};
+    pass.mixtures.emplace_back();
+    if (auto* experts = std::get_if<Experts>(&layer.mlp)) {
+      Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
+      scratch = std::max(scratch, mixture.bytes());
+      pass.mixtures.back().emplace(mixture);
+    } else {
+      const Mlp& mlp = std::get<Mlp>(layer.mlp);
+      weights.insert(weights.end(), {&mlp.up, &mlp.down});
+    }
+    for (const Packed* weight : weights) {
+      wide_size = std::max(wide_size, weight->outputs);
+      narrow_size = std::max(narrow_size, weight->inputs);
       scratch = std::max(scratch, build_->product_scratch(pass.product(*weight, x, out),
                                                            plan.threads()));
     }
@@ -126,13 +150,20 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   pass.wide = states_.get(pass.rows * (wide_size + narrow_size) * size);
   pass.narrow = pass.wide + pass.rows * wide_size * size;
   pass.scratch = products_.get(scratch);
+  for (auto& mixture : pass.mixtures) {
+    if (mixture) mixture->place(pass.scratch);
+  }
+  if (!plan.adapted.empty()) {
+    pass.adapting = plan.adapted.prepare(adapting_, plan.threads(), pass.dtype);
+  }
   for (const DecoderLayer& layer : decoder.layers) {
-    Attend a = prepare(plan, layer.attention, rotation);
-    int64_t keys = int64_t(a.num_heads) * a.key_dim;
-    int64_t values = keys + int64_t(a.num_kv_heads) * a.key_dim, stride = layer.qkv.outputs;
+    const SelfAttention& attention = layer.attention;
+    bool turned = attention.rotation >= 0;
+    Attend a = prepare(plan, attention.layer, turned ? &rotations.at(attention.rotation) : nullptr);
+    int64_t stride = attention.qkv.outputs;
     a.query = {pass.wide, stride};
-    a.key = {pass.wide + keys * size, stride};
-    a.value = {pass.wide + values * size, stride};
+    a.key = {pass.wide + attention.query_width() * size, stride};
+    a.value = {pass.wide + (attention.query_width() + attention.key_width()) * size, stride};
     a.out = pass.narrow;
     pass.attention.push_back(a);
   }
@@ -142,32 +173,6 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
     a.parts = parts_.get(0);
   }
   return pass;
-}
-
-void Kernels::go_through(const Pass& pass, Team& team) const {
-  auto times = [&](const Packed& weight, const void* from, void* to) {
-    Product p = pass.product(weight, from, to);
-    share(team, soon_done(p), [&](Team& team) { build_->product(p, team); });
-  };
-  auto normalise = [&](const Norm& norm, const void* delta) {
-    NormRows n{pass.x,    delta ? pass.x : nullptr, delta,      pass.out, pass.rows, pass.hidden,
-               pass.hidden, pass.hidden,             pass.dtype, norm};
-    build_->norm(n, team);
-  };
-  auto layer = pass.decoder.layers.begin();
-  normalise(layer->attention_norm, nullptr);
-  for (const Attend& a : pass.attention) {
-    times(layer->qkv, pass.out, pass.wide);
-    share(team, a.schedule.soon_done, [&](Team& team) { build_->attend(a, team); });
-    times(layer->output, pass.narrow, pass.wide);
-    normalise(layer->mlp_norm, pass.wide);
-    times(layer->up, pass.out, pass.wide);
-    build_->activate({pass.wide, pass.narrow, pass.rows, layer->down.inputs, layer->up.outputs,
-                      pass.dtype, layer->activation, layer->gated}, team);
-    times(layer->down, pass.narrow, pass.wide);
-    bool last = ++layer == pass.decoder.layers.end();
-    normalise(last ? pass.decoder.final_norm : layer->attention_norm, pass.wide);
-  }
 }
 
 }  // namespace quire

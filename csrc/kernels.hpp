@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "builds.hpp"
+#include "decoder.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
@@ -14,55 +16,14 @@ namespace quire {
 // Multiply rows with a packed weight by so many threads. ``p`` lacks scratch.
 void multiply(const Build& build, Workspace<char>& scratch, Product p, int threads);
 
-// What is the same in every step for one layer's attention.
-struct Layer {
-  Attend fixed{};
-  int kv_group = 0;
-};
-
-// A layer that normalises before its attention and before its MLP. Products take [T, inputs] and
-// give [T, outputs].
-struct DecoderLayer {
-  Norm attention_norm;
-  Packed qkv;  // d -> H D + Hkv D + Hkv Dv: queries, keys, values
-  Layer attention;
-  Packed output;  // H Dv -> d
-  Norm mlp_norm;
-  Packed up;    // d -> F; gated: 2 F
-  Packed down;  // F -> d
-  Activation activation;
-  bool gated;
-};
-
-struct Decoder {
-  std::vector<DecoderLayer> layers;
-  Norm final_norm{};
-};
-
-// One way through a decoder's layers.
-struct Pass {
-  const Decoder& decoder;
-  std::vector<Attend> attention;  // by layer
-  void* x;    // [rows, hidden]
-  void* out;  // [rows, hidden]
-  char* wide;    // what qkv and up give, then what output and down give
-  char* narrow;  // what output and down take
-  DType dtype;
-  int64_t rows, hidden;
-  char* scratch = nullptr;  // of products
-
-  Product product(const Packed& weight, const void* from, void* to) const {
-    return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
-  }
-};
-
 class Kernels {
  public:
   explicit Kernels(const std::string& name) : build_(&usable_build(name)) {}
 
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
-    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes();
+    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
+           adapting_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
@@ -71,7 +32,7 @@ class Kernels {
   // x, delta, sum (by x_stride) and out (contiguous) are [rows, width]. ``delta`` and ``sum`` null:
   // norm of x; otherwise of x + delta, which is stored at ``sum``, and is all that is done where
   // there is no norm.
-  void norm(const Norm& norm, const void* x, int64_t x_stride, const void* delta,
+  void norm(const Norm& norm, const void* x, int64_t x_stride, void* delta,
             int64_t delta_stride, void* sum, void* out, int64_t rows, int64_t width, DType dtype,
             int threads);
   // x [rows, width], gated: [rows, 2 width] -> out [rows, width], contiguous.
@@ -80,21 +41,29 @@ class Kernels {
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
+  // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
+  void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+           int threads);
+  // Add to out [rows, outputs] of a product, of x [rows, inputs], what adapters do.
+  void adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride, void* out,
+             int64_t out_stride, DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
-  // norm, if there is one. Both are contiguous.
-  void run(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
+  // norm, if there is one. Both are contiguous. Layers have their rotations by number.
+  void run(const Decoder& decoder, Plan& plan, void* x, void* out,
+           const std::vector<Rotation>& rotations);
 
  private:
   // A layer's attention but for its tensors.
   Attend prepare(Plan& plan, const Layer& layer, const Rotation* rotation);
-  Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out, const Rotation* rotation);
-  void go_through(const Pass& pass, Team& team) const;
+  Pass begin(const Decoder& decoder, Plan& plan, void* x, void* out,
+             const std::vector<Rotation>& rotations);
 
   const Build* build_;
   Workspace<char> scratch_;
   Workspace<float> parts_;
   Workspace<char> products_;
   Workspace<char> states_;
+  Workspace<float> adapting_;
 };
 
 }  // namespace quire

@@ -17,6 +17,8 @@
 #include <tuple>
 #include <vector>
 
+#include "decoder_module.hpp"
+#include "adapters_module.hpp"
 #include "kernels.hpp"
 #include "products_module.hpp"
 
@@ -32,6 +34,7 @@ Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred)
 }
 
 using Pools = std::vector<std::tuple<Address, Address, int64_t>>;  // from, to, bytes of a block
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
 // Copy blocks in the order given, in all pools: each thread moves its share of the bytes that the
@@ -139,16 +142,13 @@ NB_MODULE(_native, m) {
                           Address num_dropped, int64_t num_sink_blocks) {
         self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
-      });
-  nb::class_<Decoder>(m, "Decoder")
-      .def(nb::init<>())
-      .def("add_layer", [](Decoder& self, const Norm& attention_norm, const Packed& qkv,
-                           const Layer& attention, const Packed& output, const Norm& mlp_norm,
-                           const Packed& up, const Packed& down, int activation, bool gated) {
-        self.layers.push_back({attention_norm, qkv, attention, output, mlp_norm, up, down,
-                               Activation(activation), gated});
       })
-      .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
+      .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
+        self.adapted.add(adapter, ranges);
+      });
+  bind_adapters(m);
+  bind_products(m);
+  bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Kernels::name)
@@ -171,19 +171,29 @@ NB_MODULE(_native, m) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
                       Activation(activation), gated, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
+      .def("adapt", [](Kernels& self, const std::vector<std::pair<const Adapter*, Ranges>>& adapted,
+                       int64_t product, Address x, int64_t x_stride, Address out,
+                       int64_t out_stride, int dtype, int threads) {
+        AdaptedBatch batch;
+        for (const auto& [adapter, ranges] : adapted) batch.add(*adapter, ranges);
+        self.adapt(batch, product, at<void>(x), x_stride, at<void>(out), out_stride, DType(dtype),
+                   threads);
+      })
       .def("argmax", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
                         int64_t width, int dtype, int threads) {
         self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
+      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address out, int64_t rows,
+                     int dtype, int threads) {
+        self.mix(experts, at<void>(x), at<void>(out), rows, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
-                        const Rotation* rotation) {
-        self.run(decoder, plan, at<void>(x), at<void>(out), rotation);
-      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-           nb::call_guard<nb::gil_scoped_release>());
+                     const std::vector<Rotation>& rotations) {
+        self.run(decoder, plan, at<void>(x), at<void>(out), rotations);
+      }, nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
   m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");
   m.def("refusals", &refusals, "Why the others cannot be chosen, by name.");
-  bind_products(m);
 }

@@ -139,7 +139,7 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
   for (int64_t l = first; l < last; l++) {
     const char* x = t.x + l * bytes;
     t.fetch<P>(l);
-    if constexpr (format == Format::int8) {
+    if constexpr (bits_of(format) == 8) {
       blocks.template add_all<8>(t, x, [&](int p) __attribute__((always_inline)) {
         return decode_int8(t.lanes(l, p));
       });

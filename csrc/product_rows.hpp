@@ -2,8 +2,9 @@
 // go.
 #pragma once
 
-#include "products.hpp"
+#include "groups.hpp"
 #include "tile_registers.hpp"
+#include "tiles.hpp"
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -13,8 +14,7 @@ enum class Arithmetic { floats, pairs, bytes };
 
 Arithmetic arithmetic(const Product& p) {
   if (p.weight.rounds_rows) return Arithmetic::bytes;
-  bool pairs = has_bf16_products && p.dtype == DType::bfloat16 &&
-               p.weight.format != Format::float32 && p.weight.format != Format::float16;
+  bool pairs = p.dtype == DType::bfloat16 && has_pairs(p.weight.format);
   return pairs ? Arithmetic::pairs : Arithmetic::floats;
 }
 
@@ -29,7 +29,7 @@ struct Rows {
   int64_t row_bytes;
   float* scales;      // [rows], of bytes
   int32_t* sums;      // [rows], of bytes
-  float* group_sums;  // [rows, groups], where groups have zeros
+  float* group_sums;  // [rows, groups], where they are needed
   bool copied;        // otherwise ``data`` is x itself
   int64_t scratch_bytes;
 };
@@ -38,21 +38,19 @@ struct Rows {
 bool read_in_place(const Product& p, Arithmetic how) {
   const Packed& w = p.weight;
   if (how == Arithmetic::floats)
-    return p.dtype == DType::float32 && w.inputs % inputs_per_line(w.format) == 0;
+    return p.dtype == DType::float32 && w.inputs % inputs_per_unit(w.format) == 0;
   if (how == Arithmetic::bytes) return false;
-  int64_t per_line = inputs_per_line(w.format),
-          unit = on_tiles(how) ? tile_row_bytes / 2 : per_line;
-  bool whole_groups = w.format != Format::int4 || w.group_lines * per_line % unit == 0;
-  return w.inputs % unit == 0 && whole_groups;
+  int64_t per_unit = inputs_per_unit(w.format),
+          at_once = on_tiles(how) ? tile_row_bytes / 2 : per_unit;
+  bool whole_groups = !in_groups(w.format) || w.groups.units * per_unit % at_once == 0;
+  return w.inputs % at_once == 0 && whole_groups;
 }
 
-Rows place_rows(const Product& p, Arithmetic how) {
+Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   const Packed& w = p.weight;
-  int64_t per_line = inputs_per_line(w.format), size = how == Arithmetic::floats  ? 4
-                                                        : how == Arithmetic::pairs ? 2
-                                                                                   : 1;
+  int64_t size = how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
   Rows rows{};
-  rows.copied = !read_in_place(p, how);
+  rows.copied = copied;
   char* next = p.scratch;
   if (!rows.copied) {
     rows.data = (char*)p.x;
@@ -60,7 +58,8 @@ Rows place_rows(const Product& p, Arithmetic how) {
   } else {
     rows.data = next;
     // The last group's tile may begin anywhere, and reads zeros beyond it.
-    rows.row_bytes = round_up(w.lines * per_line * size, 64) + (on_tiles(how) ? tile_row_bytes : 0);
+    rows.row_bytes = round_up(w.units * inputs_per_unit(w.format) * size, 64) +
+                     (on_tiles(how) ? tile_row_bytes : 0);
     next += p.rows * rows.row_bytes;
   }
   if (how == Arithmetic::bytes) {
@@ -68,12 +67,34 @@ Rows place_rows(const Product& p, Arithmetic how) {
     rows.sums = (int32_t*)(next + p.rows * 4);
     next += p.rows * 8;
   }
-  if (w.group_zeros) {
+  if (w.needs_sums()) {
     rows.group_sums = (float*)next;
-    next += p.rows * (w.lines / w.group_lines) * 4;
+    next += p.rows * w.num_groups() * 4;
   }
   rows.scratch_bytes = round_up(next - p.scratch, 64);
   return rows;
+}
+
+Rows place_rows(const Product& p, Arithmetic how) {
+  return place_rows(p, how, !read_in_place(p, how));
+}
+
+// The rows from ``first`` on.
+Rows rows_from(Rows rows, int64_t first, const Packed& w) {
+  rows.data += first * rows.row_bytes;
+  if (rows.scales) rows.scales += first, rows.sums += first;
+  if (rows.group_sums) rows.group_sums += first * w.num_groups();
+  return rows;
+}
+
+// A prepared row once more, in memory for copies.
+void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, const Packed& w) {
+  int64_t bytes = from.row_bytes < to.row_bytes ? from.row_bytes : to.row_bytes;
+  __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
+  if (to.scales) to.scales[row] = from.scales[source], to.sums[row] = from.sums[source];
+  if (!to.group_sums) return;
+  int64_t groups = w.num_groups();
+  __builtin_memcpy(to.group_sums + row * groups, from.group_sums + source * groups, groups * 4);
 }
 
 template <class T>
@@ -131,7 +152,7 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
     }
   }
   if (rows.group_sums) {
-    int64_t group = w.group_lines * inputs_per_line(w.format), groups = w.lines / w.group_lines;
+    int64_t group = w.groups.units * inputs_per_unit(w.format), groups = w.num_groups();
     for (int64_t g = 0; g < groups; g++) {
       F sum{};
       for (int64_t i = g * group; i < (g + 1) * group; i += W)
@@ -156,27 +177,6 @@ QUIRE_INLINE F scaled(I sum, const Rows& rows, int64_t row) {
   return __builtin_convertvector(sum - added_to_bytes * rows.sums[row], F) * rows.scales[row];
 }
 
-// What the weights of a group are for W outputs: stored ones less 8, plus ``offset``, times
-// ``scale``.
-struct Group {
-  F scale, offset;
-  bool shifted;
-
-  __attribute__((always_inline)) Group(const Packed& w, int64_t at) : shifted(w.group_zeros) {
-    typedef uint8_t U8 __attribute__((vector_size(W)));
-    scale = load(w.group_scales + at);
-    if (!shifted) return;
-    I zeros = __builtin_convertvector(read<U8>(w.group_zeros + at), I);
-    offset = 8.0f - __builtin_convertvector(zeros, F);
-  }
-
-  // ``total`` plus the group's part of a sum, whose x add up to ``*x_sum``.
-  __attribute__((always_inline)) F add(F total, F part, const float* x_sum) const {
-    if (shifted) part = fma(offset, *x_sum, part);
-    return fma(part, scale, total);
-  }
-};
-
 template <class T>
 QUIRE_INLINE void store_up_to(T* out, F v, int64_t n) {
   if (n >= W) return store(out, v);
@@ -198,7 +198,7 @@ struct Outputs {
 
   __attribute__((always_inline)) void give(int64_t row, F sum) const {
     F y = fma(sum, scale, bias);
-    int64_t at = row * p.weight.outputs + first;
+    int64_t at = row * p.out_stride + first;
     switch (p.out_dtype) {
       case DType::float32: return store_up_to((float*)p.out + at, y, count);
       case DType::bfloat16: return store_up_to((bf16*)p.out + at, y, count);

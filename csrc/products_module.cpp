@@ -10,25 +10,31 @@ namespace quire {
 namespace {
 
 Packed make_packed(int format, bool rounds_rows, int64_t inputs, int64_t outputs, Address weights,
-                   Address scales, Address group_zeros, int64_t group, Address bias) {
+                   Address scales, Address bias) {
   Packed p{};
   p.format = Format(format);
   p.rounds_rows = rounds_rows;
   p.inputs = inputs;
   p.outputs = outputs;
   p.panels = (outputs + 2 * panel_width - 1) / (2 * panel_width) * 2;
-  int64_t per_line = inputs_per_line(p.format);
-  p.lines = (inputs + per_line - 1) / per_line;
+  int64_t per_unit = inputs_per_unit(p.format);
+  p.units = (inputs + per_unit - 1) / per_unit;
   p.weights = at<char>(weights);
-  if (p.format == Format::int4) {
-    p.group_scales = at<f16>(scales);
-    p.group_zeros = at<uint8_t>(group_zeros);
-    p.group_lines = group / per_line;
-  } else {
-    p.scales = at<float>(scales);
-  }
+  p.scales = at<float>(scales);
   p.bias = at<float>(bias);
   return p;
+}
+
+void set_groups(Packed& p, int64_t inputs, Address scales, Address offsets, Address zeros,
+                int factors_kind, Address factors) {
+  p.groups = {inputs / inputs_per_unit(p.format), at<f16>(scales), at<f16>(offsets),
+              at<uint8_t>(zeros), Factors(factors_kind), at<char>(factors)};
+}
+
+// Outputs of another weight follow. Both are kept alive by who calls.
+void append(Packed& p, const Packed& rest) {
+  p.rest = &rest;
+  p.outputs += rest.outputs;
 }
 
 // The products of one instruction set, with their workspace.
@@ -57,7 +63,10 @@ class Products {
 }  // namespace
 
 void bind_products(nb::module_& m) {
-  nb::class_<Packed>(m, "Packed").def_static("make", &make_packed);
+  nb::class_<Packed>(m, "Packed")
+      .def_static("make", &make_packed)
+      .def("set_groups", &set_groups)
+      .def("append", &append);
   nb::class_<Products>(m, "Products")
       .def(nb::init<const std::string&>())
       .def_prop_ro("name", &Products::name)

@@ -19,20 +19,20 @@ constexpr bool is_decoded(Arithmetic how, Format format) {
   return how == Arithmetic::pairs && format != Format::bfloat16;
 }
 
-// The lines of a panel that make a tile.
-constexpr int64_t lines_in_tile(Arithmetic how, Format format) {
-  return is_decoded(how, format) ? tile_row_bytes / 2 / inputs_per_line(format) : tile_rows;
+// The units of a panel that make a tile.
+constexpr int64_t units_in_tile(Arithmetic how, Format format) {
+  return is_decoded(how, format) ? tile_row_bytes / 2 / inputs_per_unit(format) : tile_rows;
 }
 
 // Inputs whose sums are scaled on their own: a group's, or all.
 struct Sections {
-  int64_t count, lines, blocks;  // each of so many lines, or blocks of inputs that make a tile
+  int64_t count, units, blocks;  // each of so many units, or blocks of inputs that make a tile
 
   Sections(const Packed& w, Arithmetic how) {
-    lines = w.format == Format::int4 ? w.group_lines : w.lines;
-    count = w.lines / lines;
-    int64_t in_tile = lines_in_tile(how, w.format);
-    blocks = (lines + in_tile - 1) / in_tile;
+    units = in_groups(w.format) ? w.groups.units : w.units;
+    count = w.units / units;
+    int64_t in_tile = units_in_tile(how, w.format);
+    blocks = (units + in_tile - 1) / in_tile;
   }
 };
 
@@ -46,21 +46,27 @@ int64_t decoded_bytes(const Product& p, Arithmetic how) {
 
 #if QUIRE_HAS_TILES
 
-// Lines become a tile; what they leave of it becomes zeros.
+// Units become a tile; what they leave of it becomes zeros.
 template <Arithmetic how, Format format>
 QUIRE_INLINE void make_tile(const char* lines, int64_t count, char* tile) {
-  constexpr int64_t from_line = tile_rows / lines_in_tile(how, format);
-  for (int64_t l = 0; l < count; l++) {
-    U lanes = read<U>(lines + l * line_bytes);
-    if constexpr (is_decoded(how, format)) {
+  constexpr int64_t low = low_lines(format);
+  constexpr int64_t from_line = tile_rows / (units_in_tile(how, format) * low);
+  const Tile from{lines};
+  for (int64_t u = 0; u < count; u++) {
+    High<format, 1> high(from, u);
+    for (int64_t i = 0; i < low; i++, high.shift()) {
+      U lanes = from.lanes(u * lines_per_unit(format) + i, 0);
+      char* to = tile + (u * low + i) * from_line * line_bytes;
+      if constexpr (is_decoded(how, format)) {
 #pragma GCC unroll 4
-      for (int j = 0; j < from_line; j++)
-        write(tile + (l * from_line + j) * line_bytes, decode_pairs<format>(lanes, j));
-    } else {
-      write(tile + l * line_bytes, lanes);
+        for (int j = 0; j < from_line; j++)
+          write(to + j * line_bytes, decode_pairs<format>(lanes, high.lanes[0], j));
+      } else {
+        write(to, lanes);
+      }
     }
   }
-  int64_t filled = count * from_line * line_bytes;
+  int64_t filled = count * low * from_line * line_bytes;
   if (filled < tile_bytes) __builtin_memset(tile + filled, 0, tile_bytes - filled);
 }
 
@@ -99,17 +105,17 @@ struct Ahead {
 template <Arithmetic how, Format format>
 class PanelPair {
  public:
-  PanelPair(const Product& p, const Rows& rows, int thread)
-      : p_(p), rows_(rows), sections_(p.weight, how),
-        decoded_(p.scratch + rows.scratch_bytes + thread * decoded_bytes(p, how)) {}
+  // ``decoded``: memory of decoded_bytes() for no fewer rows than there are.
+  PanelPair(const Product& p, const Rows& rows, char* decoded)
+      : p_(p), rows_(rows), sections_(p.weight, how), decoded_(decoded) {}
 
   // Rows from ``first`` to ``last`` times panels from ``panel`` to ``end``.
   void multiply(int64_t first, int64_t last, int64_t panel, int64_t end) {
     Runs runs(first, last);
     configure(runs);
-    int64_t bytes = 2 * p_.weight.lines * line_bytes;
+    int64_t bytes = 2 * p_.weight.panel_bytes();
     for (; panel < end; panel += 2) {
-      lines_ = p_.weight.weights + panel * p_.weight.lines * line_bytes;
+      lines_ = p_.weight.weights + panel * p_.weight.panel_bytes();
       Ahead ahead(lines_ + bytes, panel + 2 < end ? bytes : 0,
                   runs.count * sections_.count * sections_.blocks);
       for (int64_t i = 0; i < runs.count; i++) {
@@ -123,6 +129,7 @@ class PanelPair {
   }
 
  private:
+  static constexpr int64_t unit_bytes = lines_per_unit(format) * line_bytes;
   typedef float Results[rows_at_once][2 * panel_width];
 
   void configure(const Runs& runs) {
@@ -139,18 +146,18 @@ class PanelPair {
   __attribute__((noinline)) void multiply_run(const Runs& runs, int64_t i, int64_t panel,
                                               Ahead& ahead) {
     alignas(64) Results results, total;
-    if constexpr (format == Format::int4) __builtin_memset(total, 0, sizeof total);
+    if constexpr (in_groups(format)) __builtin_memset(total, 0, sizeof total);
     const int64_t row = runs.row(i);
     for (int64_t s = 0; s < sections_.count; s++) {
       clear<two>();
-      int64_t inputs = s * sections_.lines * inputs_per_line(format);
+      int64_t inputs = s * sections_.units * inputs_per_unit(format);
       const char* x = rows_.data + row * rows_.row_bytes +
                       inputs * (how == Arithmetic::bytes ? 1 : 2);
       add_section<two>(x, x + runs.upper * rows_.row_bytes, s, i == 0, runs.count > 1, ahead);
       store<two>(results, runs.upper);
-      if constexpr (format == Format::int4) add_group(total, results, row, runs.length, panel, s);
+      if constexpr (in_groups(format)) add_group(total, results, row, runs.length, panel, s);
     }
-    give(format == Format::int4 ? total : results, row, runs.length, panel);
+    give(in_groups(format) ? total : results, row, runs.length, panel);
   }
 
   template <bool two>
@@ -168,9 +175,9 @@ class PanelPair {
   __attribute__((always_inline)) void add_section(const char* upper, const char* lower,
                                                   int64_t section, bool first, bool kept,
                                                   Ahead& ahead) {
-    constexpr int64_t in_tile = lines_in_tile(how, format), step = blocks_at_once;
-    const int64_t panel_bytes = p_.weight.lines * line_bytes, blocks = sections_.blocks;
-    const char* lines = lines_ + section * sections_.lines * line_bytes;
+    constexpr int64_t in_tile = units_in_tile(how, format), step = blocks_at_once;
+    const int64_t panel_bytes = p_.weight.panel_bytes(), blocks = sections_.blocks;
+    const char* lines = lines_ + section * sections_.units * unit_bytes;
     if constexpr (is_decoded(how, format)) {
       for (int64_t b = 0; b < blocks; b += step) {
         int64_t n = blocks - b < step ? blocks - b : step;
@@ -180,7 +187,7 @@ class PanelPair {
         add<two>(upper + b * 64, lower + b * 64, pairs, pairs + tile_bytes, pair_bytes, n, ahead);
       }
     } else {
-      int64_t whole = sections_.lines / in_tile;
+      int64_t whole = sections_.units / in_tile;
       add<two>(upper, lower, lines, lines + panel_bytes, tile_bytes, whole, ahead);
       if (whole == blocks) return;
       if (first) make_pair(lines, whole * in_tile, decoded_);
@@ -189,12 +196,12 @@ class PanelPair {
     }
   }
 
-  // Tiles of both panels from a line of a section on.
-  __attribute__((always_inline)) void make_pair(const char* lines, int64_t line, char* pair) {
-    int64_t left = sections_.lines - line, most = lines_in_tile(how, format);
+  // Tiles of both panels from a unit of a section on.
+  __attribute__((always_inline)) void make_pair(const char* lines, int64_t unit, char* pair) {
+    int64_t left = sections_.units - unit, most = units_in_tile(how, format);
     int64_t count = left < most ? left : most;
     for (int i = 0; i < 2; i++) {
-      make_tile<how, format>(lines + (i * p_.weight.lines + line) * line_bytes, count,
+      make_tile<how, format>(lines + i * p_.weight.panel_bytes() + unit * unit_bytes, count,
                              pair + i * tile_bytes);
     }
   }
@@ -241,7 +248,7 @@ class PanelPair {
   __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row,
                                                 int64_t length, int64_t panel, int64_t g) {
     for (int v = 0; v < 2 * V; v++) {
-      Group group(p_.weight, ((panel + v / V) * sections_.count + g) * panel_width + v % V * W);
+      Group group(p_.weight, panel + v / V, g, v % V * W);
       for (int64_t r = 0; r < length; r++) {
         F sum = group.add(load(total[r] + v * W), load(part[r] + v * W),
                           rows_.group_sums + (row + r) * sections_.count + g);

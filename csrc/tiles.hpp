@@ -20,41 +20,75 @@ constexpr int few_rows_panels = W == 16 ? 4 : 2;
 
 // --- lines of weights as numbers -----------------------------------------------------------------
 
-// The weights of input j of a line, less what was added to them.
+// The code of input j of a line less half of all codes. ``high``: high bits, from the lowest of each
+// half on, those of a pair of inputs after those of the one before.
 template <Format format>
-QUIRE_INLINE F decode(U lanes, int j) {
-  if constexpr (format == Format::float32) return (F)lanes;
-  if constexpr (format == Format::bfloat16) return (F)(j ? lanes & 0xffff0000u : lanes << 16);
-  if constexpr (format == Format::float16) {
+QUIRE_INLINE F decode_integer(U lanes, U high, int j) {
+  constexpr int above = high_bits(format), low = bits_of(format) - above;
+#if defined(__aarch64__)
+  // Signed numbers in the uppermost bits, converted with all others as their fraction.
+  if constexpr (above == 0) {
+    U signs = lanes ^ (low == 8 ? 0x80808080u : 0x88888888u);
+    U top = signs << (32 - low - low * (j / 2) - 16 * (j % 2)) & (~0u << (32 - low));
+    return (F)vcvtq_n_f32_s32((int32x4_t)top, 32 - low);
+  }
+#endif
+  U code = lanes >> (low * (j / 2) + 16 * (j % 2)) & ((1u << low) - 1);
+  if constexpr (above > 0)
+    code |= (high >> (above * (j / 2) + 16 * (j % 2)) & ((1u << above) - 1)) << low;
+  // A float from 2^23 on holds a whole number in its last bits.
+  return (F)(code | 0x4b000000u) - float((1 << 23) + (1 << (low + above - 1)));
+}
+
+// The weights of input j of a line; see above.
+template <Format format>
+QUIRE_INLINE F decode(U lanes, U high, int j) {
+  if constexpr (format == Format::float32) {
+    return (F)lanes;
+  } else if constexpr (format == Format::bfloat16) {
+    return (F)(j ? lanes & 0xffff0000u : lanes << 16);
+  } else if constexpr (format == Format::float16) {
     f16 halves[W];
     narrow_16(halves, j ? lanes >> 16 : lanes);
     return load(halves);
+  } else {
+    return decode_integer<format>(lanes, high, j);
   }
+}
+
+// Whether pairs of bf16 can be made of weights, which are multiplied by two at a time.
+constexpr bool has_pairs(Format format) {
 #if defined(__aarch64__)
-  // Signed numbers in the uppermost bits, converted with all others as their fraction.
-  constexpr int bits = format == Format::int4 ? 4 : 8;
-  if constexpr (format == Format::int8 || format == Format::int4) {
-    U signs = lanes ^ (bits == 8 ? 0x80808080u : 0x88888888u);
-    U top = signs << (32 - bits - bits * (j / 2) - 16 * (j % 2)) & (~0u << (32 - bits));
-    return (F)vcvtq_n_f32_s32((int32x4_t)top, 32 - bits);
-  }
+  if (high_bits(format)) return false;
 #endif
-  // A float from 2^23 on holds a whole number in its last bits.
-  if constexpr (format == Format::int8) {
-    return (F)(((lanes >> (8 * (j / 2) + 16 * (j % 2))) & 0xffu) | 0x4b000000u) - 8388736.0f;
-  }
-  return (F)(((lanes >> (4 * (j / 2) + 16 * (j % 2))) & 0xfu) | 0x4b000000u) - 8388616.0f;
+  return has_bf16_products && format != Format::float32 && format != Format::float16;
 }
 
 #if defined(__AVX512BF16__)
-// The number n - 8 in bf16, for the four bits n from ``bit`` on of each half of a lane.
-QUIRE_INLINE __m512bh look_up(U lanes, int bit) {
+// Sixteen whole numbers from ``first`` on, in bf16.
+QUIRE_INLINE __m256i numbers_from(int first) {
   F numbers;
-  for (int n = 0; n < 16; n++) numbers[n] = n - 8;
-  __m256i table = (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
-  // Of an index five bits count, and the fifth is another weight's: the table is there twice.
-  return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)lanes, bit),
-                                            _mm512_broadcast_i64x4(table));
+  for (int n = 0; n < 16; n++) numbers[n] = first + n;
+  return (__m256i)_mm512_cvtneps_pbh((__m512)numbers);
+}
+QUIRE_INLINE __m512i numbers_from(int first, int then) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(numbers_from(first)), numbers_from(then), 1);
+}
+
+// The codes of pair j of a line less half of all codes, in bf16, looked up by their bits in each
+// half of a lane. More bits of an index than count are other weights'.
+template <Format format>
+QUIRE_INLINE __m512bh look_up(U lanes, U high, int j) {
+  __m512i at = _mm512_srli_epi16((__m512i)lanes, 4 * j);
+  if constexpr (format == Format::int4)  // five bits count: the table is there twice
+    return (__m512bh)_mm512_permutexvar_epi16(at, numbers_from(-8, -8));
+  const int up = 4 - high_bits(format) * j;
+  __m512i above = up < 0 ? _mm512_srli_epi16((__m512i)high, -up)
+                         : _mm512_slli_epi16((__m512i)high, up);
+  at = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x000f000f), at, above, 0xca);  // low or high
+  if constexpr (format == Format::int5)
+    return (__m512bh)_mm512_permutexvar_epi16(at, numbers_from(-16, 0));
+  return (__m512bh)_mm512_permutex2var_epi16(numbers_from(-32, -16), at, numbers_from(0, 16));
 }
 
 // Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes
@@ -72,14 +106,14 @@ QUIRE_INLINE __m512bh upper_halves(F even, F odd) {
   return (__m512bh)_mm512_mask_shuffle_epi8((__m512i)odd, 0x3333333333333333, (__m512i)even, up);
 }
 
-// The weights of inputs 2 j and 2 j + 1 of a line.
+// The weights of inputs 2 j and 2 j + 1 of a line; ``high`` as for decode().
 template <Format format>
-QUIRE_INLINE __m512bh decode_pairs(U lanes, int j) {
-  static_assert(format != Format::float32 && format != Format::float16);
+QUIRE_INLINE __m512bh decode_pairs(U lanes, U high, int j) {
+  static_assert(has_pairs(format));
   if constexpr (format == Format::bfloat16) return (__m512bh)lanes;
-  if constexpr (format == Format::int8)
+  if constexpr (bits_of(format) == 8)
     return upper_halves(byte_as_float(lanes, j), byte_as_float(lanes, j + 2));
-  return look_up(lanes, 4 * j);
+  return look_up<format>(lanes, high, j);
 }
 #endif
 
@@ -106,25 +140,48 @@ struct Tile {
   }
 };
 
-// Add the products of lines ``first`` to ``last`` to ``acc``: floats times floats.
+// The high bits of a unit, for P vectors: first those that go with its first line.
+template <Format format, int P>
+struct High {
+  U lanes[P];
+
+  __attribute__((always_inline)) High(const Tile& t, int64_t unit) {
+#pragma GCC unroll 16
+    for (int p = 0; p < P; p++)
+      lanes[p] = high_bits(format) ? t.lanes((unit + 1) * lines_per_unit(format) - 1, p) : U{};
+  }
+
+  // Those of the next line.
+  __attribute__((always_inline)) void shift() {
+#pragma GCC unroll 16
+    for (int p = 0; p < P; p++) lanes[p] >>= high_bits(format) * inputs_per_line(format) / 2;
+  }
+};
+
+// Add the products of units ``first`` to ``last`` to ``acc``: floats times floats.
 template <Format format, int R, int P>
 QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
-  constexpr int n = inputs_per_line(format);
+  constexpr int n = inputs_per_line(format), lines = low_lines(format);
   F sum[R][P];  // not acc itself: compilers would keep it in memory as well
   __builtin_memcpy(sum, acc, sizeof sum);
-  for (int64_t l = first; l < last; l++) {
-    const char* x = t.x + l * n * 4;
-    t.fetch<P>(l);
+  for (int64_t u = first; u < last; u++) {
+    High<format, P> high(t, u);
+    if (high_bits(format)) t.fetch<P>((u + 1) * lines_per_unit(format) - 1);
+    for (int i = 0; i < lines; i++, high.shift()) {
+      int64_t l = u * lines_per_unit(format) + i;
+      const char* x = t.x + (u * lines + i) * n * 4;
+      t.fetch<P>(l);
 #pragma GCC unroll 8
-    for (int j = 0; j < n; j++) {
-      F w[P];
+      for (int j = 0; j < n; j++) {
+        F w[P];
 #pragma GCC unroll 16
-      for (int p = 0; p < P; p++) w[p] = decode<format>(t.lanes(l, p), j);
+        for (int p = 0; p < P; p++) w[p] = decode<format>(t.lanes(l, p), high.lanes[p], j);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        F v = splat(read<float>(x + r * t.row_bytes + j * 4));
+        for (int r = 0; r < R; r++) {
+          F v = splat(read<float>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) sum[r][p] = fma(w[p], v, sum[r][p]);
+          for (int p = 0; p < P; p++) sum[r][p] = fma(w[p], v, sum[r][p]);
+        }
       }
     }
   }
@@ -135,23 +192,28 @@ QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64
 // bf16 times bf16, two at a time.
 template <Format format, int R, int P>
 QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
-  constexpr int n = inputs_per_line(format) / 2;
-  for (int64_t l = first; l < last; l++) {
-    const char* x = t.x + l * n * 4;
-    t.fetch<P>(l);
-    U lanes[P];
+  constexpr int n = inputs_per_line(format) / 2, lines = low_lines(format);
+  for (int64_t u = first; u < last; u++) {
+    High<format, P> high(t, u);
+    if (high_bits(format)) t.fetch<P>((u + 1) * lines_per_unit(format) - 1);
+    for (int i = 0; i < lines; i++, high.shift()) {
+      int64_t l = u * lines_per_unit(format) + i;
+      const char* x = t.x + (u * lines + i) * n * 4;
+      t.fetch<P>(l);
+      U lanes[P];
 #pragma GCC unroll 16
-    for (int p = 0; p < P; p++) lanes[p] = t.lanes(l, p);
+      for (int p = 0; p < P; p++) lanes[p] = t.lanes(l, p);
 #pragma GCC unroll 4
-    for (int j = 0; j < n; j++) {
-      __m512bh w[P];
+      for (int j = 0; j < n; j++) {
+        __m512bh w[P];
 #pragma GCC unroll 16
-      for (int p = 0; p < P; p++) w[p] = decode_pairs<format>(lanes[p], j);
+        for (int p = 0; p < P; p++) w[p] = decode_pairs<format>(lanes[p], high.lanes[p], j);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        __m512bh v = (__m512bh)_mm512_set1_epi32(read<int>(x + r * t.row_bytes + j * 4));
+        for (int r = 0; r < R; r++) {
+          __m512bh v = (__m512bh)_mm512_set1_epi32(read<int>(x + r * t.row_bytes + j * 4));
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) acc[r][p] = (F)_mm512_dpbf16_ps((__m512)acc[r][p], v, w[p]);
+          for (int p = 0; p < P; p++) acc[r][p] = (F)_mm512_dpbf16_ps((__m512)acc[r][p], v, w[p]);
+        }
       }
     }
   }

@@ -69,6 +69,25 @@ SHAPES: Mapping[str, Shape] = {
             "tie_word_embeddings": True,
         },
     ),
+    "qwen3-moe-1.2b": Shape(
+        "Qwen3MoeConfig",
+        {
+            "vocab_size": 49152,
+            "hidden_size": 1024,
+            "intermediate_size": 2048,
+            "moe_intermediate_size": 512,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": True,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 8192,
+            "rope_theta": 1000000.0,
+            "tie_word_embeddings": True,
+        },
+    ),
     "opt-125m": Shape(
         "OPTConfig",
         {

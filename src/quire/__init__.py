@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.llm import LLM
+    from quire.llm import LLM, LoRARequest
     from quire.protocol import PoolingParams, SamplingParams
 
-__all__ = ["LLM", "PoolingParams", "SamplingParams", "__version__"]
+__all__ = ["LLM", "LoRARequest", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.memory or `quire --help` must not load torch.
-    if name == "LLM":
+    if name in ("LLM", "LoRARequest"):
         from quire.threads import wait_briefly
 
         wait_briefly()  # before torch is loaded
-        from quire.llm import LLM
+        from quire import llm
 
-        return LLM
+        return getattr(llm, name)
     if name in ("PoolingParams", "SamplingParams"):
         import quire.protocol
 

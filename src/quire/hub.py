@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quire.errors import ModelError
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 """Of a repository: weights, configs, tokenizer and chat template, and how vectors are pooled."""
 
+_SHOWN = 12  # files that a refusal names
 # Other formats, and second copies. sentence-transformers numbers the directories of its modules.
 _OTHER_FILES = ["[!0-9]*/*", "consolidated*"]
 
@@ -52,6 +54,64 @@ def snapshot(name: str, revision: str | None = None, download_dir: str | None = 
                 ignore_patterns=_OTHER_FILES,
             )
         )
+
+
+def split_file(name: str) -> tuple[str, str | None]:
+    """``repository:file`` -> both; a file may be called by its quantization, such as Q4_K_M."""
+    repository, colon, file = name.rpartition(":")
+    # Not the one of a drive.
+    return (repository, file) if colon and len(repository) > 1 else (name, None)
+
+
+def choose_gguf(where: str, names: Iterable[str], wanted: str) -> str:
+    """The GGUF file that ``wanted`` is, or is the one word at the end of.
+
+    Raises:
+        ModelError: there is none, or more than one.
+    """
+    files = [file for file in names if file.endswith(".gguf")]
+    if wanted in files or f"{wanted}.gguf" in files:
+        return wanted if wanted in files else f"{wanted}.gguf"
+    word = re.compile(rf"(^|[-._/]){re.escape(wanted)}\.gguf", re.IGNORECASE)
+    found = [file for file in files if word.search(file)]
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join(sorted(found or files)[:_SHOWN]) or "none"
+    what = "has several such files" if found else "has no such file"
+    raise ModelError(f"cannot load {where}:{wanted}: it {what}; GGUF files there: {shown}")
+
+
+def gguf_file(
+    name: str, wanted: str, revision: str | None = None, download_dir: str | None = None
+) -> Path:
+    """A repository's GGUF file, downloaded if it is not in the cache yet.
+
+    Raises:
+        ModelError: as ``choose_gguf``, or it can be had neither there nor from the hub.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError
+
+    def found(pattern: str, dry_run: bool = False) -> Any:
+        return snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=download_dir,
+            allow_patterns=[pattern],
+            dry_run=dry_run,
+        )
+
+    with _failures_of(name, revision):
+        try:
+            names = [file.filename for file in found("*.gguf", dry_run=True)]
+        except DryRunError:  # as in files_of
+            here = Path(found("*.gguf"))
+            names = [file.relative_to(here).as_posix() for file in here.rglob("*.gguf")]
+        file = choose_gguf(name, names, wanted)
+        path = Path(found(file)) / file
+    if not path.exists():
+        raise ModelError(f"cannot load {name}:{file}: it could not be downloaded")
+    return path
 
 
 def files_of(

@@ -16,6 +16,7 @@ SOURCE = Path(quire.__file__).parent
 
 # Every room may also import errors.
 MAY_IMPORT = {
+    "adapters": {"files", "kernels", "model"},
     "errors": set(),
     "files": set(),
     "heap": set(),
@@ -23,7 +24,8 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
-    "shape": {"files"},
+    "gguf": {"files"},
+    "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
     "threads": {"cgroups"},
     "version": set(),
@@ -56,11 +58,12 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "hub", "shape", "kernels"},
+    "model": {"files", "gguf", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
         "files",
+        "gguf",
         "grammar",
         "heap",
         "metrics",
@@ -71,9 +74,11 @@ MAY_IMPORT = {
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {
+        "adapters",
         "config",
         "drafting",
         "files",
+        "gguf",
         "heap",
         "threads",
         "shape",
@@ -105,7 +110,7 @@ MAY_IMPORT = {
 }
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
-    "errors", "files", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
+    "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
     "engine", "server", "reports", "reproduction", "terminal",
 ]  # fmt: skip

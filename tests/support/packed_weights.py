@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
+from quire.kernels.packing import Format, Groups
 from quire.kernels.products import PackedWeight, Products
 
 Make = Callable[[Products, tuple[int, int]], PackedWeight]
@@ -32,17 +34,60 @@ def int8(rounds_rows: bool) -> Make:
     return make
 
 
-def int4(group: int, with_zeros: bool) -> Make:
-    """With a scale for each output and group, of ``group`` inputs, or of all if that is 0."""
+def groups(form: Format, shape: tuple[int, int], group: int, offsets: str) -> Groups:
+    """At random. offsets: "", "zeros", "offsets", "factors", or "factors and offsets"."""
+    outputs, count = shape[0], shape[1] // group
+    zeros = shifts = factors = of_shifts = None
+    numbers = (outputs, count)
+    if "factors" in offsets:
+        both = "offsets" in offsets
+        numbers = (outputs, count // (8 if both and group == 32 else 16))
+        factors = torch.randint(64, (outputs, count), dtype=torch.int8)
+        of_shifts = torch.randint(64, (outputs, count), dtype=torch.int8) if both else None
+        factors = factors if both else factors * 4 - 128
+    if "zeros" in offsets:
+        zeros = torch.randint(2**form.bits, numbers, dtype=torch.uint8)
+    if "offsets" in offsets:
+        shifts = (torch.rand(numbers) / 10).half()
+    return Groups((torch.rand(numbers) / 10).half(), zeros, shifts, factors, of_shifts)
+
+
+def meaning(codes: Tensor, form: Format, groups: Groups) -> Tensor:
+    """The weights that they stand for, in float64."""
+    scales, zeros, offsets, factors, of_offsets = groups
+    count = groups.num_groups
+    each = count // scales.shape[1]
+    zero = torch.full((len(codes), count), 0.0 if offsets is not None else 2.0 ** (form.bits - 1))
+    zero = zero if zeros is None else zeros
+    scale = scales.double().repeat_interleave(each, dim=1) * (1 if factors is None else factors)
+    weights = (codes.double().view(len(codes), count, -1) - zero[..., None]) * scale[..., None]
+    if offsets is not None:
+        offset = offsets.double().repeat_interleave(each, dim=1)
+        weights += (offset * (1 if of_offsets is None else of_offsets))[..., None]
+    return weights.view(codes.shape)
+
+
+def grouped(form: Format, group: int, offsets: str = "") -> Make:
+    """By groups of ``group`` inputs, or of all if that is 0."""
 
     def make(products: Products, shape: tuple[int, int]) -> PackedWeight:
-        outputs, inputs = shape
-        codes = torch.randint(16, shape, dtype=torch.uint8)
-        scales = (torch.rand(outputs, inputs // (group or inputs)) / 10).half()
-        zeros = torch.randint(16, scales.shape, dtype=torch.uint8) if with_zeros else None
-        return PackedWeight.from_int4(products, codes, scales, zeros, torch.randn(outputs))
+        codes = torch.randint(2**form.bits, shape, dtype=torch.uint8)
+        drawn = groups(form, shape, group or shape[1], offsets)
+        return PackedWeight.from_groups(products, form, codes, drawn, torch.randn(shape[0]))
 
     return make
+
+
+def mixed(products: Products, shape: tuple[int, int]) -> PackedWeight:
+    """Outputs in three formats, side by side."""
+    forms = [FORMS[name] for name in ("int5 by groups of 32, offsets", "bfloat16", "int8")]
+    sizes = [(shape[0] * i // 3, shape[0] * (i + 1) // 3) for i in range(3)]
+    return PackedWeight.joined(
+        [
+            form(products, (end - first, shape[1]))
+            for form, (first, end) in zip(forms, sizes, strict=True)
+        ]
+    )
 
 
 FORMS: dict[str, Make] = {
@@ -51,14 +96,25 @@ FORMS: dict[str, Make] = {
     "float16": floats(torch.float16),
     "int8": int8(False),
     "w8a8": int8(True),
-    "int4": int4(0, False),
-    "int4 by groups of 8": int4(8, False),
-    "int4 by groups of 32, zeros": int4(32, True),
-    "int4 by groups of 40, zeros": int4(40, True),
+    "int8 by groups of 32": grouped(Format.grouped_int8, 32),
+    "int4": grouped(Format.int4, 0),
+    "int4 by groups of 8": grouped(Format.int4, 8),
+    "int4 by groups of 32, zeros": grouped(Format.int4, 32, "zeros"),
+    "int4 by groups of 40, zeros": grouped(Format.int4, 40, "zeros"),
+    "int4 by groups of 16, 16 to factors and offsets": grouped(
+        Format.int4, 16, "factors and offsets"
+    ),
+    "int4 by groups of 32, 8 to factors and offsets": grouped(
+        Format.int4, 32, "factors and offsets"
+    ),
+    "int5 by groups of 32, offsets": grouped(Format.int5, 32, "offsets"),
+    "int6 by groups of 16, 16 to factors": grouped(Format.int6, 16, "factors"),
+    "mixed by groups of 32": mixed,
 }
 
 
 def fits(form: str, inputs: int) -> bool:
     """Whether the form's groups divide the inputs."""
-    group = next((size for size in (8, 32, 40) if f"groups of {size}" in form), 1)
-    return inputs % group == 0 and (inputs % 8 == 0 or "int4" not in form)
+    group = next((size for size in (8, 16, 32, 40) if f"groups of {size}" in form), 1)
+    together = next((count for count in (8, 16) if f", {count} to" in form), 1)
+    return inputs % (group * together) == 0 and (inputs % 8 == 0 or "int4" not in form)

@@ -14,6 +14,7 @@ _VERSION = "0.3.36"
 _SOURCES = f"llama_cpp_python-{_VERSION}"
 _CONVERTER = (TORCH, "transformers==5.23.0", "gguf", "sentencepiece", "protobuf")
 _QUANTIZED_AS: Mapping[str, str] = {"int8": "Q8_0", "int4": "Q4_0"}
+GGUF = ("Q8_0", "Q4_K_M", "Q4_0")
 _UNKNOWN = ("OPTConfig",)
 
 _TARGETS = ("llama-server", "llama-quantize")
@@ -39,7 +40,12 @@ _INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
 class LlamaCpp(Peer):
     title = f"llama.cpp server (of llama-cpp-python {_VERSION}), 16 slots (alone: 1)"
     runner = "llama_server"
-    forms: Mapping[str, str] = {"bf16": "bf16 / f16", "int8": "Q8_0 / f16", "int4": "Q4_0 / f16"}
+    forms: Mapping[str, str] = {
+        "bf16": "bf16 / f16",
+        "int8": "Q8_0 / f16",
+        "int4": "Q4_0 / f16",
+        **{form: f"{form} / f16" for form in GGUF},
+    }
 
     def python(self) -> Path:
         return self.setup.cache.environment("llama.cpp", _CONVERTER)
@@ -53,7 +59,7 @@ class LlamaCpp(Peer):
     def model(self, shape: str, weights: str) -> Path:
         if weights == "bf16":
             return self._converted(shape)
-        cache, form = self.setup.cache, _QUANTIZED_AS[weights]
+        cache, form = self.setup.cache, _QUANTIZED_AS.get(weights, weights)
 
         def quantize(path: Path) -> None:
             cache.run([self._program("llama-quantize"), self._converted(shape), path, form])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from benchmarks.peers.models import random_model
+from benchmarks.peers.systems.llama_cpp import GGUF, LlamaCpp
 from benchmarks.peers.systems.system import CACHE_GIB, Run, System
 from quire.version import __version__
 
@@ -24,18 +26,24 @@ class Quire(System):
         "int8": "int8 / int8",
         "w8a8": "w8a8 / int8",
         "int4": "int4 / int8",
+        **{form: f"{form} / bf16" for form in GGUF},
     }
 
     def set_up(self, shape: str, weights: str) -> None:
-        random_model(self.setup.cache, shape)
+        self._model(shape, weights)
+
+    def _model(self, shape: str, weights: str) -> Path:
+        if weights in GGUF:
+            return LlamaCpp(self.setup).model(shape, weights)
+        return random_model(self.setup.cache, shape)
 
     def command(self, run: Run) -> list[str]:
-        model = random_model(self.setup.cache, run.shape)
+        model = self._model(run.shape, run.weights)
         isa = self.setup.cpu_isa
         return [
             *(sys.executable, "-m", "quire", "bench", "throughput", str(model), "--json"),
             *("--workload", str(run.file), "--num-prompts", str(len(run.workload.requests))),
             *("--dtype", "bfloat16", "--kv-cache-memory-bytes", f"{CACHE_GIB}GiB"),
-            *("--threads", str(self.setup.threads), *_FLAGS[run.weights]),
+            *("--threads", str(self.setup.threads), *_FLAGS.get(run.weights, ())),
             *(() if isa is None else ("--cpu-isa", isa)),
         ]

@@ -12,8 +12,17 @@ from benchmarks.peers.cache import Cache
 from benchmarks.peers.workloads import Workload
 
 CACHE_GIB = 1  # of keys and values, for everyone
-BITS: Mapping[str, int] = {"bf16": 16, "int8": 8, "w8a8": 8, "int4": 4}
-"""Of Quire's weights. A peer has forms of its own, which go by the same names but w8a8."""
+BITS: Mapping[str, float] = {
+    "bf16": 16,
+    "int8": 8,
+    "w8a8": 8,
+    "int4": 4,
+    "Q8_0": 8.5,
+    "Q4_K_M": 4.85,
+    "Q4_0": 4.5,
+}
+"""Of Quire's weights. A peer has forms of its own, which go by the same names but w8a8; those of
+GGUF are the same file for both, and have their scales counted in."""
 
 
 class Setup(NamedTuple):

@@ -12,6 +12,7 @@ from quire.capacity import size_of
 from quire.config import EngineConfig, SpeculativeConfig
 from quire.engine import Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError
+from quire.gguf import is_gguf
 from quire.model import Model, read_config, resolve_model
 
 DEMO_DRAFT = Path(__file__).parent.parent / "demo" / "draft"
@@ -78,8 +79,11 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _vocabulary(directory: Path) -> Mapping[str, int] | None:
-    """The ids of a tokenizer's tokens; None: the directory has no tokenizer.json."""
-    if not (directory / "tokenizer.json").exists():
+    """The ids of a tokenizer's tokens; None: the directory has no tokenizer.json.
+
+    A GGUF file has a tokenizer.
+    """
+    if not is_gguf(directory) and not (directory / "tokenizer.json").exists():
         return None
     return _ids(load_tokenizer(directory))
 

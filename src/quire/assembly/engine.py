@@ -9,12 +9,20 @@ from typing import Any
 
 import torch
 
+from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
 from quire.assembly.pooling import read_pooler
-from quire.capacity import Capacity, DraftShare, EngineLimits, fill, size_of
-from quire.config import NO_DRAFT_MODEL_ON_GPU, EngineConfig
+from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
+from quire.config import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.drafting import speculation_of
-from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
+from quire.engine import (
+    AdapterShelf,
+    Engine,
+    InputProcessor,
+    RequestRecorder,
+    Tokenizer,
+    load_tokenizer,
+)
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -54,21 +62,23 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         if draft is not None:
             cache = cache.with_draft(_cache_shape(*draft))
         limits = EngineLimits.of(config, cache)
-        budget = runtime.memory_budget(model, limits, kv_dtype)
+        shelf, adapters = adapter_shelf(config, model, runtime.instruction_set) or (None, None)
+        budget = without_adapters(runtime.memory_budget(model, limits, kv_dtype), adapters)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:
             raise _with_share(error, draft, cache) from error
-        executor = runtime.executor(model, limits, kv_dtype, draft)
+        weights = None if shelf is None else shelf.weights
+        executor = runtime.executor(model, limits, kv_dtype, draft, weights)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
     executor.tell_forced = config.speculation is not None
-    capacity = _capacity(config, model, draft, cache, limits, runtime)
+    capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
     engine = Engine(
         limits.scheduler(costs),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults, pooler),
+        _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, cache),
@@ -76,6 +86,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
         speculation=speculation_of(config.speculation),
+        adapters=shelf,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity
@@ -157,6 +168,7 @@ def _input_processor(
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
     pooler: Pooler,
+    adapters: AdapterShelf | None,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
@@ -168,6 +180,7 @@ def _input_processor(
         sampling_defaults=defaults,
         pooler=pooler,
         generates=model.has_head,
+        adapters=adapters,
     )
 
 
@@ -178,6 +191,7 @@ def _capacity(
     cache: CacheShape,
     limits: EngineLimits,
     runtime: DeviceRuntime,
+    adapters: AdapterShare | None,
 ) -> Capacity:
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
@@ -190,8 +204,21 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        experts=_describe_experts(model),
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
+        adapters=adapters,
+    )
+
+
+def _describe_experts(model: Model) -> str:
+    if model.experts is None:
+        return ""
+    num, chosen, weight_bytes = model.experts
+    read = model.weight_bytes - weight_bytes + weight_bytes * chosen // num
+    return (
+        f" Experts: {num}, {chosen} a token; {size_of(weight_bytes)} of the weights are theirs, "
+        f"and {size_of(read)} of all are read a token."
     )
 
 
@@ -227,6 +254,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         return OnCPU(config.swap_path, choose_instructions(config.cpu_isa))
     if config.speculation is not None and config.speculation.has_draft_model:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+    if config.enable_lora:
+        raise ConfigError(NO_ADAPTERS_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

@@ -50,7 +50,7 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     config = replace(config, async_scheduling=False, speculative_config=None)
     engine, capacity = build_engine(config)
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    shape = read_shape(directory / "config.json", config.hf_overrides)
+    shape = read_shape(directory, config.hf_overrides)
     name = DEMO_NAME if config.model is None else shape.name
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:

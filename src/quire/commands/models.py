@@ -14,6 +14,7 @@ from quire.commands.text import size, table
 from quire.config import EngineConfig
 from quire.config.settings import check_count
 from quire.errors import ConfigError, ModelError
+from quire.gguf import is_gguf
 from quire.hub import CachedModel, cache_directory, cached_models
 from quire.shape import read_shape
 
@@ -72,7 +73,12 @@ def _found(download_dir: str | None) -> Iterator[CachedModel]:
     from quire.assembly import DEMO_MODEL
 
     yield CachedModel(_DEMO, "", DEMO_MODEL)
-    yield from cached_models(download_dir)
+    for model in cached_models(download_dir):
+        files = sorted(model.directory.glob("*.gguf"))
+        if not files or any(model.directory.glob("*.safetensors")):
+            yield model
+        for file in files:
+            yield CachedModel(f"{model.name}:{file.name}", model.revision, file)
 
 
 def _memory(is_gpu: bool) -> tuple[int, float]:
@@ -88,14 +94,16 @@ def _memory(is_gpu: bool) -> tuple[int, float]:
 
 
 def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Report:
-    weight_bytes = sum(file.stat().st_size for file in model.directory.glob("*.safetensors"))
+    files = model.directory.glob("*.safetensors")
+    weights = [model.directory] if is_gguf(model.directory) else files
+    weight_bytes = sum(file.stat().st_size for file in weights)
     found = Report(model.name, str(model.directory), weight_bytes)
     try:
         found = replace(found, served_by=_served_by(model.directory))
     except ModelError as error:
         return replace(found, note=str(error))
     try:
-        cache = read_shape(model.directory / "config.json").cache()
+        cache = read_shape(model.directory).cache()
     except (ModelError, ConfigError) as error:
         return replace(found, note=f"what fits is not known: {error}")
     config = EngineConfig()

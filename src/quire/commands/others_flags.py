@@ -34,6 +34,7 @@ _FLAGS = (
     _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
     _Flag("use-v2-block-manager", "there is one block manager"),
     _Flag("cpu-offload-gb", "weights are where they are computed with", ("0",)),
+    _Flag("lora-dtype", "adapters are kept in the model's dtype", ("auto",)),
     _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
           "refused as it is loaded"),
     _Flag("load-format", "weights are read from safetensors files", ("auto", "safetensors")),

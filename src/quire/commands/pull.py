@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quire.commands.text import size
 from quire.errors import ModelError
-from quire.hub import RemoteFile, cache_directory, files_of, snapshot
+from quire.hub import RemoteFile, cache_directory, files_of, gguf_file, snapshot, split_file
 
 _SHOWN = 6  # files, the largest
 
@@ -39,6 +39,10 @@ def pull(arguments: argparse.Namespace) -> int:
 
     logging.getLogger().setLevel(logging.WARNING)  # the rest is every request that is made
     disable_progress_bars()
+    repository, wanted = split_file(name)
+    if wanted is not None:
+        print(gguf_file(repository, wanted, revision, directory))
+        return 0
     files = files_of(name, revision, directory)
     _check_weights(name, files)
     missing = sum(file.num_bytes for file in files if not file.is_here)
@@ -55,7 +59,8 @@ def _check_weights(name: str, files: Sequence[RemoteFile]) -> None:
     if not any(file.name.endswith(".safetensors") for file in files):
         raise ModelError(
             f"{name} has no safetensors files, so Quire cannot serve it; pickled weights (.bin, "
-            ".pt) and GGUF are not read: look for another repository of the same model"
+            ".pt) are not read, and a GGUF file is pulled as NAME:FILE: look for another "
+            "repository of the same model"
         )
     if not any(file.name == "config.json" for file in files):
         raise ModelError(f"{name} has no config.json, so it is no model that Quire can serve")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from quire.config.adapters import MOST_ADAPTERS, LoraModule
 from quire.config.settings import (
     check_count,
     check_number,
@@ -28,8 +29,8 @@ class EngineConfig:
 
     model: str | None = setting(
         None,
-        "directory of the model, or its Hugging Face name (default: the small demonstration "
-        "model inside the package)",
+        "directory of the model, its Hugging Face name, or a GGUF file: a path, or the name and "
+        "which file, as NAME:Q4_K_M (default: the small demonstration model inside the package)",
     )
     revision: str | None = setting(None, "branch, tag or commit of a Hugging Face model")
     tokenizer: str | None = setting(
@@ -120,6 +121,21 @@ class EngineConfig:
     max_num_batched_tokens: int = setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
+    enable_lora: bool = setting(
+        False, "serve adapters (LoRA) beside the model: requests name them as they name models"
+    )
+    lora_modules: Sequence[str] = setting(
+        (), 'adapters to serve, each as NAME=DIRECTORY, or {"name": ..., "path": ..., '
+        '"base_model_name": ...}; may be given several times',
+    )  # fmt: skip
+    max_loras: int = setting(
+        1, "most different adapters that run at once; requests for more of them wait"
+    )
+    max_lora_rank: int = setting(16, "largest rank that an adapter may have")
+    max_cpu_loras: int | None = setting(
+        None, "adapters that are kept in memory; others are read again when they are asked for "
+        "(default: max_loras)",
+    )  # fmt: skip
     max_num_sessions: int = setting(
         128, "most streaming sessions that are open at once, busy or idle"
     )
@@ -198,6 +214,7 @@ class EngineConfig:
         self._check_window()
         self._check_device()
         self._check_speculation()
+        self._check_adapters()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -291,6 +308,27 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
 
+    def _check_adapters(self) -> None:
+        object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
+        if not self.enable_lora:
+            for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
+                if getattr(self, name) != getattr(EngineConfig, name):
+                    raise ConfigError(f"{name} does nothing without enable_lora")
+            return
+        check_count("max_loras", self.max_loras, 1, MOST_ADAPTERS)
+        check_count("max_lora_rank", self.max_lora_rank, 1, 512)
+        check_count("max_cpu_loras", self.max_cpu_loras, self.max_loras, MOST_ADAPTERS)
+        names = [module.name for module in self.adapters]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"lora_modules: two adapters are called alike: {', '.join(names)}")
+        if self.device == "cuda":
+            raise ConfigError(NO_ADAPTERS_ON_GPU)
+
+    @cached_property
+    def adapters(self) -> tuple[LoraModule, ...]:
+        """``lora_modules``, checked."""
+        return tuple(map(LoraModule.parse, self.lora_modules))
+
     @cached_property
     def speculation(self) -> SpeculativeConfig | None:
         """``speculative_config``, checked."""
@@ -320,6 +358,8 @@ NO_DRAFT_MODEL_ON_GPU = (
 
 _OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
 _POOLING = ("LAST", "MEAN", "CLS")
+NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
+
 _COUNTS = (
     "block_size",
     "max_num_seqs",

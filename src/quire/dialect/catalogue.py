@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quire.dialect import llama, mistral, pythonic, qwen_xml, tagged
+from quire.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
+from quire.dialect.calls import Tools
 from quire.dialect.grammar import Frame
-from quire.dialect.parser import CallForm, Marks
+from quire.dialect.parser import CallForm, Marks, Parser
 
 
 @dataclass(frozen=True)
@@ -15,23 +16,24 @@ class Dialect:
     """How a family of models writes calls.
 
     names: vLLM's for it; the first is ours.
-    sign, unless: what a chat template holds, and does not hold, where its model speaks so.
+    sign: what a chat template holds where its model speaks so.
     marks: of its calls; where they are special tokens, they must not be left out of the text.
     id_length: characters of a call's id, where its chat template insists.
     old_frame: of chat templates that do not hold ``new_sign``.
+    parser: of a format that orders the whole output, not only its calls.
     """
 
     names: tuple[str, ...]
-    form: CallForm
-    frame: Frame
+    form: CallForm | None
+    frame: Frame | None  # None: calls cannot be asked for
     sign: str
     marks: tuple[str, ...]
-    unless: tuple[str, ...] = ()
     id_length: int | None = None
     old_frame: Frame | None = None
     new_sign: str = ""
+    parser: Callable[[Tools | None], Parser] | None = None
 
-    def frame_in(self, template: str) -> Frame:
+    def frame_in(self, template: str) -> Frame | None:
         if self.old_frame is not None and self.new_sign not in template:
             return self.old_frame
         return self.frame
@@ -42,15 +44,47 @@ def _tagged(
     opens: str,
     closes: str,
     frame: Callable[[str, str], Frame],
-    unless: tuple[str, ...] = (),
 ) -> Dialect:
     marks = tuple(mark for mark in (opens, closes) if mark)
     form = tagged.form(opens, closes)
-    return Dialect(names, form, frame(opens, closes), opens, marks, unless)
+    return Dialect(names, form, frame(opens, closes), opens, marks)
 
 
 # Of those whose sign a template holds, the first counts.
 _ALL = (
+    Dialect(
+        ("openai", "harmony", "gpt_oss"),
+        form=None,
+        frame=None,
+        sign="<|channel|>analysis",
+        marks=harmony.MARKS,
+        parser=harmony.parser,
+    ),
+    Dialect(
+        ("deepseek_v31", "deepseek_v3", "deepseek_r1"),
+        CallForm((marked.DEEPSEEK.opens, marked.DEEPSEEK.call), marked.DEEPSEEK.read),
+        marked.FENCED_FRAME,
+        sign=marked.DEEPSEEK.opens,
+        marks=marked.DEEPSEEK.marks,
+        old_frame=marked.DEEPSEEK_FRAME,
+        new_sign=marked.FENCE,
+    ),
+    Dialect(
+        ("kimi_k2",),
+        CallForm((marked.KIMI.opens, marked.KIMI.call), marked.KIMI.read),
+        marked.KIMI_FRAME,
+        sign=marked.KIMI.opens,
+        marks=marked.KIMI.marks,
+    ),
+    Dialect(
+        ("glm45", "glm47"),
+        CallForm((glm.OPENS,), glm.read),
+        glm.DENSE_FRAME,
+        sign=glm.KEY,
+        marks=(glm.OPENS, glm.CLOSES),
+        old_frame=glm.FRAME,
+        new_sign=glm.DENSE_SIGN,
+    ),
     Dialect(
         ("qwen3_xml", "qwen3_coder"),
         CallForm((qwen_xml.OPENS, qwen_xml.FUNCTION), qwen_xml.read),
@@ -63,7 +97,6 @@ _ALL = (
         "<tool_call>",
         "</tool_call>",
         tagged.each_marked,
-        unless=("<arg_key>",),  # GLM
     ),
     _tagged(("nemotron",), "<TOOLCALL>", "</TOOLCALL>", tagged.listed),
     _tagged(("jamba",), "<tool_calls>", "</tool_calls>", tagged.listed),
@@ -102,21 +135,24 @@ REASONING: Mapping[str, Marks] = {
     "deepseek_r1": Marks("<think>", "</think>", implied=True),
     "glm45": _THINK,
     "olmo3": _THINK,
+    "kimi_k2": _THINK,
+    "deepseek_v3": _THINK,
     "mistral": _MISTRAL,
+    "openai_gptoss": harmony.REASONING,
 }
 
 
 def dialect_of(template: str) -> Dialect | None:
     """The dialect that a chat template teaches; None if it is none of ours."""
     for dialect in _ALL:
-        if dialect.sign in template and not any(other in template for other in dialect.unless):
+        if dialect.sign in template:
             return dialect
     return None
 
 
 def marks_of(template: str) -> Marks | None:
     """The marks of reasoning that a chat template knows."""
-    for marks in (_THINK, _MISTRAL):
+    for marks in (harmony.REASONING, _THINK, _MISTRAL):
         if marks.end in template:
             return marks
     return None

@@ -16,6 +16,9 @@ Schema = Mapping[str, Any]
 Spell = Callable[[str], str]
 """How a grammar spells a text or a mark, which may be a token of its own."""
 
+NUMBER = "\0number"
+"""Of a frame's parts: any number."""
+
 _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
 _TEXT = "/(?s:.*)/"
 _NO_CALL = r"/[^\[{<](?s:.*)/"
@@ -84,7 +87,7 @@ def calls_grammar(
     rules = Rules()
 
     def line(parts: Sequence[str]) -> str:
-        return " ".join(map(spell, parts))
+        return " ".join("/[0-9]{1,3}/" if part == NUMBER else spell(part) for part in parts)
 
     def call(before: Sequence[str]) -> str:
         named = {name: line([part.replace("NAME", name) for part in before]) for name in tools}

@@ -56,7 +56,39 @@ class Parser(Protocol):
         ...
 
 
-class OutputParser:
+class TextParser:
+    """A ``Parser`` that is a reading of the text: however that is cut, it reads the same."""
+
+    is_plain = False
+
+    def __init__(self, tools: Tools | None, read: Callable[[Reader, Calls], Reading[None]]) -> None:
+        self._reader = Reader()
+        self._reading = read(self._reader, Calls(self._reader, tools or {}))
+        next(self._reading)
+
+    def push(self, text: str) -> list[Event]:
+        """See ``Parser.push``."""
+        self._reader.add(text)
+        next(self._reading)
+        return self._taken()
+
+    def finish(self) -> list[Event]:
+        """See ``Parser.finish``."""
+        self._reader.ended = True
+        next(self._reading, None)
+        return self._taken()
+
+    def parse(self, text: str) -> list[Event]:
+        """A whole text."""
+        return self.push(text) + self.finish()
+
+    def _taken(self) -> list[Event]:
+        events = self._reader.events
+        self._reader.events = []
+        return events
+
+
+class OutputParser(TextParser):
     """Turns a text into events, as it comes.
 
     However the text is cut into pieces, the events come to the same. What is no call, or breaks
@@ -75,57 +107,35 @@ class OutputParser:
         *,
         reasons: bool = False,
     ) -> None:
-        self._reader = Reader()
-        self._calls = Calls(self._reader, tools or {})
-        self._form = form
-        self._marks = marks
-        self._reading = self._read(reasons)
-        next(self._reading)
+        self.is_plain = form is None and marks is None
+        super().__init__(tools, _Text(form, marks, reasons).read)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing is looked for: any text is content."""
-        return self._form is None and self._marks is None
 
-    def push(self, text: str) -> list[Event]:
-        """What ``text`` makes known."""
-        self._reader.add(text)
-        next(self._reading)
-        return self._taken()
+@dataclass
+class _Text:
+    """Reasoning, perhaps, and then content amid which are calls."""
 
-    def finish(self) -> list[Event]:
-        """What the end of the text makes known."""
-        self._reader.ended = True
-        next(self._reading, None)
-        return self._taken()
+    form: CallForm | None
+    marks: Marks | None
+    reasons: bool
 
-    def parse(self, text: str) -> list[Event]:
-        """A whole text."""
-        return self.push(text) + self.finish()
-
-    def _taken(self) -> list[Event]:
-        events = self._reader.events
-        self._reader.events = []
-        return events
-
-    def _read(self, reasons: bool) -> Reading[None]:
-        while not self._reader.text and not self._reader.ended:
+    def read(self, reader: Reader, calls: Calls) -> Reading[None]:
+        while not reader.text and not reader.ended:
             yield
-        if self._marks is not None:
-            yield from self._reasoning(self._marks, reasons)
-        yield from self._content()
+        if self.marks is not None:
+            yield from self._reasoning(reader, calls, self.marks)
+        yield from self._content(reader, calls)
 
-    def _reasoning(self, marks: Marks, reasons: bool) -> Reading[None]:
-        reader = self._reader
+    def _reasoning(self, reader: Reader, calls: Calls, marks: Marks) -> Reading[None]:
         yield from reader.spaces()
         opened = yield from reader.take(marks.start)
         if not opened:
             reader.retreat()
-            if not reasons:
+            if not self.reasons:
                 return
         reader.use()
         yield from reader.drop_spaces()
-        stops = (marks.end, *(self._form.opens if self._form else ()))
+        stops = (marks.end, *(self.form.opens if self.form else ()))
         while True:
             space, mark = yield from reader.flow(reader.reason, stops)
             if mark in (marks.end, ""):
@@ -134,23 +144,23 @@ class OutputParser:
                 yield from reader.drop_spaces()
                 return
             # Some models call before they have done reasoning; others write about calls.
-            if not (yield from self._call(space, only_known=True)):
+            if not (yield from self._call(reader, calls, space, only_known=True)):
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
-    def _content(self) -> Reading[None]:
-        reader, form = self._reader, self._form
+    def _content(self, reader: Reader, calls: Calls) -> Reading[None]:
+        form = self.form
         opens = form.opens if form is not None else ()
         if form is not None and form.bare:
             yield from reader.spaces()
-            if not (yield from self._call("", only_known=True)):
+            if not (yield from self._call(reader, calls, "", only_known=True)):
                 reader.retreat()
         while opens:
             space, mark = yield from reader.flow(reader.content, opens)
             if not mark:
                 reader.content(space)
                 return
-            if not (yield from self._call(space, only_known=False)):
+            if not (yield from self._call(reader, calls, space, only_known=False)):
                 reader.content(space + mark)
                 reader.pass_mark(mark)
         while True:
@@ -160,17 +170,17 @@ class OutputParser:
                 return
             yield
 
-    def _call(self, space: str, *, only_known: bool) -> Reading[bool]:
+    def _call(self, reader: Reader, calls: Calls, space: str, *, only_known: bool) -> Reading[bool]:
         """Read a call, if there is one at this place, and the white space after it.
 
         space: before it.
         """
-        assert self._form is not None
-        self._calls.only_known = only_known
-        called: bool = yield from self._form.read(self._reader, self._calls)
+        assert self.form is not None
+        calls.only_known = only_known
+        called: bool = yield from self.form.read(reader, calls)
         if called:
-            after = yield from self._reader.drop_spaces()
-            self._reader.gap = self._reader.gap or space or after
+            after = yield from reader.drop_spaces()
+            reader.gap = reader.gap or space or after
         else:
-            self._reader.retreat()
+            reader.retreat()
         return called

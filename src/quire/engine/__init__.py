@@ -1,9 +1,10 @@
 """Requests in, text out, given an Executor."""
 
+from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
+from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -24,6 +25,9 @@ from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 from quire.scheduling import Session
 
 __all__ = [
+    "AdapterCard",
+    "AdapterShelf",
+    "AdapterSource",
     "AsyncEngine",
     "CompletionOutput",
     "Delta",
@@ -49,5 +53,6 @@ __all__ = [
     "SessionManager",
     "StreamingSession",
     "Tokenizer",
+    "as_dict",
     "load_tokenizer",
 ]

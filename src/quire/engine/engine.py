@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
+from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
@@ -61,6 +62,7 @@ class Engine:
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -73,6 +75,7 @@ class Engine:
         self.executor = executor
         self._run_ahead = run_ahead
         self.speculation = speculation
+        self.adapters = adapters
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -116,11 +119,15 @@ class Engine:
         self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
-        request_id = prepared.request.request_id
+        request_id, adapter = prepared.request.request_id, prepared.request.adapter
+        if self.adapters is not None and adapter is not None:
+            self.adapters.begin(adapter)
         try:
             group = add(prepared.request)
         except RequestError as error:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
+            if self.adapters is not None and adapter is not None:
+                self.adapters.end(adapter)
             raise
         self._requests[request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
@@ -182,12 +189,33 @@ class Engine:
         """
         pending = self._pending
         if pending is None:
+            if self.adapters is not None:
+                self._page(self.adapters)
             if self.speculation is not None:
                 self.speculation.propose(self.scheduler)
             pending = self._begin(self.scheduler.schedule(self.clock()))
+            if self.adapters is not None and not pending.step.chunks:
+                self.adapters.wait()
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
         return expired + self._take_in(pending)
+
+    def _page(self, adapters: AdapterShelf) -> None:
+        """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
+        failed = adapters.page(self.scheduler.adapters)
+        if failed is None:
+            return
+        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
+        for request_id, progress in list(self._requests.items()):
+            if progress.request.adapter == failed.adapter:
+                self._end_early(request_id, progress, error)
+
+    def _end_early(self, request_id: str, progress: RequestProgress, error: QuireError) -> None:
+        """To be told with the next step."""
+        del self._requests[request_id]
+        self._note_end(progress)
+        self.scheduler.abort(request_id)
+        self._expired.append(progress.fail(error, self.clock()))
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._run_ahead or pending.has_failed:
@@ -302,15 +330,18 @@ class Engine:
 
     def _note_end(self, progress: RequestProgress) -> None:
         self.sessions.end_turn(progress.request.request_id)
+        if self.adapters is not None and progress.request.adapter is not None:
+            self.adapters.end(progress.request.adapter)
         if self._recorder is not None:
             self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
+        waits = {d.request_id for d in step.decisions if d.what is Verdict.WAIT}
+        while waits and self._decisions and self._decisions[-1].what is Verdict.WAIT:
+            if self._decisions[-1].request_id not in waits:
+                break
+            self._decisions.pop()  # still waiting: keep only the newest figures
         for decision in step.decisions:
-            if decision.what is Verdict.WAIT and self._decisions:
-                latest = self._decisions[-1]
-                if latest.what is Verdict.WAIT and latest.request_id == decision.request_id:
-                    self._decisions.pop()  # still waiting: keep only the newest figures
             self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)

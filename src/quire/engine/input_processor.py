@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from quire.engine.adapters import AdapterShelf
 from quire.engine.encoder import Encoder
 from quire.engine.prompt_form import (
     PromptForm,
@@ -17,15 +18,16 @@ from quire.engine.prompt_form import (
 )
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
-from quire.errors import RequestError, shown
+from quire.errors import RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
-from quire.protocol import Pooler, PoolingParams, Request, Rules, SamplingParams
+from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
+"adapter", the name of one that changes the model's weights;
 "priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
 text: under the fair policy, clients share; and "truncate_max_tokens": true lowers a max_tokens that
 is above what max_model_len leaves, where else the request is refused.
@@ -36,7 +38,8 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 _PROMPT_KEYS = {
-    *("prompt", "prompt_token_ids", "cache_salt", "priority", "client", "truncate_max_tokens")
+    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
+    "truncate_max_tokens",
 }
 _LONGEST_CLIENT = 256  # characters
 
@@ -92,6 +95,7 @@ class InputProcessor:
         sampling_defaults: Mapping[str, Any] | None = None,
         pooler: Pooler | None = None,
         generates: bool = True,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         """pooler: of the model's vectors; None: it gives none. generates: whether it has a head."""
         self.tokenizer = tokenizer
@@ -105,6 +109,7 @@ class InputProcessor:
         self.pooler = pooler
         self.generates = generates
         self._random = random.Random(seed)
+        self._adapters = adapters
         self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
@@ -168,9 +173,18 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(token_ids), params, cut=cut)
         self._check_prompt_logprobs(len(token_ids), params.params)
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
-        request = replace(request, cache_salt=cache_salt, client=client)
+        adapter = self.adapter(options.get("adapter"))
+        request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
+
+    def adapter(self, name: object) -> Adapter | None:
+        """The one that is called so; None is none. UnknownAdapterError: there is none."""
+        if name is None:
+            return None
+        if self._adapters is None or not isinstance(name, str):
+            raise UnknownAdapterError(f"adapter {shown(name)} is not loaded", "adapter")
+        return self._adapters.find(name)
 
     def prepare_turn(
         self,
@@ -354,6 +368,13 @@ class InputProcessor:
                     yield ids
 
 
+def as_dict(prompt: Prompt) -> Mapping[str, Any]:
+    """The same, to which options can be added."""
+    if isinstance(prompt, Mapping):
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+
+
 def _given(prompt: Prompt) -> str | Sequence[int]:
     """What a prompt is made of, which a dict names."""
     if not isinstance(prompt, Mapping):
@@ -362,7 +383,8 @@ def _given(prompt: Prompt) -> str | Sequence[int]:
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
             'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            'hold "cache_salt", "priority", "client" and "truncate_max_tokens"; got the keys '
+            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
+            "the keys "
             f"{shown(list(prompt))}",
             "prompt",
         )

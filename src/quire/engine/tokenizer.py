@@ -15,6 +15,7 @@ from jinja2.meta import find_undeclared_variables
 from tokenizers.models import BPE, Unigram
 
 from quire.engine.final_message import cut_at_mark, marked
+from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
@@ -25,6 +26,7 @@ from quire.engine.sandbox import (
 )
 from quire.errors import ModelError, RequestError
 from quire.files import check_plain, one_line, read_object, read_text
+from quire.gguf import is_gguf, open_gguf
 
 Message = Mapping[str, Any]
 
@@ -91,8 +93,12 @@ class Tokenizer(Protocol):
 def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokenizer:
     """The tokenizer in ``directory``; its chat template may be replaced by another's text.
 
-    ``tokenizer.json`` is read directly; a directory without one goes through transformers.
+    It may be a GGUF file. ``tokenizer.json`` is read directly; a directory without one goes through
+    transformers.
     """
+    if is_gguf(directory):
+        backend, config = read_tokenizer(open_gguf(directory))
+        return JsonTokenizer(backend, ChatTemplate.load(directory, config, chat_template))
     settings = directory / "tokenizer_config.json"
     config = read_object(settings) if settings.exists() else {}
     template = ChatTemplate.load(directory, config, chat_template)

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import torch
 
+from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
 from quire.execution.draft_model import DraftModel
 from quire.execution.forward import nothing_sampled
@@ -24,9 +25,18 @@ class ModelExecutor:
     calling thread computes, a step is done when ``submit`` returns.
     """
 
-    def __init__(self, worker: Worker, draft_model: DraftModel | None = None) -> None:
-        """draft_model: for the drafts that steps leave to it; where the calling thread computes."""
+    def __init__(
+        self,
+        worker: Worker,
+        draft_model: DraftModel | None = None,
+        adapters: StepAdapters | None = None,
+    ) -> None:
+        """draft_model: for the drafts that steps leave to it; where the calling thread computes.
+
+        adapters: the worker's, if it has any.
+        """
         self.worker = worker
+        self._adapters = adapters
         self._draft_model = draft_model
         self.pasts, self._pools = Pasts(), Pools()
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
@@ -57,7 +67,8 @@ class ModelExecutor:
         places, rows = ([], []) if before is None else before.feed(chunks, bounds)
         if before is not None and not places:
             before.choose()  # from what this forward pass overwrites
-        batch = pack(chunks, self.worker.block_size, asked, places, rows)
+        numbers = [] if self._adapters is None else self._adapters.numbers(known)
+        batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
         hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
         self._pools.follow(step)  # whoever is closed by it, the step before may have pooled
         choosing = Choosing(

@@ -47,20 +47,52 @@ class Plan:
     def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
+    def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
+
+class Adapter:
+    def __init__(self, layers: int, /) -> None: ...
+    def set(
+        self,
+        product: int,
+        inputs: int,
+        ranks: int,
+        lines: int,
+        down: int,
+        scales: int,
+        parts: Sequence[tuple[int, int, int, int, int]],
+        /,
+    ) -> None: ...
+
+class Norms:
+    @staticmethod
+    def make(before: Norm | None, output: Norm | None, after: Norm | None, /) -> Norms: ...
+
+class SelfAttention:
+    @staticmethod
+    def make(
+        qkv: Packed,
+        layer: Layer,
+        output: Packed,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        rotation: int,
+        /,
+    ) -> SelfAttention: ...
+
+class Mlp:
+    @staticmethod
+    def make(up: Packed, down: Packed, activation: int, gated: bool, /) -> Mlp: ...
 
 class Decoder:
     def __init__(self) -> None: ...
     def add_layer(
         self,
-        attention_norm: Norm,
-        qkv: Packed,
-        attention: Layer,
-        output: Packed,
-        mlp_norm: Norm,
-        up: Packed,
-        down: Packed,
-        activation: int,
-        gated: bool,
+        attention: SelfAttention,
+        attention_norms: Norms,
+        mlp: Mlp | Experts,
+        mlp_norms: Norms,
+        residual_scale: float,
+        parallel: bool,
         /,
     ) -> None: ...
     def end(self, norm: Norm, /) -> None: ...
@@ -83,6 +115,18 @@ class Kernels:
         value_stride: int,
         out: int,
         rotation: Rotation | None,
+        /,
+    ) -> None: ...
+    def adapt(
+        self,
+        adapted: Sequence[tuple[Adapter, Sequence[tuple[int, int]]]],
+        product: int,
+        x: int,
+        x_stride: int,
+        out: int,
+        out_stride: int,
+        dtype: int,
+        threads: int,
         /,
     ) -> None: ...
     def norm(
@@ -116,8 +160,11 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+    def mix(
+        self, experts: Experts, x: int, out: int, rows: int, dtype: int, threads: int, /
+    ) -> None: ...
     def run(
-        self, decoder: Decoder, plan: Plan, x: int, out: int, rotation: Rotation | None, /
+        self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
     ) -> None: ...
 
 class Packed:
@@ -129,11 +176,35 @@ class Packed:
         outputs: int,
         weights: int,
         scales: int,
-        group_zeros: int,
-        group: int,
         bias: int,
         /,
     ) -> Packed: ...
+    def set_groups(
+        self,
+        inputs: int,
+        scales: int,
+        offsets: int,
+        zeros: int,
+        factors_kind: int,
+        factors: int,
+        /,
+    ) -> None: ...
+    def append(self, rest: Packed, /) -> None: ...
+
+class Experts:
+    @staticmethod
+    def make(
+        router: Packed,
+        up: Sequence[Packed],
+        down: Sequence[Packed],
+        activation: int,
+        gated: bool,
+        chosen: int,
+        renormalise: bool,
+        shared_up: Packed | None,
+        shared_down: Packed | None,
+        /,
+    ) -> Experts: ...
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

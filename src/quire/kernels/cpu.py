@@ -10,15 +10,21 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
+from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    DecoderStack,
+    DenseMLP,
+    Experts,
     Fused,
     Kernels,
     LayerKV,
     Norm,
-    PreNormDecoder,
+    Norms,
     Rotation,
+    SelfAttention,
     counterparts,
 )
 from quire.kernels.products import PackedWeight
@@ -72,21 +78,23 @@ class CPUPlan:
                 dropped.data_ptr(),
                 kv_group.num_sink_blocks,
             )
-        self._rotation: Rotation | None = None
-        self._native_rotation: _native.Rotation | None = None
+        for ranges, adapter in batch.adapted:
+            self.native.add_adapted(adapter.native, ranges)
+        self._adapted = batch.adapted
+        self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
 
-    def rotation(self, rotation: Rotation | None) -> _native.Rotation | None:
-        """What all layers share, so made once."""
-        if rotation is not self._rotation:
-            self._rotation = rotation
-            self._native_rotation = None if rotation is None else _native_rotation(rotation)
-        return self._native_rotation
+    def rotation(self, rotation: Rotation) -> _native.Rotation:
+        """What layers share, so made once."""
+        known = self._rotations.get(id(rotation))
+        if known is None:
+            known = self._rotations[id(rotation)] = rotation, _native_rotation(rotation)
+        return known[1]
 
 
 class _Decoder(NamedTuple):
     """What a decoder was shown to be, and how it runs as one; None where it cannot."""
 
-    decoder: PreNormDecoder
+    decoder: DecoderStack
     kv: Sequence[LayerKV]
     fused: Fused | None
 
@@ -113,6 +121,7 @@ class CPUKernels(Kernels):
         self._native = _native.Kernels(instruction_set)
         self._layers: dict[int, _Layer] = {}
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+        self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
     @property
@@ -157,7 +166,7 @@ class CPUKernels(Kernels):
             value.data_ptr(),
             value.stride(0),
             out.data_ptr(),
-            plan.rotation(rotation),
+            None if rotation is None else plan.rotation(rotation),
         )
         return out
 
@@ -187,6 +196,20 @@ class CPUKernels(Kernels):
         )
         return out
 
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``."""
+        known = self._experts.get(id(experts))
+        if known is None or known[0] is not experts:
+            known = self._experts[id(experts)] = (experts, _native_experts(experts))
+        native = known[1]
+        if native is None:
+            return mixed(x, experts, self)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        threads, code = torch.get_num_threads(), _CODES[x.dtype]
+        self._native.mix(native, x.data_ptr(), out.data_ptr(), len(x), code, threads)
+        return out
+
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
         rows, width = x.shape
@@ -203,7 +226,26 @@ class CPUKernels(Kernels):
         )
         return out
 
-    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> PackedUpdates:
+        """See ``Kernels.keep_adapter``."""
+        return PackedUpdates(_native.Adapter(num_layers), updates, dtype)
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """See ``Kernels.adapt``."""
+        self._native.adapt(
+            [(adapter.native, ranges) for ranges, adapter in adapted],
+            len(Site) * layer + site,
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            _CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+
+    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
@@ -253,39 +295,85 @@ def _rows(x: Tensor) -> Tensor:
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
 
 
-def _fuse(kernels: _native.Kernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
     """None where a weight is not packed."""
     native = _native.Decoder()
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
-        weights = [
-            weight.native
-            for weight in (layer.qkv, layer.output, layer.up, layer.down)
-            if isinstance(weight, PackedWeight)
-        ]
-        if len(weights) < 4:
+        attention = _native_attention(layer.attention, layer_kv, decoder.dtype)
+        mlp: _native.Mlp | _native.Experts | None
+        if isinstance(layer.mlp, Experts):
+            mlp = _native_experts(layer.mlp)
+        else:
+            mlp = _native_mlp(layer.mlp)
+        if attention is None or mlp is None:
             return None
-        qkv, output, up, down = weights
         native.add_layer(
-            _native_norm(layer.attention_norm),
-            qkv,
-            _native_layer(layer_kv, layer.spec, decoder.dtype, layer.num_heads),
-            output,
-            _native_norm(layer.mlp_norm),
-            up,
-            down,
-            _ACTIVATIONS[layer.activation],
-            layer.gated,
+            attention,
+            _native_norms(layer.attention_norms),
+            mlp,
+            _native_norms(layer.mlp_norms),
+            layer.residual_scale,
+            layer.parallel,
         )
     if decoder.final_norm is not None:
         native.end(_native_norm(decoder.final_norm))
 
-    def fused(x: Tensor, plan: CPUPlan, rotation: Rotation | None) -> Tensor:
+    def fused(x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation]) -> Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), plan.rotation(rotation))
+        turns = [plan.rotation(rotation) for rotation in rotations]
+        kernels.run(native, plan.native, x.data_ptr(), out.data_ptr(), turns)
         return x if decoder.final_norm is None else out
 
     return fused
+
+
+def _native_attention(
+    attention: SelfAttention, kv: LayerKV, dtype: torch.dtype
+) -> _native.SelfAttention | None:
+    qkv, output = attention.qkv, attention.output
+    if not isinstance(qkv, PackedWeight) or not isinstance(output, PackedWeight):
+        return None
+    return _native.SelfAttention.make(
+        qkv.native,
+        _native_layer(kv, attention.spec, dtype, attention.num_heads),
+        output.native,
+        _norm_or_none(attention.query_norm),
+        _norm_or_none(attention.key_norm),
+        -1 if attention.rotation is None else attention.rotation,
+    )
+
+
+def _native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
+    if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
+        return None
+    activation = _ACTIVATIONS[mlp.activation]
+    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated)
+
+
+def _native_experts(experts: Experts) -> _native.Experts | None:
+    """None where a weight is not packed, or experts are not of one form."""
+    shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
+    weights = (experts.router, *experts.up, *experts.down, *shared)
+    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
+    count = len(experts.up)
+    if len(packed) < len(weights) or not all(
+        PackedWeight.alike(packed[first : first + count]) for first in (1, 1 + count)
+    ):
+        return None
+    router, *rest = (weight.native for weight in packed)
+    shared_up, shared_down = rest[2 * count :] or (None, None)
+    return _native.Experts.make(
+        router,
+        rest[:count],
+        rest[count : 2 * count],
+        _ACTIVATIONS[experts.activation],
+        experts.gated,
+        experts.chosen,
+        experts.renormalise,
+        shared_up,
+        shared_down,
+    )
 
 
 def _native_layer(
@@ -308,9 +396,17 @@ def _native_layer(
         spec.softcap or 0.0,
         min(spec.window or 0, _NO_LIMIT),
         min(spec.sinks, _NO_LIMIT),
-        None if spec.query_norm is None else _native_norm(spec.query_norm),
-        None if spec.key_norm is None else _native_norm(spec.key_norm),
+        _norm_or_none(spec.query_norm),
+        _norm_or_none(spec.key_norm),
     )
+
+
+def _native_norms(norms: Norms) -> _native.Norms:
+    return _native.Norms.make(*map(_norm_or_none, norms))
+
+
+def _norm_or_none(norm: Norm | None) -> _native.Norm | None:
+    return None if norm is None else _native_norm(norm)
 
 
 def _native_norm(norm: Norm) -> _native.Norm:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site, Updates
+
 
 class KVShape(NamedTuple):
     """What one layer keeps for one token."""
@@ -79,6 +81,7 @@ class AttentionBatch:
     kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+    adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
 
     @property
     def starts(self) -> Tensor:
@@ -103,7 +106,7 @@ class Norm(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """The cosines and sines by which a step's queries and keys are turned, in all its layers.
+    """The cosines and sines by which a step's queries and keys are turned, in layers of a kind.
 
     Dimensions i and i + R of a head, for i < R, are a pair; those from 2 R on are left as they are.
     ``sink_cos`` and ``sink_sin`` turn queries for the sight of attention sinks, whose distance
@@ -114,6 +117,17 @@ class Rotation(NamedTuple):
     sin: Tensor
     sink_cos: Tensor | None = None
     sink_sin: Tensor | None = None
+
+
+class Norms(NamedTuple):
+    """Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
+
+    The scale is the layer's, and any norm may be absent.
+    """
+
+    before: Norm | None = None
+    output: Norm | None = None
+    after: Norm | None = None
 
 
 @dataclass(frozen=True)
@@ -135,36 +149,85 @@ class Projection(Protocol):
 
 
 @dataclass(frozen=True)
-class PreNormLayer:
-    """A layer that normalises first: x += output(attention(qkv(norm(x)))), then the MLP.
+class SelfAttention:
+    """output(attend(qkv(x))), whose kernels' part is told by ``spec``."""
 
-    The MLP is x += down(activation(up(norm(x)))). ``gated``: ``up`` gives two halves, and it is
-    activation(first) * second (Shazeer, "GLU variants improve Transformer", 2020).
-    """
-
-    attention_norm: Norm
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
+    output: Projection  # [T, H Dv] -> [T, d]
     num_heads: int
     spec: AttentionSpec
-    output: Projection  # [T, H Dv] -> [T, d]
-    mlp_norm: Norm
+    rotation: int | None  # which of the step's; None: no rotary positions
+    query_norm: Norm | None  # of all heads together [H D]; of each alone as ``spec`` says
+    key_norm: Norm | None  # [Hkv D]
+
+
+@dataclass(frozen=True)
+class DenseMLP:
+    """down(activation(up(x))).
+
+    ``gated``: ``up`` gives two halves, and it is activation(first) * second (Shazeer, "GLU
+    variants improve Transformer", 2020).
+    """
+
     up: Projection  # [T, d] -> [T, F]; ``gated``: [T, 2 F]
     down: Projection  # [T, F] -> [T, d]
     activation: str
     gated: bool
 
 
-@dataclass(frozen=True, eq=False)
-class PreNormDecoder:
-    """Such layers one after the other, and perhaps a norm of what comes out: what may be fused."""
+class FloatProjection(Projection, Protocol):
+    """A projection that gives its sums in float32 as well."""
 
-    layers: tuple[PreNormLayer, ...]
+    def floats(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Experts:
+    """A mixture of MLPs, of which each row goes through those that the router finds likeliest.
+
+    What they give is added up by their share of softmax(router(x)); ``renormalise``: over the
+    chosen ones. Of equals the first is chosen. The order of the sum is that of the choice, so that
+    a row does not depend on any other's.
+    """
+
+    router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
+    up: tuple[Projection, ...]  # by expert; see ``DenseMLP``
+    down: tuple[Projection, ...]
+    activation: str
+    gated: bool
+    chosen: int  # experts that a row goes through
+    renormalise: bool
+    shared: DenseMLP | None = None  # through which all rows go as well, added
+    shared_gate: bool = False  # times the sigmoid of what the router gives last
+
+
+@dataclass(frozen=True)
+class DecoderLayer:
+    """Attention, then an MLP, each with the norms around it.
+
+    ``parallel``: both of the same x, and what they give is added to it. Then neither has a norm
+    after, the attention has one before, and an MLP that has none is given the same.
+    """
+
+    attention: SelfAttention
+    attention_norms: Norms
+    mlp: DenseMLP | Experts
+    mlp_norms: Norms
+    residual_scale: float  # times what a part gives, before it is added
+    parallel: bool
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderStack:
+    """Layers one after the other, and perhaps a norm of what comes out: what may be fused."""
+
+    layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
     dtype: torch.dtype  # of x
 
 
-Fused = Callable[[Tensor, Any, Rotation | None], Tensor]
-"""A decoder over its share of the pool, in one call: x [T, d], plan, rotation -> [T, d].
+Fused = Callable[[Tensor, Any, Sequence[Rotation]], Tensor]
+"""A decoder over its share of the pool, in one call: x [T, d], plan, rotations -> [T, d].
 
 What x holds need not outlast the call.
 """
@@ -210,11 +273,31 @@ class Kernels(Protocol):
         """
         ...
 
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]."""
+        ...
+
     def argmax(self, x: Tensor) -> Tensor:
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
 
-    def fuse(self, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused | None:
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Any:
+        """An adapter of a decoder of that many layers, for ``AdaptedRows``.
+
+        What is given need not outlast the call. These kernels know of none, unless they say so.
+        """
+        raise NotImplementedError
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters do.
+
+        Sums are float32, and are rounded together with what was there.
+        """
+        raise NotImplementedError
+
+    def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """All layers in one call, if these kernels can; asked each step, and remembered.
 
         None, as here, where they have nothing better than their single operations.

@@ -1,34 +1,78 @@
 """Weights in the order in which the C++ products read them (csrc/products.hpp).
 
 Outputs come in panels of 16; a panel is lines of 16 lanes of four bytes, one lane an output. A lane
-holds one input in float32, two in 16 bits, four in int8 or eight in int4. Panels are even in
-number, and what they have beyond the weights stands for zeros.
+holds one input in float32, two in 16 bits, four in int8 or eight in int4; int5 and int6 have their
+high bits in lines of their own. Panels are even in number, and what they have beyond the weights
+stands for zeros.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 PANEL = 16
+_AT_ONCE = 1024  # outputs whose codes are put into lanes, which takes several times their bytes
 
 
 class Format(Enum):
-    """How a weight is stored; the values are ``Format`` in C++."""
+    """How a weight is stored; the values are ``Format`` in C++.
+
+    int8 has a scale for each output, other integers have groups of inputs (``Groups``).
+    """
 
     float32 = 0
     bfloat16 = 1
     int8 = 2
     int4 = 3
     float16 = 4
+    grouped_int8 = 5
+    int5 = 6
+    int6 = 7
 
     @property
-    def inputs_per_line(self) -> int:
-        """Weights in a lane."""
-        return 2 if self is Format.float16 else 1 << int(self.value)
+    def bits(self) -> int:
+        """Of a weight."""
+        return (32, 16, 8, 4, 16, 8, 5, 6)[int(self.value)]
+
+    @property
+    def inputs_per_unit(self) -> int:
+        """Inputs that a group must have a multiple of."""
+        return {5: 32, 6: 16}.get(self.bits, 32 // self.bits)
+
+
+class Groups(NamedTuple):
+    """How codes [out, in] from 0 on become weights, by groups of inputs.
+
+    (code - zero) * scale + offset, all kept in float16. With factors there is one scale and one
+    offset for several groups, each of which multiplies them by two factors: 8 groups and factors
+    below 64 where there are offsets, or 16 groups.
+    """
+
+    scales: Tensor  # [out, groups], with factors [out, groups / 8 or 16]
+    zeros: Tensor | None = None  # [out, groups] uint8; None: 0 with offsets, else half of all codes
+    offsets: Tensor | None = None  # as scales
+    factors: Tensor | None = None  # [out, groups] int8
+    offset_factors: Tensor | None = None  # [out, groups] int8, where there are offsets
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of an output."""
+        return (self.scales if self.factors is None else self.factors).shape[1]
+
+
+class PackedGroups(NamedTuple):
+    """``Groups`` by panels; the kind of the factors is ``Factors`` in C++."""
+
+    scales: Tensor
+    offsets: Tensor | None
+    zeros: Tensor | None
+    factors: Tensor | None
+    factors_kind: int
 
 
 Allocate = Callable[[tuple[int, ...]], Tensor]  # an int32 tensor of that shape
@@ -44,9 +88,6 @@ FLOAT_FORMATS = {
     torch.float16: Format.float16,
 }
 
-# Where in a lane, in bits, the weights of a line's inputs are.
-_BITS = {Format.int8: (0, 16, 8, 24), Format.int4: (0, 16, 4, 20, 8, 24, 12, 28)}
-
 
 def num_panels(outputs: int) -> int:
     """Panels of so many outputs."""
@@ -56,29 +97,77 @@ def num_panels(outputs: int) -> int:
 def pack_floats(weight: Tensor, allocate: Allocate = _allocate) -> Tensor:
     """weight [out, in] of a type in ``FLOAT_FORMATS`` -> lines [panels, lines, 16] int32."""
     outputs, inputs = weight.shape
-    pad_inputs = inputs % FLOAT_FORMATS[weight.dtype].inputs_per_line
-    if pad_inputs:
+    if inputs % FLOAT_FORMATS[weight.dtype].inputs_per_unit:
         weight = torch.nn.functional.pad(weight, (0, 1))
     return _to_panels(weight.contiguous().view(torch.int32), outputs, 0, allocate)
 
 
 def pack_codes(codes: Tensor, form: Format, allocate: Allocate = _allocate) -> Tensor:
-    """codes [out, in] uint8, of int8 plus 128 or of int4 plus 8 -> lines [panels, lines, 16] int32.
+    """codes [out, in] uint8 from 0 on -> lines [panels, lines, 16] int32.
 
-    ``in`` of int4 is a multiple of 8.
+    Of int8, ``in`` is any number; of others a multiple of ``inputs_per_unit``.
     """
+    lanes = torch.cat([_lanes(part, form) for part in torch.split(codes, _AT_ONCE)])
+    fill = 0x80808080 if form.bits == 8 else 0x88888888
+    return _to_panels(lanes, len(codes), fill - (1 << 32), allocate)
+
+
+def _lanes(codes: Tensor, form: Format) -> Tensor:
+    """codes [out, in] -> [out, lines] int32."""
     outputs, inputs = codes.shape
-    per_line, zero = form.inputs_per_line, 128 if form is Format.int8 else 8
-    if inputs % per_line:
-        codes = torch.nn.functional.pad(codes, (0, -inputs % per_line), value=zero)
-    words = codes.contiguous().view(torch.int32)  # four codes each
-    if form is Format.int8:
-        lanes = (words & ~0xFFFF00) | (words & 0xFF00) << 8 | (words >> 8 & 0xFF00)
-    else:
-        halves = (words & 0xFF) | (words & 0xFF00) << 8 | words >> 12 & 0xF0 | words >> 4 & 0xF00000
-        lanes = halves[:, ::2] | halves[:, 1::2] << 8
-    filled = sum(zero << place for place in _BITS[form])
-    return _to_panels(lanes, outputs, filled - (filled >> 31 << 32), allocate)
+    if form.bits == 8:
+        codes = torch.nn.functional.pad(codes, (0, -inputs % 4), value=128)
+        words = codes.contiguous().view(torch.int32)  # four codes each
+        return (words & ~0xFFFF00) | (words & 0xFF00) << 8 | (words >> 8 & 0xFF00)
+    words = (codes & 15).contiguous().view(torch.int32)
+    halves = (words & 0xFF) | (words & 0xFF00) << 8 | words >> 12 & 0xF0 | words >> 4 & 0xF00000
+    lanes = halves[:, ::2] | halves[:, 1::2] << 8
+    if form.bits == 4:
+        return lanes
+    size = form.inputs_per_unit
+    low = lanes.view(outputs, inputs // size, size // 8)
+    return torch.cat([low, _high_bits(codes >> 4, form)], dim=2).flatten(1)
+
+
+def _high_bits(codes: Tensor, form: Format) -> Tensor:
+    """[out, in] below 2 or 4 -> [out, units, 1] int32, each half those of every other input."""
+    pairs = codes.view(len(codes), -1, form.inputs_per_unit // 2, 2)
+    lanes = torch.zeros(pairs.shape[:2], dtype=torch.int32)
+    for i in range(pairs.shape[2]):
+        for half in range(2):
+            lanes |= pairs[:, :, i, half].int() << ((form.bits - 4) * i + 16 * half)
+    return lanes[..., None]
+
+
+def pack_groups(groups: Groups) -> PackedGroups:
+    """By panels."""
+    scales, zeros, offsets, factors, offset_factors = groups
+    kind, packed = 0, None
+    if factors is not None:
+        kind, packed = 1, factors
+        if offset_factors is not None:
+            kind = 2 if factors.shape[1] == 8 * scales.shape[1] else 1
+            both = torch.stack([factors, offset_factors], dim=2)
+            packed = _sixes(both) if kind == 2 else both
+    return PackedGroups(
+        panel_values(scales.half()),
+        None if offsets is None else panel_values(offsets.half()),
+        None if zeros is None else panel_values(zeros),
+        None if packed is None else panel_values(packed),
+        kind,
+    )
+
+
+def _sixes(factors: Tensor) -> Tensor:
+    """[out, groups, 2] below 64 -> [out, groups / 8, 3] int32."""
+    pairs = factors.int().view(len(factors), -1, 8, 2)
+    lines = torch.zeros((*pairs.shape[:2], 3), dtype=torch.int32)
+    for group in range(8):
+        scale, offset = pairs[:, :, group].unbind(2)
+        lines[..., 0] |= (scale & 15) << 4 * group
+        lines[..., 1] |= (offset & 15) << 4 * group
+        lines[..., 2] |= scale >> 4 << 2 * group | offset >> 4 << 16 + 2 * group
+    return lines
 
 
 def _to_panels(lanes: Tensor, outputs: int, fill: int, allocate: Allocate) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -9,8 +12,10 @@ from quire.kernels.huge_pages import HugePages
 from quire.kernels.packing import (
     FLOAT_FORMATS,
     Format,
+    Groups,
     pack_codes,
     pack_floats,
+    pack_groups,
     panel_values,
 )
 
@@ -50,27 +55,31 @@ class PackedWeight:
         lines: Tensor,
         bias: Tensor | None,
         scales: Tensor | None = None,
-        zeros: Tensor | None = None,
-        group: int = 0,
+        groups: Groups | None = None,
         rounds_rows: bool = False,
     ) -> None:
-        """See ``from_floats``, ``from_int8`` and ``from_int4``."""
+        """See ``from_floats``, ``from_int8`` and ``from_groups``."""
         self.outputs, self.inputs = shape
         self._form = form
-        self._lines, self._scales, self._zeros = lines, scales, zeros
-        self._bias = None if bias is None else bias.float().contiguous()
+        group = 0 if groups is None else groups.num_groups
+        self._kind = form, rounds_rows, group, *shape
+        self._rest: PackedWeight | None = None
+        bias = None if bias is None else bias.float().contiguous()
         self._multiply, self._embed = products.native.multiply, products.native.embed
         self.native = products.describe(
             form.value,
             rounds_rows,
             self.inputs,
             self.outputs,
-            lines.data_ptr(),
-            _address(scales),
-            _address(zeros),
-            group,
-            _address(self._bias),
+            *map(_address, (lines, scales, bias)),
         )
+        self._tensors = [part for part in (lines, scales, bias) if part is not None]
+        if groups is not None:
+            *packed, kind = pack_groups(groups)
+            scale, offsets, zeros, factors = map(_address, packed)
+            size = self.inputs // groups.num_groups
+            self.native.set_groups(size, scale, offsets, zeros, kind, factors)
+            self._tensors += [part for part in packed if part is not None]
 
     @classmethod
     def from_floats(cls, products: Products, weight: Tensor, bias: Tensor | None) -> PackedWeight:
@@ -106,36 +115,42 @@ class PackedWeight:
         )
 
     @classmethod
-    def from_int4(
+    def from_groups(
         cls,
         products: Products,
+        form: Format,
         codes: Tensor,
-        scales: Tensor,
-        zeros: Tensor | None,
+        groups: Groups,
         bias: Tensor | None,
     ) -> PackedWeight:
-        """(codes - zeros) * scales: codes [out, in] uint8 of 0 to 15.
+        """codes [out, in] uint8 from 0 on, of int4, int5, int6 or grouped_int8, and what they mean.
 
-        scales [out, groups] are kept in float16; zeros [out, groups] uint8, None for 8. Groups are
-        runs of inputs, a multiple of 8 and all of one length.
+        Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
         """
         outputs, inputs = codes.shape
-        return cls(
-            products,
-            Format.int4,
-            (outputs, inputs),
-            pack_codes(codes, Format.int4, products.memory.zeros),
-            bias,
-            panel_values(scales.half()),
-            None if zeros is None else panel_values(zeros),
-            inputs // scales.shape[1],
-        )
+        lines = pack_codes(codes, form, products.memory.zeros)
+        return cls(products, form, (outputs, inputs), lines, bias, groups=groups)
+
+    @staticmethod
+    def joined(parts: Sequence[PackedWeight]) -> PackedWeight:
+        """The outputs of ``parts``, in whatever formats, side by side; the first becomes it."""
+        for part, rest in reversed(list(pairwise(parts))):
+            part._rest = rest
+            part.outputs += rest.outputs
+            part.native.append(rest.native)
+        return parts[0]
+
+    @staticmethod
+    def alike(weights: Sequence[PackedWeight]) -> bool:
+        """Whether one product of several weights can have all of them."""
+        kinds = {weight._kind for weight in weights}
+        return len(kinds) == 1 and not any(weight._rest for weight in weights)
 
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        parts = (self._lines, self._scales, self._zeros, self._bias)
-        return sum(part.nbytes for part in parts if part is not None)
+        own = sum(part.nbytes for part in self._tensors)
+        return own + (0 if self._rest is None else self._rest.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [rows, in] of a type in ``DTYPES`` -> [rows, out] in that type."""
@@ -146,11 +161,12 @@ class PackedWeight:
         return self._product(x, torch.float32)
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weights of some outputs, ids [n] -> [n, in], not of int4.
+        """The weights of some outputs, ids [n] -> [n, in], of a weight that is not joined.
 
-        In the weight's own type, or of int8 in any of ``DTYPES``.
+        In the weight's own type, or of integers in any of ``DTYPES``.
         """
-        assert self._form is Format.int8 or self._form is FLOAT_FORMATS[dtype]
+        assert self._rest is None
+        assert self._form not in FLOAT_FORMATS.values() or self._form is FLOAT_FORMATS[dtype]
         outputs = outputs.contiguous()
         out = torch.empty((len(outputs), self.inputs), dtype=dtype)
         self._embed(self.native, outputs.data_ptr(), out.data_ptr(), DTYPES[dtype], len(outputs))

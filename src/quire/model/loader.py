@@ -11,21 +11,22 @@ import torch
 
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
-from quire.hub import MODEL_FILES, snapshot
+from quire.gguf import is_gguf
+from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
-from quire.model import llama, opt
+from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
-from quire.model.linear.checkpoints import read_checkpoint
+from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
 
 # Architectures with code of their own; any other decoder runs through transformers.
-_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, opt.FAMILY)
+_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
 _NATIVE: Mapping[str, Family[Any]] = {
     architecture: family for family in _FAMILIES for architecture in family.architectures
 }
@@ -39,6 +40,9 @@ def resolve_model(
 ) -> Path:
     """The directory of a model: ``name_or_dir`` itself, or a snapshot of that Hugging Face name.
 
+    Or a GGUF file: its path, or ``directory:file`` or ``name:file``, where ``file`` may be a word
+    that only one file ends with, such as Q4_K_M.
+
     download_dir: where snapshots are kept; None: in Hugging Face's own cache.
 
     Raises:
@@ -46,16 +50,22 @@ def resolve_model(
             earlier download left in the cache; or a file in it is no plain one.
     """
     path = Path(name_or_dir).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (is_gguf(path) and path.exists()):
         if revision is not None:
-            raise ModelError(f"revision needs a Hugging Face name, and {path} is a directory")
+            raise ModelError(f"revision needs a Hugging Face name, and {path} is here")
         for pattern in MODEL_FILES:
             for file in path.glob(pattern):
                 check_plain(file)
         return path
-    name = str(name_or_dir)
+    name, wanted = split_file(str(name_or_dir))
+    directory = Path(name).expanduser()
+    if wanted is not None and directory.is_dir():
+        return directory / choose_gguf(name, (file.name for file in directory.iterdir()), wanted)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name} is not a directory")
+        kind = "file" if is_gguf(path) else "directory"
+        raise ModelError(f"{name_or_dir} is not a {kind}")
+    if wanted is not None:
+        return gguf_file(name, wanted, revision, download_dir)
     return snapshot(name, revision, download_dir)
 
 
@@ -67,7 +77,7 @@ def check_servable(directory: Path) -> str:
     """
     config = _with_head(read_config(directory))
     checkpoint_files(directory)
-    if config.architecture in _NATIVE:
+    if _family_of(config) is not None:
         return "Quire"
     from quire.model.transformers_loading import check_decoder
 
@@ -89,7 +99,7 @@ def load_model(
     """Load the model in ``directory``.
 
     Args:
-        directory: holds config.json and safetensors files.
+        directory: holds config.json and safetensors files; or it is a GGUF file.
         dtype: "auto" (the checkpoint's own), or a name in ``quire.model.config.DTYPES``.
         max_model_len: the longest sequence to serve, in tokens; None is what the config says.
         streaming: attend to attention sinks and a window only; None is as the config says.
@@ -108,7 +118,7 @@ def load_model(
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
     config = _with_head(read_config(directory, hf_overrides))
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
-    family = _NATIVE.get(config.architecture)
+    family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     if family is None:
         _check_foreign(config, streaming, rounded=rounded)
@@ -124,9 +134,15 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes))
     return _build(family, config, weights, linears, max_model_len, streaming)
+
+
+def _family_of(config: ModelConfig) -> Family[Any] | None:
+    """None where transformers' code has to compute it."""
+    family = _NATIVE.get(config.architecture)
+    return family if family is not None and family.lacks(config) is None else None
 
 
 def _with_head(config: ModelConfig) -> ModelConfig:
@@ -149,6 +165,9 @@ def _with_head(config: ModelConfig) -> ModelConfig:
 def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
     """That nothing is asked of a model in another's code which only our own can do."""
     name, own = config.architecture, ", ".join(_NATIVE)
+    family = _NATIVE.get(name)
+    if family is not None:
+        name = f"{name} with {family.lacks(config)}"
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
@@ -170,18 +189,17 @@ def _build(
 ) -> DecoderModel:
     """What can be refused by the config is, before tensors are taken."""
     described: FamilyConfig = family.read(config)
-    longest, rope = described.max_position_embeddings, described.rope
-    limit = longest if rope is None else rope.limit
+    longest, limit, _ = described.positions
     if streaming is not None:
-        streaming.check(rope, described.windows)
+        streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
     decoder = family.build(described, weights, linears)
     weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    ends = config.eos_token_ids
-    return DecoderModel(decoder, max_positions, ends, weight_bytes, has_head=config.has_head)
+    ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:
@@ -197,13 +215,15 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+def _bytes_needed(
+    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float]
+) -> int:
     """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    total, largest = weights.bytes_taken_by_all(code_bytes)
     if weights.device.type != "cpu":
-        return weights.total_bytes
-    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
-    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
-    return int(kept) + weights.largest_bytes
+        return total
+    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
+    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
 def _is_rounded(config: ModelConfig) -> bool:
@@ -221,8 +241,10 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    checkpoint = None
-    if rounded:
+    checkpoint: Checkpoint | None = None
+    if rounded and is_gguf(weights.directory):
+        checkpoint = GGUF(weights)
+    elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
     return LinearReader(weights, products, rounding, checkpoint)

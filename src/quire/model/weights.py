@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in safetensors files, by name.
+"""Tensors of a checkpoint in safetensors files, or a GGUF file, by name.
 
 Files are memory-mapped. A tensor whose dtype is already the wanted one stays a view of its file:
 the operating system pages it in and can drop it again. Others are converted one at a time.
@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from reprlib import repr as short
 from typing import Any
@@ -17,11 +18,20 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
+from quire.gguf import ROUNDED_BYTES, is_gguf
+from quire.model.gguf.tensors import GGUFTensors
+from quire.model.stored import ByGroups
 
 INDEX = "model.safetensors.index.json"
 
-# Tables that old checkpoints carry and that are computed from the config.
-_COMPUTED = ("rotary_emb.inv_freq",)
+# Tables that old checkpoints carry and that are computed from the config: angles, and causal masks.
+_COMPUTED = (
+    "rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+)
 
 # Of a decoder that was saved by itself, as embedding models are.
 _BARE = "embed_tokens.weight"
@@ -30,7 +40,6 @@ _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_CODE_BYTES = {"I32": 4}  # of what is no weight but eight, say, rounded ones
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
@@ -49,8 +58,9 @@ class Weights:
         copies: bool = False,
         device: torch.device = _CPU,
     ) -> None:
-        """Open the files of ``directory``; ``dtype`` None keeps the dtype of the first tensor.
+        """Open the files of ``directory``, or a GGUF file.
 
+        dtype: None keeps the dtype of the first tensor.
         copies: what is taken is no view, so that the files can be closed.
         device: where tensors are taken to.
 
@@ -85,40 +95,94 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor.clone() if self._copies else tensor
 
+    def take_floats(self, name: str, *shape: int) -> Tensor:
+        """As ``take``, of the model's dtype but widened to float32."""
+        tensor = self.read(name, *shape).float()
+        self.bytes_taken += tensor.nbytes
+        return tensor
+
+    def leave(self, beginnings: tuple[str, ...]) -> None:
+        """Say that tensors whose names begin so are rightly not taken."""
+        self._taken.update(name for name in self._files if name.startswith(beginnings))
+
     def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
+        return self._floats(name, self._read(name, *shape), dtype)
+
+    def stored(self, name: str) -> str:
+        """The dtype of a tensor, as its file calls it."""
+        return str(self._slice(name).get_dtype())
+
+    def is_rounded(self, name: str) -> bool:
+        """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
+        return name in self._files and self.stored(name) in ROUNDED_BYTES
+
+    def read_rounded(self, name: str, *shape: int) -> ByGroups:
+        """As ``read``, as it is stored."""
+        rounded: ByGroups = self._load(name, shape, "get_rounded")
+        return rounded
+
+    def read_codes(self, name: str, *shape: int) -> Tensor:
+        """As ``read``, of int32."""
+        return self.read_typed(name, (torch.int32,), *shape)
+
+    def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
+        """As ``read``, of one of ``dtypes`` as it is stored."""
         tensor = self._read(name, *shape)
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
+        return tensor
+
+    def read_shaped(
+        self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
+    ) -> Tensor:
+        """As ``read_typed``, in one of several shapes."""
+        found = self.shape(name)
+        return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """As it is stored; None where there is no such tensor."""
+        if name not in self._files:
+            return None
+        return tuple(self._open[self._files[name]].get_slice(name).get_shape())
+
+    def read_part(self, name: str, index: int, *shape: int) -> Tensor:
+        """As ``read``, of one tensor along the first dimension of that of ``shape``."""
+        return self._floats(name, self._mapped(self._load(name, shape, "get_slice")[index]), None)
+
+    def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         if not tensor.is_floating_point():
             path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
-    def read_codes(self, name: str, *shape: int) -> Tensor:
-        """As ``read``, of int32."""
-        tensor = self._read(name, *shape)
-        if tensor.dtype != torch.int32:
-            path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
-        return tensor
-
     def _read(self, name: str, *shape: int) -> Tensor:
-        if name not in self._files:
-            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
-        path = self._files[name]
-        try:
-            tensor: Tensor = self._open[path].get_tensor(name.removeprefix(self._prefix))
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
-        if tensor.shape != shape:
-            found = tuple(tensor.shape)
-            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-        self._taken.add(name)
+        return self._mapped(self._load(name, shape, "get_tensor"))
+
+    def _mapped(self, tensor: Tensor) -> Tensor:
+        """The same, whose pages are counted."""
         self._bytes_mapped += tensor.nbytes
         if self._copies and self._bytes_mapped > _MOST_MAPPED:
             # Pages that were read count as ours until the mapping goes, with its last tensor.
             self._bytes_mapped = 0
-            self._open = {path: _open(path) for path in self._open}
+            self._open = {path: _reopened(path, file) for path, file in self._open.items()}
         return tensor
+
+    def _load(self, name: str, shape: tuple[int, ...], how: str) -> Any:
+        """By a method of the file that holds it; the shape is checked first."""
+        if name not in self._files:
+            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        path = self._files[name]
+        found = tuple(self._slice(name).get_shape())
+        if found != shape:
+            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
+        self._taken.add(name)
+        try:
+            return getattr(self._open[path], how)(name.removeprefix(self._prefix))
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
     @property
     def num_elements(self) -> int:
@@ -130,25 +194,27 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    @property
-    def total_bytes(self) -> int:
-        """What all tensors take where they are taken to, before any is read.
+    def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
+        """What all tensors take where they are taken to, before any is read, and the largest.
 
+        Of a tensor of three dimensions, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
+        code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
-        return sum(self._bytes(name) for name in self._files)
+        sizes = {name: self._bytes(name, code_bytes) for name in self._files}
+        parts = (size // self._parts(name) for name, size in sizes.items())
+        return sum(sizes.values()), max(parts, default=0)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Of the tensor that takes most."""
-        return max(map(self._bytes, self._files), default=0)
+    def _parts(self, name: str) -> int:
+        shape = self._slice(name).get_shape()
+        return max(1, shape[0]) if len(shape) == 3 else 1
 
-    def _bytes(self, name: str) -> int:
-        stored = self._stored(name)
+    def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
+        stored = self.stored(name)
         if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
             return 0
-        size = _CODE_BYTES.get(stored, self.dtype.itemsize)
-        return size * self._elements(name)
+        size = code_bytes.get(stored, self.dtype.itemsize)
+        return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:
         return math.prod(self._slice(name).get_shape())
@@ -169,14 +235,10 @@ class Weights:
 
     def _first_dtype(self) -> torch.dtype:
         for name in self._files:
-            dtype = _DTYPES.get(self._stored(name))
+            dtype = _DTYPES.get(self.stored(name))
             if dtype is not None:
                 return dtype
         return torch.float32
-
-    def _stored(self, name: str) -> str:
-        """The dtype of a tensor, as its file calls it."""
-        return str(self._slice(name).get_dtype())
 
     def _slice(self, name: str) -> Any:
         """What a file says of a tensor before it is read."""
@@ -184,7 +246,12 @@ class Weights:
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """The safetensors files of a checkpoint. ModelError: there are none, or one is missing."""
+    """The safetensors files of a checkpoint, or the GGUF file that it is.
+
+    ModelError: there are none, or one is missing.
+    """
+    if is_gguf(directory):
+        return [directory]
     index = directory / INDEX
     if index.exists():
         files = [directory / name for name in _indexed(index)]
@@ -226,8 +293,14 @@ def _no_weights(directory: Path) -> str:
 
 
 def _open(path: Path) -> Any:
+    if is_gguf(path):
+        return GGUFTensors(path)
     check_plain(path)
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
+
+
+def _reopened(path: Path, file: Any) -> Any:
+    return file if isinstance(file, GGUFTensors) else _open(path)

@@ -4,7 +4,7 @@ from quire.protocol.decision import Decision, Verdict
 from quire.protocol.pending import Executor, PendingStep
 from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
 from quire.protocol.pooling import Pooler, Pooling, PoolingParams
-from quire.protocol.request import FinishReason, Request
+from quire.protocol.request import Adapter, FinishReason, Request
 from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import (
@@ -27,6 +27,7 @@ from quire.protocol.structured_outputs import Reasoning, Rules, StructuredOutput
 __all__ = [
     "IN_FLIGHT",
     "TO_DRAFT",
+    "Adapter",
     "Chunk",
     "Decision",
     "Executor",

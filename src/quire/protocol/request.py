@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from quire.memory import BlockHash
+from quire.memory import BlockHash, root_hash
 from quire.protocol.pooling import PoolingParams
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.structured_outputs import Rules
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank changes to a model's weights (LoRA), for the requests that ask for them.
+
+    fingerprint: of their content. Two that are called alike are two, if one is changed.
+    """
+
+    fingerprint: bytes
+    name: str = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Request:
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
+    adapter: Adapter | None = None  # what the model's weights are changed by
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""
@@ -38,6 +50,11 @@ class Request:
     def min_tokens(self) -> int:
         """No end counts before: 0 for structured texts, which end sooner only where they must."""
         return 0 if self.params.structured_outputs is not None else self.params.min_tokens
+
+    @property
+    def root_hash(self) -> BlockHash:
+        """Only requests with the same one find each other's blocks, or what they were answered."""
+        return root_hash(self.cache_salt, b"" if self.adapter is None else self.adapter.fingerprint)
 
     @property
     def longest(self) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from itertools import count
 
-from quire.memory import BlockMove, KVAllocator, root_hash
-from quire.protocol.request import FinishReason, Request
+from quire.memory import BlockMove, KVAllocator
+from quire.protocol.request import Adapter, FinishReason, Request
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
+from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.beam_search import BeamSearch, Choice
 from quire.scheduling.scores import PromptScores
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
@@ -30,8 +31,9 @@ class LiveGroups:
     Every choice comes down to fork, append and free (PagedAttention, section 5.2).
     """
 
-    def __init__(self, allocator: KVAllocator) -> None:
+    def __init__(self, allocator: KVAllocator, slots: AdapterSlots) -> None:
         self._allocator = allocator
+        self._slots = slots
         self._groups: dict[str, SequenceGroup] = {}
         self._branches: dict[int, tuple[SequenceGroup, Sequence]] = {}
         # For every token that is sampled, so without a call in between.
@@ -53,8 +55,8 @@ class LiveGroups:
 
     def add(self, request: Request, rank: float) -> SequenceGroup:
         seq_id = next(self._seq_ids)
-        root = root_hash(request.cache_salt)
-        trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
+        prompt, hashes = request.prompt_token_ids, request.block_hashes
+        trunk = Sequence(seq_id, 0, prompt, request.root_hash, hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
         scores, num_top = None, request.params.prompt_logprobs
         if num_top is not None:
@@ -65,10 +67,14 @@ class LiveGroups:
         self._branches[seq_id] = (group, trunk)
         return group
 
-    def resting_group(self, session_id: str, cache_salt: str) -> SequenceGroup:
+    def resting_group(
+        self, session_id: str, cache_salt: str, adapter: Adapter | None
+    ) -> SequenceGroup:
         """Who holds the blocks of a new session between turns. It is not one of the live."""
-        request = Request(session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt)
-        sequence = Sequence(next(self._seq_ids), 0, (), root_hash(cache_salt))
+        request = Request(
+            session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt, adapter=adapter
+        )
+        sequence = Sequence(next(self._seq_ids), 0, (), request.root_hash)
         return SequenceGroup(request, sequence, None, (0.0, 0))
 
     def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
@@ -83,6 +89,7 @@ class LiveGroups:
 
     def open(self, group: SequenceGroup) -> None:
         """The group is let in for the first time."""
+        self._slots.take(group.request.adapter)
         (trunk,) = group.branches
         if trunk.seq_id in self._closed:  # by the last turn of its session
             self._closed.remove(trunk.seq_id)
@@ -207,6 +214,8 @@ class LiveGroups:
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         if not group.branches:
             del self._groups[group.request.request_id]
+            if group.begun:
+                self._slots.release(group.request.adapter)
 
     def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
         """The beams that go on: a parent's first child takes its place, the others fork off it."""

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, in its JSON files as Hugging Face writes them."""
+"""What a checkpoint says about itself: in JSON files as Hugging Face's, or in a GGUF file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.errors import ModelError
+from quire.gguf import config_of, is_gguf, open_gguf
 from quire.shape.fields import Fields, read_fields
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")
@@ -28,7 +29,7 @@ class Checkpoint:
 
 
 def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Read ``config.json``, and ``generation_config.json`` where there is one.
+    """Read ``config.json``, and ``generation_config.json`` where there is one; or a GGUF file.
 
     overrides: over the fields of the former.
 
@@ -36,9 +37,12 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
         ModelError: a file is missing or is not a JSON object, or the model is none that a decoder
             can run: encoder-decoder, or without ``architectures``.
     """
-    if not directory.is_dir():
+    if is_gguf(directory):
+        fields = Fields({**config_of(open_gguf(directory)), **(overrides or {})}, str(directory))
+    elif directory.is_dir():
+        fields = read_fields(directory / "config.json", overrides)
+    else:
         raise ModelError(f"{directory} is not a directory")
-    fields = read_fields(directory / "config.json", overrides)
     architectures = fields.get("architectures", list, [])
     if not architectures:
         raise ModelError(f"{fields.source}: architectures is missing, so the model is unknown")

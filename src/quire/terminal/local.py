@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from quire.dialect import ContentPiece, Event, OutputParser, ReasoningPiece, marks_of
+from quire.dialect import (
+    ContentPiece,
+    Event,
+    OutputParser,
+    Parser,
+    ReasoningPiece,
+    dialect_of,
+    marks_of,
+)
 from quire.terminal.conversation import Message
 from quire.terminal.models import Answer, Ending, Piece
 
@@ -25,7 +33,8 @@ class LocalModel:
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
         self._tokenizer = llm.engine.input_processor.tokenizer
-        self._marks = marks_of(self._tokenizer.chat_template)
+        template = self._tokenizer.chat_template
+        self._dialect, self._marks = dialect_of(template), marks_of(template)
         self.name = llm.capacity.model_name
         self.max_model_len = llm.capacity.max_model_len
 
@@ -60,8 +69,10 @@ class LocalModel:
     def _prompt(self, messages: Sequence[Message]) -> str:
         return self._tokenizer.apply_chat_template(messages, {})
 
-    def _parser(self, messages: Sequence[Message]) -> OutputParser:
+    def _parser(self, messages: Sequence[Message]) -> Parser:
         """Tells reasoning from the answer; the prompt may have opened it."""
+        if self._dialect is not None and self._dialect.parser is not None:
+            return self._dialect.parser(None)
         marks, opened = self._marks, False
         if marks is not None:
             prompt = self._prompt(messages)
@@ -70,7 +81,9 @@ class LocalModel:
 
     def _kept(self) -> tuple[int, ...]:
         """Special tokens whose text the parser must see."""
-        marks = (self._marks.start, self._marks.end) if self._marks else ()
+        marks: tuple[str, ...] = (self._marks.start, self._marks.end) if self._marks else ()
+        if self._dialect is not None and self._dialect.parser is not None:
+            marks = self._dialect.marks
         found = [self._tokenizer.encode(mark, add_special_tokens=False) for mark in marks]
         return tuple(
             ids[0] for ids in found if len(ids) == 1 and ids[0] in self._tokenizer.special_ids

@@ -56,7 +56,50 @@ Paris, France
 </function>
 </tool_call>"""
 
+GLM = """<tool_call>get_current_temperature
+<arg_key>location</arg_key>
+<arg_value>Paris, France</arg_value>
+<arg_key>days</arg_key>
+<arg_value>3</arg_value>
+</tool_call>"""
+DEEPSEEK = (
+    "<｜tool▁call▁begin｜>get_current_temperature<｜tool▁sep｜>"
+    '{"location": "Paris, France"}<｜tool▁call▁end｜>'
+)
+FENCED = (
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_current_temperature\n```json\n"
+    '{"location": "Paris, France"}\n```<｜tool▁call▁end｜>'
+)
+KIMI = (
+    "<|tool_call_begin|>functions.get_current_temperature:0<|tool_call_argument_begin|>"
+    '{"location": "Paris, France"}<|tool_call_end|>'
+)
+
 EXAMPLES = [
+    ("glm45", f"I look.\n{GLM}\n{GLM}", "I look.", [(PARIS[0], {**PARIS[1], "days": 3})] * 2),
+    ("glm45", GLM.replace("\n", ""), "", [(PARIS[0], {**PARIS[1], "days": 3})]),
+    ("glm45", "<tool_call>get_time\n</tool_call>", "", [("get_time", {})]),
+    ("glm45", "<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
+    (
+        "deepseek_v31",
+        f"So.<｜tool▁calls▁begin｜>{DEEPSEEK}{DEEPSEEK}<｜tool▁calls▁end｜>",
+        "So.",
+        [PARIS] * 2,
+    ),
+    (
+        "deepseek_v3",
+        f"<｜tool▁calls▁begin｜>{FENCED}\n{FENCED}<｜tool▁calls▁end｜>",
+        "",
+        [PARIS] * 2,
+    ),
+    ("deepseek_v3", FENCED, "", [PARIS]),  # some leave the section out
+    ("deepseek_v3", "<｜tool▁calls▁begin｜>no", "<｜tool▁calls▁begin｜>no", []),
+    (
+        "kimi_k2",
+        f"<|tool_calls_section_begin|>{KIMI}{KIMI}<|tool_calls_section_end|>",
+        "",
+        [PARIS] * 2,
+    ),
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", [PARIS]),
     ("hermes", f"Sure.\n<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>", "Sure.", 2),
     ("hermes", f"<tool_call>\n{CALL}\n", "", [PARIS]),  # some stop without the mark
@@ -129,6 +172,54 @@ EXAMPLES = [
         [("get_time", {"a": ']")', "b": [-1, 2.5, {"c": None}], "d": True})],
     ),
 ]
+
+
+def test_kimi_names_its_calls() -> None:
+    (call,) = parse("kimi_k2", KIMI.replace(":0", ":12")).calls
+    assert (call.name, call.id) == (PARIS[0], "functions.get_current_temperature:12")
+
+
+HARMONY = [
+    (
+        "<|channel|>analysis<|message|>Hm. <|end|><|start|>assistant<|channel|>final<|message|>"
+        "Four.\n\nYes.<|return|>",
+        ("Hm.", "Four.\n\nYes.", []),
+    ),
+    (
+        "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B"
+        "<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+        "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
+        ("A\nB", "I look.", ["get_time"]),
+    ),
+    (
+        " to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>",
+        ("", "", ["get_time"]),
+    ),
+    (
+        "<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>",
+        ("", "", ["get_time"]),
+    ),
+    ("Plain <|channel|> text", ("", "Plain <|channel|> text", [])),
+    ("<|channel|>analysis<|message|>cut of", ("cut of", "", [])),
+    ("", ("", "", [])),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), HARMONY)
+def test_harmony(text: str, expected: Any) -> None:
+    dialect = DIALECTS["openai"]
+    assert dialect.parser is not None
+    reply = Reply.of(dialect.parser(TOOLS).parse(text))
+    assert (reply.reasoning, reply.content, [call.name for call in reply.calls]) == expected
+    if not expected[2]:
+        assert Reply.of(dialect.parser(None).parse(text)) == reply
+
+
+def test_calls_that_nobody_asked_for_are_content_in_harmony() -> None:
+    dialect = DIALECTS["openai"]
+    assert dialect.parser is not None
+    text = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+    assert Reply.of(dialect.parser(None).parse(text)).content == "{}"
 
 
 @pytest.mark.parametrize(("name", "text", "content", "expected"), EXAMPLES)
@@ -230,7 +321,10 @@ def test_reasoning(text: str, reasons: bool, expected: tuple[str, str, int] | No
         ("{{ '[TOOL_CALLS]' }}", "mistral", False),
         ("{{ '{\"name\": \"' + n + '\", ' }}{{ '\"parameters\": ' }}", "llama3_json", False),
         ("[func_name1(params_name1=params_value1)]", "pythonic", False),
-        ("<tool_call>{name}<arg_key>k</arg_key> </think>", None, True),
+        ("<tool_call>{name}<arg_key>k</arg_key> </think>", "glm45", True),
+        ("'<｜tool▁calls▁begin｜>' ... </think>", "deepseek_v3", True),
+        ("<|tool_calls_section_begin|>", "kimi_k2", False),
+        ("<|channel|>analysis<|message|> <|channel|>final<|message|>", "openai", True),
         ("{% for message in messages %}{{ message.content }}{% endfor %}", None, False),
     ],
 )

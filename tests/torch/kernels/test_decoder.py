@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import AttentionSpec, Fused, KVShape, LayerKV, Norm, PreNormDecoder, Rotation
+from quire.kernels.ops import (
+    AttentionSpec,
+    DecoderStack,
+    Fused,
+    KVShape,
+    LayerKV,
+    Norm,
+    Norms,
+    Rotation,
+)
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
-from quire.model.decoder import MLP, Attention, Layer, Norms, run_layers
+from quire.model.decoder import MLP, Attention, Layer, run_layers
 from quire.model.linear import Joined, Linear, PlainLinear
 from support.instruction_sets import TESTED
 from support.kv_tiles import to_rows, to_tiles
@@ -31,8 +40,29 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
+BOTH_BEFORE = (True, False, False), (True, False, False)
+# Norms around attention and MLP, parallel, scale, norms of all heads together.
+FORMS = {
+    "before and of what parts give": (((True, True, False),) * 2, False, 1.0, False),
+    "of what parts give": (((False, True, False),) * 2, False, 0.3, True),
+    "after": (((False, False, True),) * 2, False, 1.0, False),
+    "everywhere": (((True, True, True), (False, True, True)), False, 0.3, True),
+    "nowhere": (((False, False, False),) * 2, False, 0.3, False),
+    "parallel": (((True, False, False), (False, False, False)), True, 1.0, False),
+    "parallel with a norm each": (BOTH_BEFORE, True, 0.3, False),
+}
+
+
 def make_layers(
-    dtype: torch.dtype, gated: bool, centred: bool, instructions: str
+    dtype: torch.dtype,
+    gated: bool,
+    centred: bool,
+    instructions: str,
+    around: tuple[tuple[bool, ...], tuple[bool, ...]] = BOTH_BEFORE,
+    parallel: bool = False,
+    scale: float = 1.0,
+    joint: bool = False,
+    ropes: tuple[int | None, int | None] = (0, 0),
 ) -> tuple[list[Layer], list[Layer]]:
     """Two layers in ``dtype``, and the same in float64."""
     products = Products(instructions)
@@ -46,9 +76,15 @@ def make_layers(
             PlainLinear(weight.double(), wide_bias),
         )
 
-    def layer(window: int | None) -> tuple[Layer, Layer]:
+    def norms(used: tuple[bool, ...]) -> list[Norms]:
+        pairs = [norm(dtype, HIDDEN, centred) if each else (None, None) for each in used]
+        return [Norms(*each) for each in zip(*pairs, strict=True)]
+
+    def layer(window: int | None, rope: int | None) -> tuple[Layer, Layer]:
         query_norms, key_norms = norm(dtype, DIM), norm(dtype, DIM)
-        attention_norm, mlp_norm = norm(dtype, HIDDEN, centred), norm(dtype, HIDDEN, centred)
+        widths = (HEADS * DIM, KV_HEADS * DIM)
+        all_heads = [norm(dtype, width) if joint else (None, None) for width in widths]
+        attention_norms, mlp_norms = map(norms, around)
         heads = {"q": HEADS * DIM, "k": KV_HEADS * DIM, "v": KV_HEADS * DIM}
         parts = {"gate": INNER, "up": INNER} if gated else {"up": INNER}
         qkv, output = projection(HIDDEN, sum(heads.values())), projection(HEADS * DIM, HIDDEN)
@@ -60,16 +96,20 @@ def make_layers(
                     output[i],
                     KVShape(KV_HEADS, DIM, DIM),
                     AttentionSpec(DIM**-0.5, window, 0, None, query_norms[i], key_norms[i]),
+                    rope,
+                    *(pair[i] for pair in all_heads),
                 ),
-                Norms(before=attention_norm[i]),
+                attention_norms[i],
                 MLP(Joined(up[i], parts), down[i], "silu" if gated else "relu"),
-                Norms(before=mlp_norm[i]),
+                mlp_norms[i],
+                scale,
+                parallel,
             )
             for i in range(2)
         )
         return narrow, wide
 
-    layers = [layer(None), layer(7)]
+    layers = [layer(None, ropes[0]), layer(7, ropes[1])]
     narrow, wide = ([pair[i] for pair in layers] for i in range(2))
     return narrow, wide
 
@@ -84,11 +124,11 @@ def norm(dtype: torch.dtype, width: int, layer_norm: bool = False) -> tuple[Norm
     )
 
 
-def as_one(layers: Sequence[Layer], final_norm: Norm | None, dtype: torch.dtype) -> PreNormDecoder:
-    return PreNormDecoder(tuple(layer.pre_norm() for layer in layers), final_norm, dtype)
+def as_one(layers: Sequence[Layer], final_norm: Norm | None, dtype: torch.dtype) -> DecoderStack:
+    return DecoderStack(tuple(layer.fusable() for layer in layers), final_norm, dtype)
 
 
-def fused_by(kernels: CPUKernels, decoder: PreNormDecoder, kv: Sequence[LayerKV]) -> Fused:
+def fused_by(kernels: CPUKernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused:
     fused = kernels.fuse(decoder, kv)
     assert fused is not None
     return fused
@@ -105,21 +145,47 @@ def test_a_decoder_of_packed_weights(
     torch.manual_seed(0)
     layers, wide_layers = make_layers(dtype, gated, centred, instructions)
     final_norm, wide_norm = norm(dtype, HIDDEN, centred) if final else (None, None)
-    decoder = as_one(layers, final_norm, dtype)
+    check(layers, wide_layers, (final_norm, wide_norm), dtype, CPUKernels(instructions))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_norms_and_rotations_that_layers_may_have(form: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for final, centred, ropes in ((True, True, (1, 0)), (False, False, (None, 1))):
+        layers, wide_layers = make_layers(dtype, True, centred, "", *FORMS[form], ropes)
+        final_norms = norm(dtype, HIDDEN, centred) if final else (None, None)
+        check(layers, wide_layers, final_norms, dtype, CPUKernels())
+
+
+def check(
+    layers: Sequence[Layer],
+    wide_layers: Sequence[Layer],
+    final_norms: tuple[Norm | None, Norm | None],
+    dtype: torch.dtype,
+    kernels: CPUKernels,
+) -> None:
+    """That layers in one call give what the same in float64 give operation by operation."""
+    decoder, judge = as_one(layers, final_norms[0], dtype), ReferenceKernels()
     batch, num_blocks = make_batch(RAGGED)
     pools = [normal(2, num_blocks, KV_HEADS, batch.block_size, DIM).to(dtype) for _ in range(2)]
     wide_kv = [LayerKV(*(part.double() for part in pool)) for pool in pools]
-    angles = torch.rand(batch.query_starts[-1], DIM // 2, dtype=torch.float64) * 6
-    rotation = Rotation(angles.cos().float(), angles.sin().float())
-    kernels, judge = CPUKernels(instructions), ReferenceKernels()
+    angles = torch.rand(2, batch.query_starts[-1], DIM // 2, dtype=torch.float64) * 6
+    wide_rotations = [Rotation(each.cos(), each.sin()) for each in angles]
+    rotations = [Rotation(each.cos().float(), each.sin().float()) for each in angles]
     kv = [to_tiles(kernels, LayerKV(*pool)) for pool in pools]
     for _ in range(2):  # the second time into memory that was used before
         x = normal(batch.query_starts[-1], HIDDEN).to(dtype)
-        wide_rotation = Rotation(angles.cos(), angles.sin())
         expected = run_layers(
-            wide_layers, wide_norm, x.double(), wide_kv, judge, judge.plan(batch), wide_rotation
+            wide_layers,
+            final_norms[1],
+            x.double(),
+            wide_kv,
+            judge,
+            judge.plan(batch),
+            wide_rotations,
         )
-        found = fused_by(kernels, decoder, kv)(x, kernels.plan(batch), rotation)
+        found = fused_by(kernels, decoder, kv)(x, kernels.plan(batch), rotations)
         assert found.dtype == dtype
         error = (found.double() - expected).abs().max() / expected.abs().max()
         assert error < TOLERANCE[dtype]
@@ -130,7 +196,7 @@ def test_a_decoder_of_packed_weights(
 
 def test_one_weight_that_is_not_packed_makes_no_difference() -> None:
     torch.manual_seed(0)
-    layers, _ = make_layers(torch.float32, True, False, "")
+    layers, _ = make_layers(torch.float32, True, False, "", ropes=(None, None))
     final_norm, _ = norm(torch.float32, HIDDEN)
     weight = torch.randn(HIDDEN, INNER) / 10
     mixed, packed = (
@@ -144,9 +210,9 @@ def test_one_weight_that_is_not_packed_makes_no_difference() -> None:
     kernels = CPUKernels()
     plan = kernels.plan(batch)
     assert kernels.fuse(as_one(mixed, final_norm, x.dtype), kv) is None
-    found = run_layers(mixed, final_norm, x.clone(), kv, kernels, plan, None)
+    found = run_layers(mixed, final_norm, x.clone(), kv, kernels, plan, [])
     fused = fused_by(kernels, as_one(packed, final_norm, x.dtype), other_kv)
-    assert torch.allclose(found, fused(x.clone(), plan, None), atol=1e-5)
+    assert torch.allclose(found, fused(x.clone(), plan, []), atol=1e-5)
 
 
 def test_decoders_are_told_apart() -> None:
@@ -156,13 +222,13 @@ def test_decoders_are_told_apart() -> None:
     batch, num_blocks = make_batch(RAGGED)
     x = torch.randn(batch.query_starts[-1], HIDDEN)
     for _ in range(3):
-        layers, _ = make_layers(torch.float32, True, False, "")
+        layers, _ = make_layers(torch.float32, True, False, "", ropes=(None, None))
         decoder = as_one(layers, norm(torch.float32, HIDDEN)[0], torch.float32)
         for _ in range(2):
             pool = torch.zeros(num_blocks, KV_HEADS, batch.block_size, DIM)
             kv = [LayerKV(pool.clone(), pool.clone()) for _ in range(2)]
             fused = fused_by(kernels, decoder, kv)
-            results.append(fused(x.clone(), kernels.plan(batch), None))
+            results.append(fused(x.clone(), kernels.plan(batch), []))
             assert kv[1].keys.any()
             assert kernels.fuse(decoder, kv) is fused, "made anew each step"
     firsts, seconds = results[::2], results[1::2]

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from quire.kernels.huge_pages import HugePages
+from quire.kernels.packing import Format
 from quire.kernels.products import DTYPES, PackedWeight, Products
 from support.instruction_sets import TESTED
-from support.packed_weights import FORMS, fits
+from support.packed_weights import FORMS, fits, groups, meaning
 
 SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # outputs, inputs
 # For all but int4, whose groups are multiples of 8.
 ODD_INPUTS = ((5, 1), (48, 7), (33, 10), (64, 77))
-LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (40, 3200), (64, 77))
+LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (40, 3200), (64, 77), (50, 768))
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
 
 # Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
@@ -93,27 +94,53 @@ def test_int8(products: Products, shape: tuple[int, int], dtype: torch.dtype) ->
     check(PackedWeight.from_int8(products, codes, scales, bias, False), weight, bias, dtype)
 
 
+GROUPED = (
+    (Format.int4, 8, ""),
+    (Format.int4, 8, "zeros"),
+    (Format.int4, 72, "zeros"),
+    (Format.int4, 64, "offsets"),
+    (Format.int4, 32, "factors and offsets"),
+    (Format.int4, 16, "factors and offsets"),
+    (Format.int5, 32, ""),
+    (Format.int5, 32, "factors and offsets"),
+    (Format.int6, 16, "factors"),
+    (Format.grouped_int8, 32, ""),
+    (Format.grouped_int8, 16, "offsets"),
+)
+
+
 @with_types
-@pytest.mark.parametrize("with_zeros", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_int4(
-    products: Products, shape: tuple[int, int], with_zeros: bool, dtype: torch.dtype
+@pytest.mark.parametrize(("form", "group", "offsets"), GROUPED, ids=str)
+@pytest.mark.parametrize("outputs", [1, 37, 300])
+def test_groups(
+    products: Products,
+    outputs: int,
+    form: Format,
+    group: int,
+    offsets: str,
+    dtype: torch.dtype,
 ) -> None:
-    outputs, inputs = shape
-    for group in {8, inputs}:
-        codes = torch.randint(16, shape, dtype=torch.uint8)
-        scales = (torch.rand(outputs, inputs // group) / 10).half()
-        zeros = torch.randint(16, scales.shape, dtype=torch.uint8) if with_zeros else None
-        offsets = torch.full(scales.shape, 8.0) if zeros is None else zeros.double()
-        centred = codes.double().view(outputs, -1, group) - offsets[..., None]
-        weight = (centred * scales.double()[..., None]).view(shape)
-        bias = bias_of(outputs)
-        packed = PackedWeight.from_int4(products, codes, scales, zeros, bias)
-        if zeros is not None:  # the sums of x are subtracted, and rounded on their own
-            weight_bound = (codes.double().view(outputs, -1, group) + 8) * scales[..., None]
-            check_within(packed, weight, weight_bound.view(shape), bias, dtype)
-        else:
-            check(packed, weight, bias, dtype)
+    shape = (outputs, group * (16 if "factors" in offsets else 2))
+    codes, meant = (
+        torch.randint(2**form.bits, shape, dtype=torch.uint8),
+        groups(form, shape, group, offsets),
+    )
+    weight, bias = meaning(codes, form, meant), bias_of(outputs)
+    packed = PackedWeight.from_groups(products, form, codes, meant, bias)
+    if offsets in ("", "factors"):
+        check(packed, weight, bias, dtype)
+    else:  # the sums of x are multiplied on their own, and rounded
+        without = meant._replace(offsets=None, zeros=torch.zeros(outputs, meant.num_groups))
+        check_within(packed, weight, 2 * meaning(codes, form, without) + weight.abs(), bias, dtype)
+    ids = torch.randint(outputs, (5,))
+    rounded = weight[ids].float().to(dtype)
+    assert torch.equal(packed.rows(ids, dtype), rounded)
+    assert torch.equal(
+        PackedWeight.from_groups(products, form, codes, meant, None)
+        .floats(torch.eye(shape[1], dtype=dtype))
+        .double(),
+        weight.float().double().T,
+    )
 
 
 def check_within(

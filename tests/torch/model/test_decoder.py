@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quire.errors import ConfigError, ModelError
-from quire.kernels.ops import AttentionSpec, KVShape, LayerKV, Norm
+from quire.kernels.ops import AttentionSpec, KVShape, LayerKV, Norm, Norms
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Streaming, load_model, loader
-from quire.model.decoder import MLP, Attention, Decoder, DecoderModel, Layer, Norms, run_layers
+from quire.model.decoder import MLP, Attention, DecoderModel, Layer, run_layers
 from quire.model.family import Family
 from quire.model.linear import Joined, PlainLinear
 from quire.model.llama import FAMILY as LLAMA
@@ -29,7 +29,7 @@ from support.paged_harness import PagedHarness
 ModelDir = Callable[[str], Path]
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 4, 2, 8, 24, 40
-EVERY_FOUR = list(product([True, False], repeat=4))
+EVERY_THREE = list(product([True, False], repeat=3))
 
 
 def normal(*shape: int) -> Tensor:
@@ -40,7 +40,9 @@ def norm(used: bool) -> Norm | None:
     return Norm(HIDDEN, normal(HIDDEN), 1e-5, normal(HIDDEN), centred=True) if used else None
 
 
-def make_layer(around_attention: tuple[bool, bool], around_mlp: tuple[bool, bool]) -> Layer:
+def make_layer(
+    around_attention: tuple[bool, ...], around_mlp: tuple[bool, ...], scale: float, parallel: bool
+) -> Layer:
     """One whose tokens see themselves only: attention is a choice of values."""
     heads = {"q": HEADS * DIM, "k": KV_HEADS * DIM, "v": KV_HEADS * DIM}
     return Layer(
@@ -57,11 +59,13 @@ def make_layer(around_attention: tuple[bool, bool], around_mlp: tuple[bool, bool
             "silu",
         ),
         Norms(*map(norm, around_mlp)),
+        scale,
+        parallel,
     )
 
 
 def by_formula(layer: Layer, x: Tensor) -> Tensor:
-    """x becomes after(x + part(before(x))), for attention and then for the MLP."""
+    """x becomes after(x + scale * output(part(before(x)))), for attention and then for the MLP."""
 
     def normed(x: Tensor, norm: Norm | None) -> Tensor:
         if norm is None:
@@ -77,37 +81,43 @@ def by_formula(layer: Layer, x: Tensor) -> Tensor:
         gate, up = layer.mlp.up.product(h).chunk(2, dim=1)
         return layer.mlp.down(F.silu(gate) * up)
 
-    for part, norms in ((attention, layer.attention_norms), (mlp, layer.mlp_norms)):
-        x = normed(x + part(normed(x, norms.before)), norms.after)
+    first, second = layer.attention_norms, layer.mlp_norms
+    if layer.parallel:
+        h = normed(x, first.before)
+        given = h if second.before is None else normed(x, second.before)
+        parts = normed(attention(h), first.output) + normed(mlp(given), second.output)
+        return x + layer.residual_scale * parts
+    for part, norms in ((attention, first), (mlp, second)):
+        delta = normed(part(normed(x, norms.before)), norms.output)
+        x = normed(x + layer.residual_scale * delta, norms.after)
     return x
 
 
-@pytest.mark.parametrize("final", [True, False])
-@pytest.mark.parametrize("used", EVERY_FOUR)
-def test_up_to_four_norms_a_layer(used: tuple[bool, bool, bool, bool], final: bool) -> None:
+@pytest.mark.parametrize(("final", "parallel"), [(True, False), (False, False), (True, True)])
+@pytest.mark.parametrize("used", EVERY_THREE)
+def test_norms_around_the_parts_of_a_layer(
+    used: tuple[bool, bool, bool], final: bool, parallel: bool
+) -> None:
     torch.manual_seed(0)
-    around = used[:2], used[2:]
-    layers, final_norm = [make_layer(*around), make_layer(*around[::-1])], norm(final)
+    if parallel:
+        used = (*used[:2], False)
+    flipped = (*used[1::-1], used[2])
+    first, second = ((True, *each[1:]) if parallel else each for each in (used, flipped))
+    layers = [
+        make_layer(first, flipped, 1.0, parallel),
+        make_layer(second, used, 0.3, parallel),
+    ]
+    final_norm = norm(final)
     batch, num_blocks = make_batch([(5, 5), (9, 1)])
     x = normal(batch.query_starts[-1], HIDDEN)
     pool = torch.zeros(num_blocks, KV_HEADS, batch.block_size, DIM, dtype=torch.float64)
     kv = [LayerKV(pool.clone(), pool.clone()) for _ in layers]
     kernels = ReferenceKernels()
-    found = run_layers(layers, final_norm, x.clone(), kv, kernels, kernels.plan(batch), None)
+    found = run_layers(layers, final_norm, x.clone(), kv, kernels, kernels.plan(batch), [])
     for layer in layers:
         x = by_formula(layer, x)
     expected = x if final_norm is None else kernels.norm(x, final_norm)
     assert torch.allclose(found, expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("used", EVERY_FOUR)
-def test_only_layers_that_normalise_first_are_run_whole(used: tuple[bool, ...]) -> None:
-    expected = used == (True, False, True, False)
-    layer, first = make_layer(used[:2], used[2:]), make_layer((True, False), (True, False))
-    assert (layer.pre_norm() is not None) == expected
-    table = PlainLinear(normal(7, HIDDEN))
-    decoder = Decoder(7, torch.float64, table, (first, layer), None, table)
-    assert (decoder.pre_norm() is not None) == expected
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
@@ -140,7 +150,7 @@ def test_the_parts_of_a_joined_weight_are_known(
             places = [f"{layer}.{whole.split('.')[0]}.{name}_proj" for name in names]
             weights = [stored[f"{place}.weight"] for place in places]
             biases = [stored.get(f"{place}.bias") for place in places]
-        for i, part in enumerate(own.split(x)):
+        for i, part in enumerate(own.split(own.product(x))):
             expected = F.linear(x, weights[i], None if fused else biases[i])
             tolerance = 1e-4 if quantization is None else 0.05 * float(expected.abs().max())
             assert (part - expected).abs().max() < tolerance

@@ -81,6 +81,8 @@ class Speech:
         """For one text. tools: None where calls are not looked for. tail: of the prompt."""
         if self.declared is not None:
             return self.declared.parser(tools, tail)
+        if self.dialect is not None and self.dialect.parser is not None:
+            return self.dialect.parser(tools)
         form = self.dialect.form if self.dialect and tools is not None else None
         return OutputParser(form, tools, self.marks, reasons=reasons)
 

@@ -37,7 +37,7 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     asked = [
-        request.with_options(found or prompt, caller)
+        request.with_options(found or prompt, caller, model.options)
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 
@@ -46,7 +46,7 @@ async def create_completion(
         return _without_outputs(progress) if request.only_prompts else progress
 
     wording = CompletionWording(request, prompts if form.most is None else ids, inputs.tokenizer)
-    return await answer(service, caller, request, model, params, wording, run, ids)
+    return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 
 async def _without_outputs(progress: Progress) -> Progress:

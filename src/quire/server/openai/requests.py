@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from quire.engine import Prompt, PromptForm
+from quire.engine import Prompt, PromptForm, as_dict
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -84,16 +84,20 @@ class GenerationRequest(StructuredFields):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory."""
-        options = self.options(caller)
-        if not options:
-            return prompt
-        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+    def with_options(
+        self, prompt: str | list[int], caller: Caller, model: Mapping[str, str]
+    ) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory.
 
-    def options(self, caller: Caller) -> dict[str, Any]:
+        model: what prompts say of it.
+        """
+        options = self.options(caller, model)
+        return {**as_dict(prompt), **options} if options else prompt
+
+    def options(self, caller: Caller, model: Mapping[str, str]) -> dict[str, Any]:
         salt = caller.cache_salt(self.cache_salt)
         options = {
+            **model,
             "cache_salt": salt or None,
             "priority": self.priority,
             "client": caller.client(self.user) or None,

@@ -34,10 +34,10 @@ def add_others(app: FastAPI, service: Service) -> None:
     async def embedding(http: Request) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
         request = await service.bodies.parse(http, LlamaCppEmbeddingRequest)
-        service.check_model(request.model)
+        asked = service.check_model(request.model)
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
-        own = options(service, service.caller(http))
+        own = options(asked, service.caller(http))
         with in_their_words({"prompt": field}):
             finished = await vectors(service, request.texts(), params, own, {"prompt": field})
         told = ({"index": i, "embedding": [numbers(one)]} for i, one in enumerate(finished))
@@ -52,12 +52,12 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
         request = await service.bodies.parse(http, OllamaEmbedRequest, from_tools=True)
-        check_model(service, request.model)
+        asked = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         longest = service.input_processor.max_model_len if request.truncate else None
         form = PromptForm(most=longest, keep_first=True, keep_special=True)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
-        own = options(service, service.caller(http))
+        own = options(asked, service.caller(http))
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
         with in_their_words({"prompt": "input"}):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
@@ -81,10 +81,10 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     async def embeddings(http: Request) -> Json:
         """Ollama's older one: the vector of a text, as the model's files say."""
         request = await service.bodies.parse(http, OllamaEmbeddingsRequest, from_tools=True)
-        check_model(service, request.model)
+        asked = check_model(service, request.model)
         request.options.check_context(service.input_processor.max_model_len)
         if not request.prompt:
             return {"embedding": []}
-        own = options(service, service.caller(http))
+        own = options(asked, service.caller(http))
         (done,) = await vectors(service, [request.prompt], PoolingParams(), own, {})
         return {"embedding": numbers(done)}

@@ -16,7 +16,7 @@ from quire.server.answers.streaming import Json
 from quire.server.description.openapi import gives, takes
 from quire.server.errors import new_id
 from quire.server.guards.clients import Caller
-from quire.server.service import Service
+from quire.server.service import Asked, Service
 from quire.server.vectors.answers import EmbeddingList, Ranking, ScoreList
 from quire.server.vectors.bodies import EmbeddingRequest, RerankRequest, ScoreRequest
 from quire.server.vectors.others import add_others
@@ -47,12 +47,12 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     async def embeddings(http: Request) -> Response:
         """The vectors of one or several texts."""
         request = await service.bodies.parse(http, EmbeddingRequest)
-        caller, model = service.caller(http), service.check_model(request.model)
+        caller, asked = service.caller(http), service.check_model(request.model)
         finished = await vectors(
             service,
             request.texts(),
             request.params,
-            options(request, caller),
+            options(request, caller, asked),
             {"prompt": "input", "client": "user"},
             request.form(service.input_processor.max_model_len),
         )
@@ -63,7 +63,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
                 {"object": "embedding", "index": i, "embedding": told(output)}
                 for i, output in enumerate(finished)
             )
-            return {**_head("embd-", request, caller, model, finished), "data": data}
+            return {**_head("embd-", request, caller, asked.name, finished), "data": data}
 
         return await json_response(build, large=True)
 
@@ -74,11 +74,11 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     async def score(http: Request) -> Response:
         """vLLM's: how well texts go together, pair by pair, or one with each of several."""
         request = await service.bodies.parse(http, ScoreRequest)
-        caller, model = service.caller(http), service.check_model(request.model)
+        caller, asked = service.caller(http), service.check_model(request.model)
         scoring = Scoring(service.input_processor.pooler, *request.pairs())
-        finished, scores = await _scores(service, scoring, request, caller, "text_1")
+        finished, scores = await _scores(service, scoring, request, caller, asked, "text_1")
         data = [{"object": "score", "index": i, "score": one} for i, one in enumerate(scores)]
-        answer = {**_head("score-", request, caller, model, finished), "data": data}
+        answer = {**_head("score-", request, caller, asked.name, finished), "data": data}
         return await json_response(lambda: answer, large=False)
 
     @app.post("/v1/rerank", openapi_extra=takes(RerankRequest), responses=gives(Ranking))
@@ -89,37 +89,37 @@ def _add_scores(app: FastAPI, service: Service) -> None:
     async def rerank(http: Request) -> Response:
         """Cohere's and Jina's: documents by how well they go with a query, the best first."""
         request = await service.bodies.parse(http, RerankRequest)
-        caller, model = service.caller(http), service.check_model(request.model)
+        caller, asked = service.caller(http), service.check_model(request.model)
         texts = request.texts()
         scoring = Scoring(service.input_processor.pooler, [request.query], texts)
-        finished, scores = await _scores(service, scoring, request, caller, "documents")
+        finished, scores = await _scores(service, scoring, request, caller, asked, "documents")
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: request.top_n or None]
         results: list[Json] = [{"index": i, "relevance_score": scores[i]} for i in best]
         if request.return_documents:
             for one in results:
                 one["document"] = {"text": texts[one["index"]]}
-        head = _head("rerank-", request, caller, model, finished)
+        head = _head("rerank-", request, caller, asked.name, finished)
         del head["created"]
         return await json_response(lambda: {**head, "results": results}, large=True)
 
 
 async def _scores(
-    service: Service, scoring: Scoring, request: Any, caller: Caller, field: str
+    service: Service, scoring: Scoring, request: Any, caller: Caller, asked: Asked, field: str
 ) -> tuple[list[RequestOutput], list[float]]:
     names = {"prompt": field, "client": "user"}
-    prompts, own = scoring.prompts, options(request, caller)
+    prompts, own = scoring.prompts, options(request, caller, asked)
     finished = await vectors(service, prompts, scoring.params, own, names)
     return finished, scoring.scores(finished)
 
 
-def options(request: Any, caller: Caller) -> Json:
-    """What a request says of its place in line and in memory."""
+def options(request: Any, caller: Caller, asked: Asked) -> Json:
+    """What a request says of its place in line and in memory, and of its model."""
     given = {
         "cache_salt": caller.cache_salt(request.cache_salt) or None,
         "priority": request.priority,
         "client": caller.client(request.user) or None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None} | {**asked.options}
 
 
 def _head(

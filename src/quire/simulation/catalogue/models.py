@@ -56,7 +56,7 @@ MODELS: Mapping[str, ModelShape] = {
 
 
 def find_model(name: str) -> ModelShape:
-    """A model of the catalogue, or the one that a directory or a config.json describes.
+    """A model of the catalogue, or the one that a directory, config.json or GGUF file describes.
 
     Raises:
         ModelError: there is neither, or the config lacks what a shape needs.
@@ -64,12 +64,11 @@ def find_model(name: str) -> ModelShape:
     if name.lower() in MODELS:
         return MODELS[name.lower()]
     path = Path(name)
-    path = path / "config.json" if path.is_dir() else path
     if path.exists():
         return read_shape(path)
     close = difflib.get_close_matches(name.lower(), MODELS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise ModelError(
-        f"model {name!r} is neither in the catalogue nor a config.json; {hint}"
+        f"model {name!r} is neither in the catalogue nor a config.json or GGUF file; {hint}"
         f"known: {', '.join(MODELS)}"
     )

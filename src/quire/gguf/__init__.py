@@ -1,0 +1,15 @@
+"""GGUF files: what is in them, read without trust, and what that would be in a config.json."""
+
+from quire.gguf.config import config_of
+from quire.gguf.header import GGUFFile, TensorInfo, is_gguf, open_gguf
+from quire.gguf.types import ROUNDED_BYTES, TensorType
+
+__all__ = [
+    "ROUNDED_BYTES",
+    "GGUFFile",
+    "TensorInfo",
+    "TensorType",
+    "config_of",
+    "is_gguf",
+    "open_gguf",
+]

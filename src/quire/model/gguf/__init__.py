@@ -1,0 +1,1 @@
+"""GGUF files as checkpoints: their tensors by the families' names, their blocks as they are."""

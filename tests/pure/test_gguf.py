@@ -1,0 +1,197 @@
+"""GGUF files from strangers: what is wrong is said, by file and field, before it costs memory."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.errors import ModelError
+from quire.gguf import config_of, open_gguf
+from quire.shape import read_shape
+
+HUGE = 1 << 60
+Parts = dict[str, Any]
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def number(value: int) -> bytes:
+    return struct.pack("<IQ", 10, value)
+
+
+def string(value: str) -> bytes:
+    return struct.pack("<I", 8) + text(value)
+
+
+def strings(count: int, *values: str) -> bytes:
+    return struct.pack("<IIQ", 9, 8, count) + b"".join(map(text, values))
+
+
+def tensor(shape: Sequence[int], kind: int, offset: int) -> bytes:
+    form = f"<I{len(shape)}QIQ"
+    return struct.pack(form, len(shape), *reversed(shape), kind, offset)
+
+
+def parts() -> Parts:
+    """Of a small model: F32 is type 0, Q4_0 type 2."""
+    return {
+        "magic": b"GGUF",
+        "version": 3,
+        "fields": {
+            "general.architecture": string("qwen3"),
+            "qwen3.block_count": number(1),
+            "qwen3.context_length": number(64),
+            "qwen3.embedding_length": number(32),
+            "qwen3.feed_forward_length": number(32),
+            "qwen3.attention.head_count": number(2),
+            "qwen3.attention.layer_norm_rms_epsilon": struct.pack("<If", 6, 1e-6),
+            "tokenizer.ggml.tokens": strings(3, "a", "b", "c"),
+        },
+        "tensors": {
+            "token_embd.weight": tensor((4, 32), 2, 0),
+            "output_norm.weight": tensor((32,), 0, 96),
+        },
+        "num_fields": None,
+        "num_tensors": None,
+        "data": bytes(96 + 128),
+    }
+
+
+def written(parts: Parts, path: Path) -> Path:
+    fields, tensors = parts["fields"], parts["tensors"]
+    counts = (parts["num_tensors"], parts["num_fields"])
+    counts = tuple(
+        len(there) if told is None else told
+        for told, there in zip(counts, (tensors, fields), strict=True)
+    )
+    content = parts["magic"] + struct.pack("<IQQ", parts["version"], *counts)
+    for name, value in [*fields.items(), *tensors.items()]:
+        content += text(name) + value
+    path.write_bytes(content + bytes(-len(content) % 32) + parts["data"])
+    return path
+
+
+def field(name: str, value: bytes | None) -> Callable[[Parts], None]:
+    def change(parts: Parts) -> None:
+        if value is None:
+            del parts["fields"][name]
+        else:
+            parts["fields"][name] = value
+
+    return change
+
+
+def part(name: str, value: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts.update({name: value})
+
+
+def norm(*place: Any) -> Callable[[Parts], None]:
+    return lambda parts: parts["tensors"].update({"output_norm.weight": tensor(*place)})
+
+
+WRONG: dict[str, tuple[Callable[[Parts], None], str]] = {
+    "another file": (part("magic", b"GGML"), "beginning is not that of a GGUF file"),
+    "version": (part("version", 1), "says version 1; supported: 2, 3"),
+    "big-endian": (part("version", 3 << 24), "in little-endian order"),
+    "fields": (part("num_fields", HUGE), "has 1,152,921,504,606,846,976 fields; at most 65,536"),
+    "tensors": (part("num_tensors", HUGE), "tensors; at most 131,072"),
+    "more fields than there are": (part("num_fields", 10**4), "is followed by a name of"),
+    "elements": (field("x", strings(HUGE)), "'x' has 1,152,921,504,606,846,976 elements"),
+    "fewer elements": (field("x", strings(10**6)), "'x' goes on beyond the end of the file"),
+    "a text without end": (field("x", struct.pack("<IQ", 8, HUGE)), "'x' goes on beyond the end"),
+    "a type": (field("x", struct.pack("<I", 77)), "'x' is of type 77, which is unknown"),
+    "arrays of arrays": (field("x", struct.pack("<IIQ", 9, 9, 1)), "an array of type 9"),
+    "no text": (field("x", struct.pack("<IQ", 8, 1) + b"\xff"), "'x' is not UTF-8"),
+    "alignment": (field("general.alignment", number(33)), "general.alignment must be a power of"),
+    "a part": (field("split.count", number(3)), "one of 3 parts of a model: put them together"),
+    "dimensions": (norm((1,) * 9, 0, 96), "output_norm.weight' has 9 dimensions; 1 to 4"),
+    "a large shape": (norm((HUGE, HUGE), 0, 96), "which the file has no room for"),
+    "an empty shape": (norm((0,), 0, 96), "which the file has no room for"),
+    "an unknown type": (norm((32,), 99, 96), "output_norm.weight' is of type 99; supported: F32"),
+    "an unread type": (norm((32,), 23, 96), "is of IQ4_XS; supported"),
+    "half a block": (norm((16,), 2, 96), "rows of 16 numbers, no whole blocks of Q4_0"),
+    "an odd place": (norm((32,), 0, 97), "begins at 97, no multiple of 32"),
+    "a place beyond": (norm((32,), 0, 1 << 50), "but the file has only"),
+    "overlapping": (norm((32,), 0, 64), "output_norm.weight' overlaps with 'token_embd.weight'"),
+    "truncated": (part("data", bytes(200)), "is it whole?"),
+    "architecture": (
+        field("general.architecture", string("mamba")), "general.architecture is 'mamba'; supported"
+    ),
+    "no architecture": (field("general.architecture", None), "general.architecture is None"),
+    "experts": (field("qwen3.expert_count", number(8)), "qwen3.expert_count is 8"),
+    "no size": (field("qwen3.block_count", None), "qwen3.block_count is missing"),
+    "another kind of size": (
+        field("qwen3.block_count", string("x")), "num_hidden_layers must be int, but is 'x'"
+    ),
+    "layers that differ": (
+        field("qwen3.feed_forward_length", struct.pack("<IIQII", 9, 4, 2, 32, 64)),
+        "qwen3.feed_forward_length is not the same in all layers",
+    ),
+    "values": (field("qwen3.attention.value_length", number(8)), "value_length (8) is not"),
+    "a scaling": (
+        field("qwen3.rope.scaling.type", string("odd")), "qwen3.rope.scaling.type is 'odd'"
+    ),
+    "no embedding": (
+        lambda parts: parts["tensors"].pop("token_embd.weight"), "no tensor token_embd.weight"
+    ),
+}  # fmt: skip
+
+
+def test_a_good_one(tmp_path: Path) -> None:
+    path = written(parts(), tmp_path / "model.gguf")
+    assert config_of(open_gguf(path))["vocab_size"] == 4
+    assert read_shape(path).num_layers == 1
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
+    change, message = WRONG[name]
+    damaged = parts()
+    change(damaged)
+    path = written(damaged, tmp_path / "model.gguf")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError) as refusal:
+            read_shape(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert message in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\0\0\0"])
+def test_no_file_to_speak_of(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.gguf"):
+        open_gguf(tmp_path / "model.gguf")
+
+
+@settings(max_examples=150)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 500), st.binary(min_size=1, max_size=8))),
+    length=st.integers(0, 2000),
+)
+def test_anything(changes: list[tuple[int, bytes]], length: int) -> None:
+    """Bytes written over, and the end cut off: a refusal or a file, never another error."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = written(parts(), Path(directory) / "model.gguf")
+        content = bytearray(path.read_bytes())
+        for at, values in changes:
+            content[at : at + len(values)] = values
+        path.write_bytes(content[:length])
+        try:
+            read_shape(path)
+        except ModelError as error:
+            assert str(path) in str(error)
