@@ -17,11 +17,12 @@ from torch import Tensor
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.experts import route
 from quire.kernels.ops import DenseMLP, Experts
+from quire.kernels.packing import Format
 from quire.kernels.products import PackedWeight, Products
 from quire.kernels.reference import ReferenceKernels
 from quire.model.linear import PlainLinear
 from support.instruction_sets import TESTED
-from support.packed_weights import FORMS
+from support.packed_weights import FORMS, fits, grouped
 
 HIDDEN, INNER, MANY, CHOSEN = 160, 96, 7, 3
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -29,7 +30,7 @@ ROWS = (1, 2, 5, 40)
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 fitting = pytest.mark.parametrize(
-    "form", [form for form in FORMS if form != "int4 by groups of 40, zeros"]
+    "form", [form for form in FORMS if fits(form, HIDDEN) and fits(form, INNER)]
 )
 
 
@@ -112,6 +113,22 @@ def test_every_form(instructions: str, form: str) -> None:
     expected = ReferenceKernels().mix(x.double(), widened(experts))
     error = (kernels.mix(x, experts).double() - expected).abs().max()
     assert error < (3e-2 if form == "w8a8" else 1e-4) * expected.abs().max()
+
+
+@pytest.mark.parametrize("instructions", TESTED)
+def test_experts_of_which_some_have_zeros(instructions: str) -> None:
+    """As rounded checkpoints have them: nothing is said of zeros that are all 8."""
+    torch.manual_seed(0)
+    products, kernels = Products(instructions), CPUKernels(instructions)
+    plain = packed(products, "int4 by groups of 8")
+    zeros = grouped(Format.int4, 8, "zeros")
+    experts = replace(
+        plain, up=(*plain.up[:-2], *(zeros(products, (2 * INNER, HIDDEN)) for _ in "ab"))
+    )
+    x = torch.randn(40, HIDDEN)
+    expected = ReferenceKernels().mix(x.double(), widened(experts))
+    error = (kernels.mix(x, experts).double() - expected).abs().max()
+    assert error < 1e-4 * expected.abs().max()
 
 
 def steered(choices: Sequence[Sequence[int]]) -> Tensor:
