@@ -72,7 +72,7 @@ class EngineConfig:
     quantization: str | None = setting(
         None,
         "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
-        "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
+        "as well (default: as they are stored, in checkpoints that others have rounded too)",
     )
     pooler_config: Mapping[str, Any] | None = setting(
         None,

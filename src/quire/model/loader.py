@@ -24,6 +24,7 @@ from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
+from quire.shape import read_stored
 
 # Architectures with code of their own; any other decoder runs through transformers.
 _FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
@@ -78,6 +79,8 @@ def check_servable(directory: Path) -> str:
     config = _with_head(read_config(directory))
     checkpoint_files(directory)
     if _family_of(config) is not None:
+        if _is_rounded(config) and not is_gguf(directory):
+            read_stored(config.fields.section("quantization_config"))
         return "Quire"
     from quire.model.transformers_loading import check_decoder
 
