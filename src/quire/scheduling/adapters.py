@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from quire.protocol.decision import Decision, Verdict
 from quire.protocol.request import Adapter
+from quire.scheduling.request_queue import RequestQueue
+from quire.scheduling.sequence import SequenceGroup
 
 
 class AdapterSlots:
@@ -66,6 +69,17 @@ class SlotsOfAStep:
         self._slots = slots
         self._num_kept = 0  # free ones, for those who will be here soon
         self._num_promised = 0  # slots in use, to those who wait
+
+    def next_in_line(self, queue: RequestQueue, decisions: list[Decision]) -> SequenceGroup | None:
+        """The first that waits for nothing but its turn; who waits for an adapter may be passed."""
+        while (group := queue.first(self.closed)) is not None:
+            adapter = None if group.begun else group.request.adapter
+            why = None if adapter is None else self.why_not(adapter)
+            if why is None:
+                break
+            name, remedy = group.request.request_id, "a larger max_loras"
+            decisions.append(Decision(Verdict.WAIT, name, why, remedy=remedy))
+        return group
 
     def why_not(self, adapter: Adapter) -> str | None:
         """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""

@@ -15,7 +15,7 @@ from quire.protocol import SchedulingPolicy
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.request import Request
 from quire.protocol.step import Step, StepResult
-from quire.scheduling.adapters import AdapterSlots, SlotsOfAStep
+from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
@@ -343,7 +343,7 @@ class Scheduler:
         if not self.queue.num_waiting:
             return budget
         running, slots = self.queue.num_running_seqs, self.adapters.admissions()
-        while budget and (group := self._next_in_line(slots, step)) is not None:
+        while budget and (group := slots.next_in_line(self.queue, step.decisions)) is not None:
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
             # own blocks but none for the next token. Whoever is behind waits in all of them: to
             # let a smaller one pass would let such pass for ever.
@@ -372,17 +372,6 @@ class Scheduler:
                 break
             budget -= self._chunker.add(group, new_tokens, moves, step)
         return budget
-
-    def _next_in_line(self, slots: SlotsOfAStep, step: Step) -> SequenceGroup | None:
-        """The first that waits for nothing but its turn: for adapters, others may pass."""
-        while (group := self.queue.first(slots.closed)) is not None:
-            adapter = None if group.begun else group.request.adapter
-            why = None if adapter is None else slots.why_not(adapter)
-            if why is None:
-                break
-            name, remedy = group.request.request_id, "a larger max_loras"
-            step.decisions.append(Decision(Verdict.WAIT, name, why, remedy=remedy))
-        return group
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""
