@@ -133,11 +133,16 @@ void activate(const Activate&, Team&);
 void argmax(const Argmax&, Team&);
 int64_t product_scratch(const Product&, int threads);
 void product(const Product&, Team&);
+int64_t grouped_scratch(const Grouped&, int threads);
+void grouped_product(const Grouped&, Team&);
 void embed(const Embed&);
+void route(const Route&, Team&);
+void combine(const Combine&, Team&);
+void adapt(const Adapt&, Team&);
 
 extern const Build build;
-const Build build = {QUIRE_ISA_NAME, tile_from, lane_rows, scratch_bytes,   attend,
-                     norm_rows,      activate,  argmax,    product_scratch, product,
-                     embed};
+const Build build = {
+    QUIRE_ISA_NAME,  tile_from,       lane_rows, scratch_bytes, attend,  norm_rows, activate, argmax,
+    product_scratch, product,         grouped_scratch, grouped_product, embed, route, combine, adapt};
 
 }  // namespace quire::QUIRE_ISA

@@ -26,16 +26,19 @@ void Walk::go() {
     } else {
       from = add(layer.attention_norms, layer.mlp_norms.before);
     }
-    go_through(layer.mlp, from);
+    std::visit([&](const auto& mlp) { go_through(mlp, from); }, layer.mlp);
     bool last = &layer == &decoder.layers.back();
     from = add(layer.mlp_norms, last ? decoder.final_norm : layer_[1].attention_norms.before);
     layer_++;
   }
 }
 
-void Walk::times(Projection, const Packed& weight, const void* from, void* to) {
+void Walk::times(Projection projection, const Packed& weight, const void* from, void* to) {
   Product p = pass_.product(weight, from, to);
   share(team_, soon_done(p), [&](Team& team) { build_.product(p, team); });
+  if (!pass_.adapting.num_runs) return;
+  int64_t number = (layer_ - pass_.decoder.layers.data()) * projections + int(projection);
+  adapt(build_, pass_.adapting, number, from, weight.inputs, to, weight.outputs, team_);
 }
 
 const void* Walk::given(const Norm& norm) {
@@ -67,6 +70,11 @@ void Walk::go_through(const Mlp& mlp, const void* from) {
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, mlp.gated}, team_);
   times(Projection::down, mlp.down, pass_.narrow, pass_.wide);
+}
+
+void Walk::go_through(const Experts&, const void* from) {
+  const Mixture& mixture = *pass_.mixtures[layer_ - pass_.decoder.layers.data()];
+  mixture.run(build_, static_cast<const char*>(from), pass_.wide, pass_.rows, team_);
 }
 
 void Walk::normalise_heads(const Norm& norm, const Rows& heads, int64_t width) {

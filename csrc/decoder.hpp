@@ -1,9 +1,13 @@
 // A decoder's layers, and how the threads of a step go through them.
 #pragma once
 
+#include <optional>
+#include <variant>
 #include <vector>
 
+#include "adapter.hpp"
 #include "builds.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 
 namespace quire {
@@ -44,7 +48,7 @@ struct Norms {
 struct DecoderLayer {
   SelfAttention attention;
   Norms attention_norms;
-  Mlp mlp;
+  std::variant<Mlp, Experts> mlp;
   Norms mlp_norms;
   float residual_scale;
   bool parallel;
@@ -66,6 +70,8 @@ struct Pass {
   DType dtype;
   int64_t rows, hidden;
   char* scratch = nullptr;  // of products
+  std::vector<std::optional<Mixture>> mixtures{};  // by layer, of those with experts
+  Adapt adapting{};  // of no rows, where nobody has an adapter
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
@@ -94,6 +100,7 @@ class Walk {
   const void* add(const Norms& norms, const Norm& next);
   void attend(const SelfAttention& attention, const Attend& prepared, const void* from);
   void go_through(const Mlp& mlp, const void* from);
+  void go_through(const Experts& experts, const void* from);
   void normalise_heads(const Norm& norm, const Rows& heads, int64_t width);
 
   const Build& build_;

@@ -1,5 +1,8 @@
 #include "decoder_module.hpp"
 
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
 #include "decoder.hpp"
 
 namespace nb = nanobind;
@@ -22,6 +25,22 @@ Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated) {
   return {up, down, Activation(activation), gated};
 }
 
+Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
+                     int activation, bool gated, int chosen, bool renormalise,
+                     const Packed* shared_up, const Packed* shared_down) {
+  Experts e{router, std::move(up), std::move(down), Activation(activation), gated, chosen,
+            renormalise, {}, {}};
+  if (shared_up && shared_down) e.shared_up = *shared_up, e.shared_down = *shared_down;
+  return e;
+}
+
+void add_layer(Decoder& decoder, const SelfAttention& attention, const Norms& attention_norms,
+               std::variant<Mlp, Experts> mlp, const Norms& mlp_norms, float residual_scale,
+               bool parallel) {
+  decoder.layers.push_back(
+      {attention, attention_norms, std::move(mlp), mlp_norms, residual_scale, parallel});
+}
+
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
@@ -31,14 +50,12 @@ void bind_decoder(nb::module_& m) {
       .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
                   nb::arg().none(), nb::arg());
   nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
+  nb::class_<Experts>(m, "Experts")
+      .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+                  nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
   nb::class_<Decoder>(m, "Decoder")
       .def(nb::init<>())
-      .def("add_layer", [](Decoder& self, const SelfAttention& attention,
-                           const Norms& attention_norms, const Mlp& mlp, const Norms& mlp_norms,
-                           float residual_scale, bool parallel) {
-        self.layers.push_back(
-            {attention, attention_norms, mlp, mlp_norms, residual_scale, parallel});
-      })
+      .def("add_layer", &add_layer)
       .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
 }
 

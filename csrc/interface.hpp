@@ -186,8 +186,35 @@ struct Argmax {
   DType dtype;
 };
 
+// The experts of a mixture that rows go to, and what each of them counts.
+struct Route {
+  const float* logits;  // [rows, experts]
+  int64_t stride;       // elements from one row to the next
+  int64_t rows, experts;
+  int chosen;         // by each row
+  bool renormalise;   // so that the weights of the chosen add up to 1
+  int32_t* expert;    // [rows, chosen], likeliest first
+  float* weight;      // [rows, chosen]
+};
+
+// What rows are given by their experts, and perhaps by an MLP that all go through.
+struct Combine {
+  const float* parts;     // [rows chosen, width]
+  const int32_t* places;  // [rows, chosen]: whose parts are whose
+  const float* weights;   // [rows, chosen]
+  const void* shared;     // [rows, width]; null: none
+  const float* gates;     // by gate_stride: logits of what ``shared`` counts; null: all
+  int64_t gate_stride;
+  void* out;  // [rows, width]
+  int64_t rows, width;
+  int chosen;
+  DType dtype;  // of shared and out
+};
+
 struct Product;  // products.hpp
+struct Grouped;
 struct Embed;
+struct Adapt;  // adapters.hpp
 
 // The code of one instruction set.
 struct Build {
@@ -202,7 +229,12 @@ struct Build {
   void (*argmax)(const Argmax&, Team&);
   int64_t (*product_scratch)(const Product&, int threads);
   void (*product)(const Product&, Team&);
+  int64_t (*grouped_scratch)(const Grouped&, int threads);
+  void (*grouped_product)(const Grouped&, Team&);
   void (*embed)(const Embed&);
+  void (*route)(const Route&, Team&);
+  void (*combine)(const Combine&, Team&);
+  void (*adapt)(const Adapt&, Team&);
 };
 
 }  // namespace quire

@@ -96,6 +96,24 @@ void Kernels::argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows
            [&](Team& team) { build_->argmax(a, team); });
 }
 
+void Kernels::mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+                  int threads) {
+  if (!rows) return;
+  Mixture mixture(*build_, experts, dtype, rows, threads);
+  mixture.place(products_.get(mixture.bytes()));
+  together(threads, [&](Team& team) {
+    mixture.run(*build_, static_cast<const char*>(x), static_cast<char*>(out), rows, team);
+  });
+}
+
+void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride,
+                    void* out, int64_t out_stride, DType dtype, int threads) {
+  Adapt work = batch.prepare(adapting_, threads, dtype);
+  together(threads, [&](Team& team) {
+    quire::adapt(*build_, work, product, x, x_stride, out, out_stride, team);
+  });
+}
+
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
                   const std::vector<Rotation>& rotations) {
   Pass pass = begin(decoder, plan, x, out, rotations);
@@ -111,10 +129,19 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   int64_t wide_size = pass.hidden, narrow_size = 0, scratch = 0;
   for (const DecoderLayer& layer : decoder.layers) {
     const SelfAttention& attention = layer.attention;
-    wide_size = std::max({wide_size, attention.qkv.outputs, layer.mlp.up.outputs});
-    narrow_size = std::max({narrow_size, attention.output.inputs, layer.mlp.down.inputs});
-    for (const Packed* weight :
-         {&attention.qkv, &attention.output, &layer.mlp.up, &layer.mlp.down}) {
+    std::vector<const Packed*> weights{&attention.qkv, &attention.output};
+    pass.mixtures.emplace_back();
+    if (auto* experts = std::get_if<Experts>(&layer.mlp)) {
+      Mixture mixture(*build_, *experts, pass.dtype, pass.rows, plan.threads());
+      scratch = std::max(scratch, mixture.bytes());
+      pass.mixtures.back().emplace(mixture);
+    } else {
+      const Mlp& mlp = std::get<Mlp>(layer.mlp);
+      weights.insert(weights.end(), {&mlp.up, &mlp.down});
+    }
+    for (const Packed* weight : weights) {
+      wide_size = std::max(wide_size, weight->outputs);
+      narrow_size = std::max(narrow_size, weight->inputs);
       scratch = std::max(scratch, build_->product_scratch(pass.product(*weight, x, out),
                                                            plan.threads()));
     }
@@ -123,6 +150,12 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   pass.wide = states_.get(pass.rows * (wide_size + narrow_size) * size);
   pass.narrow = pass.wide + pass.rows * wide_size * size;
   pass.scratch = products_.get(scratch);
+  for (auto& mixture : pass.mixtures) {
+    if (mixture) mixture->place(pass.scratch);
+  }
+  if (!plan.adapted.empty()) {
+    pass.adapting = plan.adapted.prepare(adapting_, plan.threads(), pass.dtype);
+  }
   for (const DecoderLayer& layer : decoder.layers) {
     const SelfAttention& attention = layer.attention;
     bool turned = attention.rotation >= 0;

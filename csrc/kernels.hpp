@@ -6,6 +6,7 @@
 
 #include "builds.hpp"
 #include "decoder.hpp"
+#include "experts.hpp"
 #include "products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
@@ -21,7 +22,8 @@ class Kernels {
 
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
-    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes();
+    return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
+           adapting_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
@@ -39,6 +41,12 @@ class Kernels {
   // x [rows, width] -> out [rows].
   void argmax(const void* x, int64_t x_stride, int64_t* out, int64_t rows, int64_t width,
               DType dtype, int threads);
+  // x [rows, d] -> out [rows, d], through the experts of each row; both are contiguous.
+  void mix(const Experts& experts, const void* x, void* out, int64_t rows, DType dtype,
+           int threads);
+  // Add to out [rows, outputs] of a product, of x [rows, inputs], what adapters do.
+  void adapt(const AdaptedBatch& batch, int64_t product, const void* x, int64_t x_stride, void* out,
+             int64_t out_stride, DType dtype, int threads);
   // All layers, one after the other: x [rows, hidden] becomes what they give, and out its final
   // norm, if there is one. Both are contiguous. Layers have their rotations by number.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,
@@ -55,6 +63,7 @@ class Kernels {
   Workspace<float> parts_;
   Workspace<char> products_;
   Workspace<char> states_;
+  Workspace<float> adapting_;
 };
 
 }  // namespace quire

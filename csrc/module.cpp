@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "decoder_module.hpp"
+#include "adapters_module.hpp"
 #include "kernels.hpp"
 #include "products_module.hpp"
 
@@ -33,6 +34,7 @@ Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred)
 }
 
 using Pools = std::vector<std::tuple<Address, Address, int64_t>>;  // from, to, bytes of a block
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
 // Copy blocks in the order given, in all pools: each thread moves its share of the bytes that the
@@ -140,7 +142,11 @@ NB_MODULE(_native, m) {
                           Address num_dropped, int64_t num_sink_blocks) {
         self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
+      })
+      .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
+        self.adapted.add(adapter, ranges);
       });
+  bind_adapters(m);
   bind_products(m);
   bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
@@ -165,9 +171,21 @@ NB_MODULE(_native, m) {
         self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
                       Activation(activation), gated, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
+      .def("adapt", [](Kernels& self, const std::vector<std::pair<const Adapter*, Ranges>>& adapted,
+                       int64_t product, Address x, int64_t x_stride, Address out,
+                       int64_t out_stride, int dtype, int threads) {
+        AdaptedBatch batch;
+        for (const auto& [adapter, ranges] : adapted) batch.add(*adapter, ranges);
+        self.adapt(batch, product, at<void>(x), x_stride, at<void>(out), out_stride, DType(dtype),
+                   threads);
+      })
       .def("argmax", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
                         int64_t width, int dtype, int threads) {
         self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address out, int64_t rows,
+                     int dtype, int threads) {
+        self.mix(experts, at<void>(x), at<void>(out), rows, DType(dtype), threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
                      const std::vector<Rotation>& rotations) {

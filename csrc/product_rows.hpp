@@ -46,11 +46,11 @@ bool read_in_place(const Product& p, Arithmetic how) {
   return w.inputs % at_once == 0 && whole_groups;
 }
 
-Rows place_rows(const Product& p, Arithmetic how) {
+Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   const Packed& w = p.weight;
   int64_t size = how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
   Rows rows{};
-  rows.copied = !read_in_place(p, how);
+  rows.copied = copied;
   char* next = p.scratch;
   if (!rows.copied) {
     rows.data = (char*)p.x;
@@ -73,6 +73,28 @@ Rows place_rows(const Product& p, Arithmetic how) {
   }
   rows.scratch_bytes = round_up(next - p.scratch, 64);
   return rows;
+}
+
+Rows place_rows(const Product& p, Arithmetic how) {
+  return place_rows(p, how, !read_in_place(p, how));
+}
+
+// The rows from ``first`` on.
+Rows rows_from(Rows rows, int64_t first, const Packed& w) {
+  rows.data += first * rows.row_bytes;
+  if (rows.scales) rows.scales += first, rows.sums += first;
+  if (rows.group_sums) rows.group_sums += first * w.num_groups();
+  return rows;
+}
+
+// A prepared row once more, in memory for copies.
+void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, const Packed& w) {
+  int64_t bytes = from.row_bytes < to.row_bytes ? from.row_bytes : to.row_bytes;
+  __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
+  if (to.scales) to.scales[row] = from.scales[source], to.sums[row] = from.sums[source];
+  if (!to.group_sums) return;
+  int64_t groups = w.num_groups();
+  __builtin_memcpy(to.group_sums + row * groups, from.group_sums + source * groups, groups * 4);
 }
 
 template <class T>

@@ -96,6 +96,7 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
 struct Pieces {
   int64_t rows, panels, across, count;
 
+  Pieces() = default;
   Pieces(const Product& p, const Rows& rows, Arithmetic how, int threads) {
     int64_t all = p.weight.panels, few = on_tiles(how) ? rows_at_once : few_rows;
     int64_t most = on_tiles(how) ? rows_at_once : most_rows;
@@ -139,42 +140,135 @@ void run_piece(const Product& p, const Rows& rows, Piece piece) {
     tiles<how, format, most_rows, most_panels * V>(p, rows, piece.first, piece.last, piece.panel);
 }
 
-template <Arithmetic how, Format format>
-void run(const Product& p, Team& team) {
-  Rows rows = place_rows(p, how);
-  Pieces pieces(p, rows, how, team.size);
-  if (rows.copied || rows.group_sums) {
-    team.deal(p.rows, [&](int64_t first, int64_t last) { prepare(p, how, rows, first, last); });
+// The rows of all shares as they are multiplied: prepared once each and, where several weights
+// multiply some of many, copied so that those of a share lie one after the other.
+struct Placed {
+  Rows prepared, rows;
+  Product source;      // what is prepared
+  bool gathered, one;  // ``one``: a single row of x is every share's
+  int64_t scratch_bytes;
+
+  Placed(const Grouped& g, Arithmetic how)
+      : source(g.product), gathered(g.sources && g.x_rows > 1), one(g.sources && g.x_rows == 1) {
+    source.rows = g.x_rows;
+    rows = prepared = place_rows(source, how);
+    scratch_bytes = prepared.scratch_bytes;
+    if (!gathered) return;
+    Product copies = g.product;
+    copies.scratch += scratch_bytes;
+    rows = place_rows(copies, how, true);
+    scratch_bytes += rows.scratch_bytes;
   }
+
+  // By all threads.
+  void fill(const Grouped& g, Arithmetic how, Team& team) const {
+    if (prepared.copied || prepared.group_sums) {
+      team.deal(source.rows, [&](int64_t first, int64_t last) {
+        prepare(source, how, prepared, first, last);
+      });
+    }
+    if (!gathered) return;
+    team.deal(g.product.rows, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; row++)
+        copy_row(prepared, g.sources[row], rows, row, source.weight);
+    });
+  }
+};
+
+// A thread's way through the pieces of all shares, in their order.
+class Way {
+ public:
+  Way(const Grouped& g, const Placed& placed, Arithmetic how, int threads)
+      : g_(g), placed_(placed), how_(how),
+        threads_(int((threads + g.num_shares - 1) / g.num_shares)) {
+    for (int64_t i = 0; i < g.num_shares; i++) count_ += pieces(of(g.shares[i])).count;
+    enter(0);
+  }
+
+  int64_t count() const { return count_; }
+
+  // To piece ``i`` of all, none before the one at hand.
+  Piece go_to(int64_t i) {
+    while (i >= first_ + pieces_.count) {
+      first_ += pieces_.count;
+      enter(share_ + 1);
+    }
+    return {product_, pieces_, i - first_};
+  }
+
+  const Product& product() const { return product_; }
+  const Rows& rows() const { return rows_; }
+
+ private:
+  Product of(const Share& share) const {
+    Product p = g_.product;
+    p.weight = g_.weights[share.weight];
+    p.rows = share.last - share.first;
+    int64_t size = p.out_dtype == DType::float32 ? 4 : 2;
+    p.out = (char*)p.out + share.first * p.out_stride * size;
+    return p;
+  }
+
+  Pieces pieces(const Product& p) const { return {p, placed_.rows, how_, threads_}; }
+
+  void enter(int64_t share) {
+    share_ = share;
+    product_ = of(g_.shares[share]);
+    int64_t first = placed_.one ? 0 : g_.shares[share].first;
+    rows_ = rows_from(placed_.rows, first, product_.weight);
+    pieces_ = pieces(product_);
+  }
+
+  const Grouped& g_;
+  const Placed& placed_;
+  Arithmetic how_;
+  int threads_;  // for a share
+  int64_t count_ = 0, share_ = 0, first_ = 0;
+  Product product_{};
+  Rows rows_{};
+  Pieces pieces_{};
+};
+
+template <Arithmetic how, Format format>
+void run(const Grouped& g, Team& team) {
+  Placed placed(g, how);
+  placed.fill(g, how, team);
+  Way way(g, placed, how, team.size);
 #if QUIRE_HAS_TILES
   if constexpr (on_tiles(how)) {
-    PanelPair<how, format> pair(p, rows, team.index);
-    team.take(pieces.count, [&](int64_t i) {
-      Piece piece(p, pieces, i);
+    char* decoded = g.product.scratch + placed.scratch_bytes +
+                    team.index * decoded_bytes(g.product, how);
+    team.take(way.count(), [&](int64_t i) {
+      Piece piece = way.go_to(i);
+      PanelPair<how, format> pair(way.product(), way.rows(), decoded);
       pair.multiply(piece.first, piece.last, piece.panel, piece.end);
     });
     return;
   }
 #endif
-  team.take(pieces.count, [&](int64_t i) { run_piece<how, format>(p, rows, {p, pieces, i}); });
+  team.take(way.count(), [&](int64_t i) {
+    Piece piece = way.go_to(i);
+    run_piece<how, format>(way.product(), way.rows(), piece);
+  });
 }
 
 template <Arithmetic how>
-void run(const Product& p, Team& team) {
-  switch (p.weight.format) {
-    case Format::bfloat16: return run<how, Format::bfloat16>(p, team);
-    case Format::int8: return run<how, Format::int8>(p, team);
-    case Format::int4: return run<how, Format::int4>(p, team);
-    case Format::grouped_int8: return run<how, Format::grouped_int8>(p, team);
+void run(const Grouped& g, Team& team) {
+  Format format = g.product.weight.format;
+  switch (format) {
+    case Format::bfloat16: return run<how, Format::bfloat16>(g, team);
+    case Format::int8: return run<how, Format::int8>(g, team);
+    case Format::int4: return run<how, Format::int4>(g, team);
+    case Format::grouped_int8: return run<how, Format::grouped_int8>(g, team);
     default: break;
   }
   if constexpr (how == Arithmetic::floats || has_pairs(Format::int5)) {
-    if (p.weight.format == Format::int5) return run<how, Format::int5>(p, team);
-    if (p.weight.format == Format::int6) return run<how, Format::int6>(p, team);
+    if (format == Format::int5) return run<how, Format::int5>(g, team);
+    if (format == Format::int6) return run<how, Format::int6>(g, team);
   }
   if constexpr (how == Arithmetic::floats) {
-    if (p.weight.format == Format::float32) return run<how, Format::float32>(p, team);
-    run<how, Format::float16>(p, team);
+    if (format == Format::float32) return run<how, Format::float32>(g, team);
+    run<how, Format::float16>(g, team);
   }
 }
 
@@ -199,33 +293,42 @@ struct Parts {
   }
 };
 
-void multiply(const Product& p, Team& team) {
-  Arithmetic how = arithmetic(p);
-  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(p, team);
-  if constexpr (has_bf16_products) {
-    if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(p, team);
-  }
-  run<Arithmetic::floats>(p, team);
-}
-
 }  // namespace
 
+int64_t grouped_scratch(const Grouped& g, int threads) {
+  Arithmetic how = arithmetic(g.product);
+  int64_t decoded = on_tiles(how) ? threads * decoded_bytes(g.product, how) : 0;
+  return Placed(g, how).scratch_bytes + decoded;
+}
+
+void grouped_product(const Grouped& g, Team& team) {
+  Arithmetic how = arithmetic(g.product);
+  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(g, team);
+  if constexpr (has_bf16_products) {
+    if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(g, team);
+  }
+  run<Arithmetic::floats>(g, team);
+}
+
+// With one weight, that multiplies all rows.
 int64_t product_scratch(const Product& p, int threads) {
   int64_t most = 0;
   Parts parts(p);
   do {
-    Arithmetic how = arithmetic(parts.part);
-    int64_t decoded = on_tiles(how) ? threads * decoded_bytes(parts.part, how) : 0;
-    int64_t bytes = place_rows(parts.part, how).scratch_bytes + decoded;
+    const Product& part = parts.part;
+    int64_t bytes = grouped_scratch({part, &part.weight, nullptr, 1, nullptr, part.rows}, threads);
     most = bytes > most ? bytes : most;
   } while (parts.next());
   return most;
 }
 
 void product(const Product& p, Team& team) {
+  Share all{0, 0, int32_t(p.rows)};
   Parts parts(p);
-  do multiply(parts.part, team);
-  while (parts.next());
+  do {
+    const Product& part = parts.part;
+    grouped_product({part, &part.weight, &all, 1, nullptr, part.rows}, team);
+  } while (parts.next());
 }
 
 }  // namespace quire::QUIRE_ISA

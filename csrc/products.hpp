@@ -82,6 +82,22 @@ struct Product {
   int64_t out_stride = weight.outputs;
 };
 
+// Neighbouring rows of a product that one of several weights multiplies.
+struct Share {
+  int32_t weight;
+  int32_t first, last;
+};
+
+// A product with several weights of one form and shape, each of which multiplies its own rows.
+struct Grouped {
+  Product product;  // all rows; its weight stands for all, and needs sums if any does
+  const Packed* weights;
+  const Share* shares;  // one after the other, of all rows
+  int64_t num_shares;
+  const int32_t* sources;  // by row, which row of x it is; null: its own
+  int64_t x_rows;          // of x
+};
+
 // Some outputs' weights as they are, or as what they stand for.
 struct Embed {
   Packed weight;

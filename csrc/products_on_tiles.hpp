@@ -105,9 +105,9 @@ struct Ahead {
 template <Arithmetic how, Format format>
 class PanelPair {
  public:
-  PanelPair(const Product& p, const Rows& rows, int thread)
-      : p_(p), rows_(rows), sections_(p.weight, how),
-        decoded_(p.scratch + rows.scratch_bytes + thread * decoded_bytes(p, how)) {}
+  // ``decoded``: memory of decoded_bytes() for no fewer rows than there are.
+  PanelPair(const Product& p, const Rows& rows, char* decoded)
+      : p_(p), rows_(rows), sections_(p.weight, how), decoded_(decoded) {}
 
   // Rows from ``first`` to ``last`` times panels from ``panel`` to ``end``.
   void multiply(int64_t first, int64_t last, int64_t panel, int64_t end) {

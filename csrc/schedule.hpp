@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "adapter.hpp"
 #include "interface.hpp"
 
 namespace quire {
@@ -34,6 +35,8 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   void add_kv_group(const Tables& tables);
+
+  AdaptedBatch adapted;  // rows that adapters change
 
   // The division for a kind of layer, made when it is first asked for.
   Division& division(const Division& wanted, int tile_rows);

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.llm import LLM
-    from quire.protocol import SamplingParams
+    from quire.llm import LLM, LoRARequest
+    from quire.protocol import PoolingParams, SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "LoRARequest", "PoolingParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     # On first use: importing quire.memory or `quire --help` must not load torch.
-    if name == "LLM":
+    if name in ("LLM", "LoRARequest"):
         from quire.threads import wait_briefly
 
         wait_briefly()  # before torch is loaded
-        from quire.llm import LLM
+        from quire import llm
 
-        return LLM
-    if name == "SamplingParams":
-        from quire.protocol import SamplingParams
+        return getattr(llm, name)
+    if name in ("PoolingParams", "SamplingParams"):
+        import quire.protocol
 
-        return SamplingParams
+        return getattr(quire.protocol, name)
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

@@ -4,6 +4,7 @@ QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
 ├── RequestError   a request cannot be served as asked; ``field`` names the culprit
+│   ├── UnknownAdapterError   it names an adapter that is not loaded
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
@@ -28,6 +29,7 @@ __all__ = [
     "RequestError",
     "SessionBusyError",
     "TooManySessionsError",
+    "UnknownAdapterError",
     "UnknownSessionError",
     "shown",
 ]
@@ -57,6 +59,10 @@ class RequestError(QuireError, ValueError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class UnknownAdapterError(RequestError):
+    """A request names an adapter that is not loaded."""
 
 
 class UnknownSessionError(RequestError):

@@ -34,8 +34,16 @@ def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     Raises:
         ModelError: there is no such file, or it holds something else.
     """
+    values = read_json(path, most_bytes)
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return values
+
+
+def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+    """The same of any JSON value."""
     try:
-        values = json.loads(read_text(path, most_bytes))
+        return json.loads(read_text(path, most_bytes))
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist") from None
     except RecursionError:
@@ -43,9 +51,6 @@ def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read: {reason}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    return values
 
 
 def check_plain(path: Path, most_bytes: int | None = None) -> None:

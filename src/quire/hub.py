@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from quire.errors import ModelError
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-"""Of a repository: weights, configs, tokenizer and chat template."""
+"""Of a repository: weights, configs, tokenizer and chat template, and how vectors are pooled."""
 
 _SHOWN = 12  # files that a refusal names
-_OTHER_FILES = ["*/*", "consolidated*"]  # other formats, and second copies
+# Other formats, and second copies. sentence-transformers numbers the directories of its modules.
+_OTHER_FILES = ["[!0-9]*/*", "consolidated*"]
 
 
 class RemoteFile(NamedTuple):
@@ -131,8 +132,12 @@ def files_of(
                 dry_run=True,
             )
         except DryRunError:  # the hub cannot be reached; what is here is all that there will be
-            here = snapshot(name, revision, download_dir).iterdir()
-            files = [RemoteFile(file.name, file.stat().st_size, True) for file in here]
+            here = snapshot(name, revision, download_dir)
+            files = [
+                RemoteFile(str(file.relative_to(here)), file.stat().st_size, True)
+                for file in here.rglob("*")
+                if file.is_file()
+            ]
         else:
             files = [RemoteFile(f.filename, f.file_size or 0, not f.will_download) for f in listed]
     return sorted(files, key=lambda file: -file.num_bytes)

@@ -16,6 +16,7 @@ SOURCE = Path(quire.__file__).parent
 
 # Every room may also import errors.
 MAY_IMPORT = {
+    "adapters": {"files", "kernels", "model"},
     "errors": set(),
     "files": set(),
     "heap": set(),
@@ -73,6 +74,7 @@ MAY_IMPORT = {
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {
+        "adapters",
         "config",
         "drafting",
         "files",

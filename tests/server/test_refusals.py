@@ -177,7 +177,7 @@ def test_unknown_models_routes_and_methods(shared: LiveServer) -> None:
         assert response.json()["error"]["code"] == "model_not_found"
     assert refusal(shared.http.get("/v1/models/gpt-9")) == (404, "model")
     assert refusal(shared.http.get("/v1/nothing")) == (404, None)
-    assert refusal(shared.http.post("/v1/embeddings", json={})) == (404, None)
+    assert refusal(shared.http.post("/v1/moderations", json={})) == (404, None)
     wrong_method = shared.http.get(COMPLETIONS)
     assert refusal(wrong_method) == (405, None) and wrong_method.headers["allow"] == "POST"
 

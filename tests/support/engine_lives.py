@@ -258,29 +258,43 @@ LIVES = (
 )  # fmt: skip
 
 
+_SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+    "tie_word_embeddings": True,
+}
+
+
 def save_models(directory: Path) -> dict[str, Path]:
     """Two of two layers: with biases, 6 heads on 2 of 32; without, 9 heads on 3 of 64."""
     import transformers
 
-    sizes: dict[str, Any] = {
-        "vocab_size": VOCAB_SIZE,
-        "num_hidden_layers": 2,
-        "max_position_embeddings": 2048,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "pad_token_id": None,
-        "tie_word_embeddings": True,
-    }
     # So wide that keys far away count too.
     biased = transformers.Qwen2Config(
-        **sizes, hidden_size=192, intermediate_size=320, num_attention_heads=6,
+        **_SIZES, hidden_size=192, intermediate_size=320, num_attention_heads=6,
         num_key_value_heads=2, initializer_range=0.1,
     )  # fmt: skip
     plain = transformers.LlamaConfig(
-        **sizes, hidden_size=576, intermediate_size=384, num_attention_heads=9,
+        **_SIZES, hidden_size=576, intermediate_size=384, num_attention_heads=9,
         num_key_value_heads=3, initializer_range=0.05,
     )  # fmt: skip
     return {
         "6 heads on 2 of 32": save_model(biased, directory / "biased"),
         "9 heads on 3 of 64": save_model(plain, directory / "plain"),
     }
+
+
+def save_mixture(directory: Path) -> dict[str, Path]:
+    """One whose rows go through 3 of 8 experts."""
+    import transformers
+
+    config = transformers.Qwen3MoeConfig(
+        **_SIZES, hidden_size=192, num_attention_heads=6, num_key_value_heads=2, head_dim=32,
+        num_experts=8, num_experts_per_tok=3, moe_intermediate_size=96, norm_topk_prob=True,
+        initializer_range=0.1,
+    )  # fmt: skip
+    return {"3 of 8 experts": save_model(config, directory)}

@@ -27,6 +27,7 @@ from quire.protocol import (
     Sample,
     Step,
     StepResult,
+    TokenLogprobs,
     confirmed,
 )
 from quire.scheduling.beam_search import BeamSearch
@@ -34,6 +35,7 @@ from support.tables import physical_block, visible
 
 VOCAB = 50
 EOS = 0
+WIDTH = 8  # of vectors
 
 
 class Sight(NamedTuple):
@@ -67,6 +69,30 @@ def _digest(keys: Keys) -> int:
 
 def _next_token(keys: Keys, request: Request, branch: int) -> int:
     return zlib.crc32(f"{request.seed},{branch}".encode(), _digest(keys)) % VOCAB
+
+
+def fake_vector(keys: Keys) -> array[float]:
+    """Of WIDTH numbers that depend on all keys."""
+    digest = _digest(keys)
+    return array("f", (zlib.crc32(bytes([n]), digest) / 2**32 for n in range(WIDTH)))
+
+
+def fake_score(keys: Keys, token: int) -> TokenLogprobs:
+    """Of a token after those whose keys are seen."""
+    return TokenLogprobs(-zlib.crc32(token.to_bytes(4, "little"), _digest(keys)) / 2**30, 1, ())
+
+
+def expected_scores(request: Request, windows: Windows) -> list[TokenLogprobs | None]:
+    """Of a prompt's tokens."""
+    history, scores = _History((), windows), list[TokenLogprobs | None]()
+    for token in request.prompt_token_ids:
+        scores.append(fake_score(history.seen(), token) if scores else None)
+        history.append(token)
+    return scores
+
+
+def expected_vector(request: Request, windows: Windows) -> array[float]:
+    return fake_vector(_History(request.prompt_token_ids, windows).seen())
 
 
 def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
@@ -115,6 +141,8 @@ def _expected_output(request: Request, branch: int, windows: Windows) -> list[in
 
 def _continue(prompt: Sequence[int], request: Request, branch: int, windows: Windows) -> list[int]:
     output: list[int] = []
+    if request.max_tokens == 0:
+        return output
     history = _History(prompt, windows)
     while True:
         output.append(_next_token(history.seen(), request, branch))
@@ -213,7 +241,7 @@ class FakeExecutor:
                     block, offset = layer.place(table, position)
                     block[offset] = _key(number, layer.sight, previous, token)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
-        outcomes = {}
+        outcomes: dict[int, Outcome] = {}
         for chunk, whose in zip(step.chunks, known, strict=True):
             length = chunk.start + len(chunk.token_ids)
             for position in range(chunk.start + 1, length):  # what the others of a chunk see
@@ -221,10 +249,18 @@ class FakeExecutor:
                     assert -3 not in layer.seen(table, position), "what is read is there"
             if chunk.readout is not None:
                 outcomes[chunk.seq_id] = self._read_out(whose, chunk, chunk.readout)
+            if whose.request.params.prompt_logprobs is not None:
+                outcome = outcomes.get(chunk.seq_id, Outcome())
+                scores = self._scores(whose.request, chunk)
+                outcomes[chunk.seq_id] = outcome._replace(prompt_logprobs=scores)
         return StepResult(outcomes, failed_moves)
 
     def _read_out(self, known: Opened, chunk: Chunk, readout: Readout) -> Outcome:
         length = chunk.start + len(chunk.token_ids)
+        if readout.pool:
+            return Outcome(vector=fake_vector(self._keys(chunk, length)))
+        if not readout.rows:
+            return Outcome()
         if readout.candidates:
             return Outcome(candidates=_candidates(self._keys(chunk, length), readout.candidates))
         assert known.seq_id == chunk.seq_id
@@ -237,6 +273,14 @@ class FakeExecutor:
             confirmed(list(map(Sample, tokens)), chunk.drafts),
             [Sample(_next_token(last, known.request, branch)) for branch in others],
         )
+
+    def _scores(self, request: Request, chunk: Chunk) -> list[TokenLogprobs]:
+        end = chunk.start + len(chunk.token_ids)
+        following = request.prompt_token_ids[chunk.start + 1 : end + 1]
+        return [
+            fake_score(self._keys(chunk, length), token)
+            for length, token in enumerate(following, chunk.start + 1)
+        ]
 
     def _keys(self, chunk: Chunk, length: int) -> Keys:
         return [layer.seen(table, length) for layer, table in self._layers(chunk)]

@@ -18,9 +18,10 @@ import quire
 from quire.config import ServerConfig
 from quire.engine import Engine, InputProcessor, Tokenizer, load_tokenizer
 from quire.memory import PagedAllocator
+from quire.protocol import Pooler
 from quire.scheduling import Scheduler
 from quire.server import Server, create_app
-from support.fake_model import FakeExecutor
+from support.fake_model import WIDTH, FakeExecutor
 from support.scripted_executor import ScriptedExecutor
 
 MODEL = "demo"
@@ -180,7 +181,12 @@ def scripted_engine(
         **scheduling,
     )
     input_processor = InputProcessor(
-        tokenizer, vocab_size=_VOCAB, max_model_len=MAX_MODEL_LEN, eos_token_ids=_EOS, seed=0
+        tokenizer,
+        vocab_size=_VOCAB,
+        max_model_len=MAX_MODEL_LEN,
+        eos_token_ids=_EOS,
+        seed=0,
+        pooler=Pooler(WIDTH, shorter=(2,)),
     )
     engine = Engine(
         scheduler,

@@ -6,7 +6,6 @@ from functools import partial
 
 from quire.memory import MoveKind
 from quire.protocol import PendingStep, Step
-from quire.scheduling import SequenceGroup
 from support.fake_model import FULL, Windows
 from support.fake_pipeline import FakePipeline
 from support.outcomes import take_in
@@ -31,20 +30,12 @@ class PipelinedRun(SchedulerRun):
         super().__init__(seed, make_allocator, windows)
         self.pipeline = FakePipeline(self.executor, self.rng, late_writes=late_writes)
         self.scheduler = Twin(self.make_scheduler(), self.make_scheduler())
-        self.begun: PendingStep | None = None
-        self.groups: list[SequenceGroup] = []
         self.num_copies = 0
         self.num_dropped = 0  # tokens that were computed for sequences that had stopped
 
-    def submit(self, number: int) -> None:
-        super().submit(number)
-        group = self.scheduler.group(f"r{number}")
-        if group is not None:
-            self.groups.append(group)
-
     def run(self) -> None:
         super().run()
-        copied = sum(group.memory.copied_blocks for group in self.groups)
+        copied = sum(group.memory.copied_blocks for group in self.groups.values())
         if self.kv_groups():  # regions are copied by forks too, which groups are not told
             assert copied == self.num_copies, "each copy is put down to the group that asked for it"
 
@@ -71,8 +62,7 @@ class PipelinedRun(SchedulerRun):
         result = pending.collect()
         self.failed_moves += len(result.failed_moves)
         for progress in take_in(self.scheduler, step, result, now + 0.5):
-            request_id = progress.request.request_id
-            self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+            self.note(progress, result)
         self.check()
         self.abort_some()
         if self.begun is not None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.errors import RequestError
 from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
 from quire.protocol import (
     IN_FLIGHT,
+    PendingStep,
+    Pooling,
+    PoolingParams,
     PreemptionMode,
+    Progress,
     RecoveryCosts,
     Request,
     SamplingParams,
@@ -20,8 +24,18 @@ from quire.protocol import (
     StepResult,
     Verdict,
 )
-from quire.scheduling import Preemption, Scheduler
-from support.fake_model import EOS, FULL, VOCAB, FakeExecutor, FakeLayer, Windows, expected_outputs
+from quire.scheduling import Preemption, Scheduler, SequenceGroup
+from support.fake_model import (
+    EOS,
+    FULL,
+    VOCAB,
+    FakeExecutor,
+    FakeLayer,
+    Windows,
+    expected_outputs,
+    expected_scores,
+    expected_vector,
+)
 from support.invariants import check_allocator
 from support.outcomes import take_in
 from support.twin import Twin
@@ -48,10 +62,12 @@ def random_params(rng: random.Random) -> SamplingParams:
             early_stopping=rng.choice([True, False, "never"]),
             presence_penalty=rng.choice([0.0, 1.0]),
         )
+    if rng.random() < 0.15:
+        return SamplingParams(max_tokens=0, prompt_logprobs=0)
     return SamplingParams(
         n=rng.choice([1, 1, 1, 2, 4]),
         max_tokens=max_tokens,
-        prompt_logprobs=rng.choice([None] * 5 + [0]),
+        prompt_logprobs=rng.choice([None] * 4 + [0]),
         presence_penalty=rng.choice([0.0, 0.0, 1.0]),
     )
 
@@ -71,12 +87,15 @@ def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) ->
     if rng.random() < 0.5:  # a prefix that others have too, sometimes all there is
         prefix = [7, 8, 9, 10] * rng.randint(1, 5)
         prompt = prefix + prompt if rng.random() < 0.7 else prefix
-    params = random_params(rng)
+    params, pooling = random_params(rng), None
+    if rng.random() < 0.1:
+        params, pooling = SamplingParams(), PoolingParams(rng.choice(list(Pooling)), True)
     return Request(
         request_id=f"r{number}",
         prompt_token_ids=tuple(prompt),
         params=params,
-        max_tokens=params.max_tokens or 1,
+        max_tokens=0 if pooling else params.max_tokens or 0,
+        pooling=pooling,
         seed=rng.randrange(1000),
         arrival=float(number),
         eos_token_ids=frozenset([EOS]),
@@ -129,6 +148,9 @@ class SchedulerRun:
         # The share of drafts that are right; None: nobody proposes any.
         self.drafts_are = [None, 1.0, 0.0, 0.6][seed % 4]
         self.draft_rng = random.Random(seed)
+        self.vectors: dict[str, Sequence[float] | None] = {}
+        self.begun: PendingStep | None = None  # and not taken in
+        self.groups: dict[str, SequenceGroup] = {}  # all that have been
         self.truth: dict[str, list[list[int]]] = {}
         self.accepted = self.rejected = 0
 
@@ -140,11 +162,12 @@ class SchedulerRun:
         request = random_request(self.rng, number, self.policy)
         before = self.allocator.usage()
         try:
-            self.scheduler.add(request)
+            group = self.scheduler.add(request)
         except RequestError:
             assert self.allocator.usage() == before
             return
         self.requests[request.request_id] = request
+        self.groups[request.request_id] = group
         self.outputs[request.request_id] = [[] for _ in range(request.params.num_outputs)]
 
     def take_expired(self, step: Step, now: float) -> None:
@@ -197,12 +220,18 @@ class SchedulerRun:
         self.count_drafts(step, result)
         self.failed_moves += len(result.failed_moves)
         for progress in take_in(self.scheduler, step, result, now + 0.5):
-            request_id = progress.request.request_id
-            self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+            self.note(progress, result)
         self.check()
         self.check_roster()
         for number, kv_group in enumerate(self.kv_groups()):
             self.executor.poison(number, kv_group.device._blank)
+
+    def note(self, progress: Progress, result: StepResult) -> None:
+        request_id = progress.request.request_id
+        if progress.sample is not None:
+            self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+        else:
+            self.vectors[request_id] = result.outcomes[progress.seq_id].vector
 
     def count_drafts(self, step: Step, result: StepResult) -> None:
         for chunk in step.chunks:
@@ -261,5 +290,12 @@ class SchedulerRun:
             assert clock < MOST_STEPS, "no progress"
         for request_id, request in self.requests.items():
             assert self.outputs[request_id] == self.expected_of(request), request
+            scores = self.groups[request_id].scores
+            if scores is not None:
+                assert list(scores) == expected_scores(request, self.windows), request
+            if request.pooling is not None:
+                assert self.vectors[request_id] == expected_vector(request, self.windows)
+        if self.begun is None:
+            assert not self.scheduler._scored, "what was waited for has come"
         usage = self.allocator.usage()
         assert usage.cached + usage.free == usage.capacity, "leaked blocks"

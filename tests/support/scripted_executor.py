@@ -67,6 +67,8 @@ class ScriptedExecutor:
         return PendingStep(step, lambda: result)
 
     def _outcome(self, request: Request, chunk: Chunk, raw: Outcome) -> Outcome:
+        if raw.vector is not None:
+            return raw
         if chunk.drafts:
             return Outcome(confirmed(self._verified(request, chunk), chunk.drafts))
         tokens, forks = (

@@ -28,12 +28,16 @@ _SIZES = {
     "pad_token_id": None,
 }
 SMALL_LLAMA = {**_SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
+_EXPERTS = {"num_experts_per_tok": 3, "intermediate_size": 48}
 _OPT = {
     **{name: value for name, value in _SIZES.items() if name != "initializer_range"},
     "ffn_dim": 96,
     "init_std": 0.2,
     "pad_token_id": 2,
 }
+
+_UNTIED = {"tie_word_embeddings": False}  # a random model repeats its last token else
+_FALCON = {**_SIZES, **_UNTIED, "ffn_hidden_size": 96, "activation": "gelu"}
 
 
 def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -87,19 +91,56 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2.5": ("Qwen2Config", {**SMALL_LLAMA, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**SMALL_LLAMA, "head_dim": 24}),
+    "mixtral": ("MixtralConfig", {**SMALL_LLAMA, **_EXPERTS, "num_local_experts": 6}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 80,
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "olmoe": ("OlmoeConfig", {**SMALL_LLAMA, **_EXPERTS, "num_experts": 6}),
+    "granite_moe": (
+        "GraniteMoeSharedConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "shared_intermediate_size": 64,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
     "opt": ("OPTConfig", _OPT),
     "opt-350m": (
         "OPTConfig",
         {**_OPT, "init_std": 0.4, "do_layer_norm_before": False, "word_embed_proj_dim": 48},
     ),
     "gpt2": ("GPT2Config", {**_SIZES, "scale_attn_by_inverse_layer_idx": True}),
-    "gpt_neox": ("GPTNeoXConfig", {**_SIZES, "intermediate_size": 96}),
+    "gpt_neox": ("GPTNeoXConfig", {**_SIZES, "intermediate_size": 96, "rotary_pct": 0.5}),
     "gemma2": (
         "Gemma2Config",
         {
             **SMALL_LLAMA,
             "head_dim": 24,
-            "tie_word_embeddings": False,  # tied, a random Gemma repeats its last token forever
+            **_UNTIED,
             "sliding_window": 12,
             "query_pre_attn_scalar": 20,
             "attn_logit_softcapping": 5.0,
@@ -108,14 +149,111 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Families beyond those whose every property is tested: what a record alone has to get right.
+_CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": 8.0}
+_RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("GemmaConfig", {**SMALL_LLAMA, "head_dim": 24, **_UNTIED}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **SMALL_LLAMA,
+            **_UNTIED,
+            **_CAPS,
+            "head_dim": 24,
+            "sliding_window": 12,
+            "query_pre_attn_scalar": 20,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+            },
+        },
+    ),
+    "cohere": ("CohereConfig", {**SMALL_LLAMA, **_UNTIED, "logit_scale": 0.3}),
+    "cohere2": (
+        "Cohere2Config",
+        {**SMALL_LLAMA, **_UNTIED, "sliding_window": 12, "sliding_window_pattern": 2},
+    ),
+    "olmo": ("OlmoConfig", SMALL_LLAMA),
+    "olmo2": ("Olmo2Config", {**SMALL_LLAMA, "attention_bias": True}),
+    "olmo3": (
+        "Olmo3Config",
+        {
+            **SMALL_LLAMA,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
+    "smollm3": ("SmolLM3Config", {**SMALL_LLAMA, "no_rope_layer_interval": 2}),
+    "granite": (
+        "GraniteConfig",
+        {
+            **SMALL_LLAMA,
+            "embedding_multiplier": 1.5,
+            "logits_scaling": 3.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.3,
+        },
+    ),
+    "ministral": (
+        "MinistralConfig",
+        {
+            **SMALL_LLAMA,
+            "head_dim": 24,
+            "sliding_window": 12,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "stablelm": ("StableLmConfig", {**SMALL_LLAMA, "use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLmConfig", {**SMALL_LLAMA, "use_parallel_residual": True}),
+    "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, **_UNTIED, "sliding_window": 12}),
+    "phi": ("PhiConfig", {**SMALL_LLAMA, "partial_rotary_factor": 0.5, "qk_layernorm": True}),
+    "gpt_neox-sequential": (
+        "GPTNeoXConfig",
+        {
+            **_SIZES,
+            "intermediate_size": 96,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+        },
+    ),
+    "gptj": (
+        "GPTJConfig",
+        {
+            "vocab_size": VOCAB_SIZE,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 256,
+            "rotary_dim": 8,
+            "n_inner": 96,
+            "initializer_range": 0.2,
+            "bos_token_id": 0,
+            "eos_token_id": EOS_TOKEN_ID,
+        },
+    ),
+    "falcon": ("FalconConfig", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-single": ("FalconConfig", {**_FALCON, "bias": True}),
+    "falcon-sequential": (
+        "FalconConfig",
+        {**_FALCON, "multi_query": False, "parallel_attn": False},
+    ),
+}
+
 FAMILIES = tuple(_CONFIGS)
+RECORDS = tuple(_RECORDS)
 
 
 def make_model(family: str, directory: Path) -> Path:
     """Save the model of ``family``, and a tokenizer, into ``directory``; the same every time."""
     import transformers
 
-    class_name, fields = _CONFIGS[family]
+    class_name, fields = {**_CONFIGS, **_RECORDS}[family]
     return save_model(getattr(transformers, class_name)(**fields), directory)
 
 

@@ -9,11 +9,20 @@ from typing import Any
 
 import torch
 
+from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
-from quire.capacity import Capacity, DraftShare, EngineLimits, fill, size_of
-from quire.config import NO_DRAFT_MODEL_ON_GPU, EngineConfig
+from quire.assembly.pooling import read_pooler
+from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
+from quire.config import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.drafting import speculation_of
-from quire.engine import Engine, InputProcessor, RequestRecorder, Tokenizer, load_tokenizer
+from quire.engine import (
+    AdapterShelf,
+    Engine,
+    InputProcessor,
+    RequestRecorder,
+    Tokenizer,
+    load_tokenizer,
+)
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -24,7 +33,7 @@ from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
-from quire.protocol import RecoveryCosts, SamplingParams
+from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 
@@ -40,10 +49,10 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     runtime = _choose_runtime(config)
     keep_what_steps_take()
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    read_config(
-        directory, config.hf_overrides
-    )  # first: without it, what a tokenizer lacks would not be the point
+    # First: without it, what a tokenizer lacks would not be the point.
+    described = read_config(directory, config.hf_overrides)
     tokenizer = _load_tokenizer(config, directory)
+    pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
     with runtime.start_up_lock():
         model = _load_model(config, directory, runtime)
@@ -53,21 +62,23 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         if draft is not None:
             cache = cache.with_draft(_cache_shape(*draft))
         limits = EngineLimits.of(config, cache)
-        budget = runtime.memory_budget(model, limits, kv_dtype)
+        shelf, adapters = adapter_shelf(config, model, runtime.instruction_set) or (None, None)
+        budget = without_adapters(runtime.memory_budget(model, limits, kv_dtype), adapters)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:
             raise _with_share(error, draft, cache) from error
-        executor = runtime.executor(model, limits, kv_dtype, draft)
+        weights = None if shelf is None else shelf.weights
+        executor = runtime.executor(model, limits, kv_dtype, draft, weights)
     costs = RecoveryCosts()
     if config.swap_space and config.preemption_mode == "auto":
         costs = runtime.recovery_costs()
     executor.tell_forced = config.speculation is not None
-    capacity = _capacity(config, model, draft, cache, limits, runtime)
+    capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
     engine = Engine(
         limits.scheduler(costs),
         executor,
-        _input_processor(config, model, limits, tokenizer, defaults),
+        _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, cache),
@@ -75,6 +86,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
         speculation=speculation_of(config.speculation),
+        adapters=shelf,
     )
     release_threads()  # it may run in another thread than this one
     return engine, capacity
@@ -155,6 +167,8 @@ def _input_processor(
     limits: EngineLimits,
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
+    pooler: Pooler,
+    adapters: AdapterShelf | None,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
@@ -164,6 +178,9 @@ def _input_processor(
         eos_token_ids=model.eos_token_ids,
         seed=config.seed,
         sampling_defaults=defaults,
+        pooler=pooler,
+        generates=model.has_head,
+        adapters=adapters,
     )
 
 
@@ -174,6 +191,7 @@ def _capacity(
     cache: CacheShape,
     limits: EngineLimits,
     runtime: DeviceRuntime,
+    adapters: AdapterShare | None,
 ) -> Capacity:
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
@@ -186,8 +204,21 @@ def _capacity(
         limits=limits,
         host_blocks=runtime.host_blocks,
         kernels=runtime.kernels,
+        experts=_describe_experts(model),
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
+        adapters=adapters,
+    )
+
+
+def _describe_experts(model: Model) -> str:
+    if model.experts is None:
+        return ""
+    num, chosen, weight_bytes = model.experts
+    read = model.weight_bytes - weight_bytes + weight_bytes * chosen // num
+    return (
+        f" Experts: {num}, {chosen} a token; {size_of(weight_bytes)} of the weights are theirs, "
+        f"and {size_of(read)} of all are read a token."
     )
 
 
@@ -223,6 +254,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         return OnCPU(config.swap_path, choose_instructions(config.cpu_isa))
     if config.speculation is not None and config.speculation.has_draft_model:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+    if config.enable_lora:
+        raise ConfigError(NO_ADAPTERS_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

@@ -23,6 +23,20 @@ class DraftShare(NamedTuple):
     kv_bytes_per_token: int
 
 
+class AdapterShare(NamedTuple):
+    """What adapters may take, at most."""
+
+    most_running: int
+    most_kept: int
+    max_rank: int
+    bytes_each: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of those that are kept, and of one that is being read."""
+        return (self.most_kept + 1) * self.bytes_each
+
+
 @dataclass(frozen=True)
 class Capacity:
     """What was loaded and what the pool holds."""
@@ -37,8 +51,10 @@ class Capacity:
     limits: EngineLimits
     host_blocks: str  # where they are
     kernels: str  # what computes
+    experts: str = ""  # of which a token reads some
     draft: DraftShare | None = None
     speculation: SpeculativeConfig | None = None
+    adapters: AdapterShare | None = None
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -78,12 +94,13 @@ class Capacity:
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
-            f"cache a token ({self.kv_dtype}). The KV pool is "
+            f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
             f"That holds {full:,} sequences of {longest}, "
             f"or {usual:,} typical chats of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
-            f"{self._describe_swap()}{self._describe_speculation()} Kernels: {self.kernels}."
+            f"{self._describe_swap()}{self._describe_speculation()}{self._describe_adapters()} "
+            f"Kernels: {self.kernels}."
         )
 
     def _describe_swap(self) -> str:
@@ -104,6 +121,15 @@ class Capacity:
                 f"{_describe_rounding(quantization)}, and {size_of(kv_bytes)} of that KV cache"
             )
         return f" Speculation: {asked.method}, up to {most} drafts a sequence and step{by}."
+
+    def _describe_adapters(self) -> str:
+        if self.adapters is None:
+            return ""
+        most, kept, rank, each = self.adapters
+        return (
+            f" Adapters of up to rank {rank}: {most:,} run at once, {kept:,} are kept in "
+            f"{size_of(kept * each)} of memory."
+        )
 
 
 def _describe_rounding(quantization: str | None) -> str:

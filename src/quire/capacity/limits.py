@@ -42,6 +42,7 @@ class EngineLimits:
     max_num_sessions: int
     max_sessions_per_client: int
     max_queue_time: float | None
+    max_loras: int  # 0: there are no adapters
 
     @classmethod
     def of(cls, config: EngineConfig, cache: CacheShape) -> EngineLimits:
@@ -65,6 +66,7 @@ class EngineLimits:
             max_num_sessions=sessions,
             max_sessions_per_client=config.max_sessions_per_client or max(1, sessions // 2),
             max_queue_time=config.max_queue_time,
+            max_loras=config.max_loras if config.enable_lora else 0,
         )
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
@@ -131,6 +133,7 @@ class EngineLimits:
             max_sessions_per_client=self.max_sessions_per_client,
             attention_sinks=self.attention_sinks,
             max_queue_time=self.max_queue_time,
+            max_adapters=self.max_loras or None,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from quire.config import EngineConfig, ServerConfig
@@ -53,7 +53,17 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     for field in fields(EngineConfig):
         if field.name != "model":
-            add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
+            _add_setting(group, field)
+
+
+def _add_setting(group: Any, field: Field[Any]) -> None:
+    """For a list, one flag with several values, or several flags."""
+    text = field.metadata["help"]
+    if "Sequence[str]" in str(field.type):
+        flag = "--" + field.name.replace("_", "-")
+        group.add_argument(flag, nargs="+", action="extend", default=[], metavar="TEXT", help=text)
+    else:
+        add_flag(group, field.name, str(field.type), field.default, text)
 
 
 def help_of(name: str) -> str:
@@ -69,7 +79,7 @@ def check_no_engine_flags(arguments: argparse.Namespace) -> None:
     """ConfigError for a flag that a server elsewhere does not hear of."""
     chosen = options(arguments)
     for field in fields(EngineConfig):
-        if field.name != "model" and chosen[field.name] != field.default:
+        if field.name != "model" and (chosen[field.name] or None) != (field.default or None):
             raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
 
 
@@ -87,14 +97,7 @@ def engine_options(argv: Sequence[str]) -> dict[str, Any]:
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     for field in fields(ServerConfig):
-        text = field.metadata["help"]
-        if "Sequence[str]" in str(field.type):  # one flag with several values, or several flags
-            flag = "--" + field.name.replace("_", "-")
-            group.add_argument(
-                flag, nargs="+", action="extend", default=[], metavar="TEXT", help=text
-            )
-        else:
-            add_flag(group, field.name, str(field.type), field.default, text)
+        _add_setting(group, field)
 
 
 def server_config(arguments: argparse.Namespace) -> ServerConfig:

@@ -23,6 +23,11 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         "prompt", nargs="*", metavar="PROMPT", help="text to complete; -, or none: standard input"
     )
     parser.add_argument("--model", metavar="MODEL", help=help_of("model"))
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME",
+        help="which of lora_modules completes the prompts",
+    )
     add_sampling_flags(parser, max_tokens=128)
     add_engine_flags(parser)
 
@@ -31,13 +36,17 @@ def generate(arguments: argparse.Namespace) -> int:
     """Complete the prompts; the exit status."""
     given = sampling_options(arguments)
     SamplingParams(**given)  # before a model is loaded
-    prompts = _prompts(arguments.prompt)
+    given_prompts = _prompts(arguments.prompt)
 
+    from quire.engine import Prompt
     from quire.llm import LLM
 
     llm = LLM(**options(arguments))
     params = llm.default_sampling_params(**given)
     print(llm.capacity.describe(), file=sys.stderr)
+    prompts: list[Prompt] = [*given_prompts]
+    if arguments.adapter is not None:
+        prompts = [{"prompt": one, "adapter": arguments.adapter} for one in given_prompts]
     for result in llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()):
         for output in result.outputs:
             if len(prompts) * params.n > 1:

@@ -20,6 +20,7 @@ class _Flag(NamedTuple):
 
 _ONE = ("1",)
 _TEXTS = "what requests and answers say is never logged; each request has a line"
+_BOTH = "every model that has a head generates texts, and all of them give embeddings"
 _ALIKE = "all models are read and run in one way"
 _FLAGS = (
     _Flag("tensor-parallel-size", "one machine computes", _ONE),
@@ -33,15 +34,16 @@ _FLAGS = (
     _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
     _Flag("use-v2-block-manager", "there is one block manager"),
     _Flag("cpu-offload-gb", "weights are where they are computed with", ("0",)),
+    _Flag("lora-dtype", "adapters are kept in the model's dtype", ("auto",)),
     _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
           "refused as it is loaded"),
     _Flag("load-format", "weights are read from safetensors files", ("auto", "safetensors")),
     _Flag("tokenizer-mode", "a tokenizer is read as its files say", ("auto", "hf")),
     _Flag("config-format", _ALIKE, ("auto", "hf")),
     _Flag("model-impl", _ALIKE, ("auto",)),
-    _Flag("task", "models generate texts", ("auto", "generate")),
-    _Flag("runner", "models generate texts", ("auto", "generate")),
-    _Flag("convert", "models generate texts", ("auto", "none")),
+    _Flag("task", _BOTH, ("auto", "generate", "embed", "embedding", "score")),
+    _Flag("runner", _BOTH, ("auto", "generate", "pooling")),
+    _Flag("convert", _BOTH, ("auto", "none", "embed")),
     _Flag("response-role", "answers are the assistant's", ("assistant",)),
     _Flag("chat-template-content-format", "messages reach a template as it takes them",
           ("auto", "string")),
@@ -58,6 +60,7 @@ _DRAFT_MODEL = "--speculative-config.method draft --speculative-config.model NAM
 _METHOD = "--speculative-config.method with auto, ngram, suffix or draft"
 _BY_ITSELF = "--speculative-config alone: how far drafts go is decided by what they turn out to be"
 INSTEAD: Mapping[str, str] = {
+    "--override-pooler-config": "--pooler-config",
     **dict.fromkeys(("--speculative-model", "--spec-model"), _DRAFT_MODEL),  # vLLM's
     **dict.fromkeys(("--num-speculative-tokens", "--spec-tokens"), _DRAFTS),
     **dict.fromkeys(("--spec-method", "--spec-type"), _METHOD),
@@ -68,7 +71,7 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
 }
-"""Flags of others about speculation, and what to write here."""
+"""Flags of others about speculation and pooling, and what to write here."""
 
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:

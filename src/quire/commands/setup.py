@@ -27,6 +27,7 @@ _SETTINGS = (
     "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
     "kv_allocator", "preemption_mode", "swap_space", "speculative_config",
+    "enable_lora", "max_loras",
 )  # fmt: skip
 """Of the engine's, those that a simulation looks at."""
 
@@ -37,8 +38,8 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="name in the catalogue, a GGUF file, or a config.json or its directory (default: the calibrated "
-        "model)",
+        help="name in the catalogue, a GGUF file, or a config.json or its directory (default: the "
+        "calibrated model)",
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))

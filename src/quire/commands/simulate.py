@@ -20,6 +20,7 @@ from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.reports import KEPT_DECISIONS, KEPT_RECORDS
+from quire.shape import ModelShape
 from quire.simulation import ClosedLoop, OpenLoop, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
 from quire.simulation.result import RequestRecord
@@ -143,14 +144,21 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
     }
 
 
+def _describe_experts(model: ModelShape) -> str:
+    if model.experts is None:
+        return ""
+    num, chosen = model.experts.count, model.experts.chosen
+    return f" (experts: {num}, {chosen} a token, which reads {size(model.weight_bytes_read(1))})"
+
+
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     """Where the memory is, in two lines."""
     deployment, model = setup.deployment, setup.deployment.model
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
-        f"  {size(model.weight_bytes)} of weights, {size(model.kv_bytes_per_token)} of KV cache a "
-        f"token; the KV pool is {size(limits.pool_bytes(model.cache()))}: "
-        f"{describe_kv_groups(limits)}",
+        f"  {size(model.weight_bytes)} of weights{_describe_experts(model)}, "
+        f"{size(model.kv_bytes_per_token)} of KV cache a token; the KV pool is "
+        f"{size(limits.pool_bytes(model.cache()))}: {describe_kv_groups(limits)}",
     ]
 
 

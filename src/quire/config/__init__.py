@@ -1,6 +1,7 @@
 """Every setting, in vLLM's names: frozen values, of which the CLI's flags are made."""
 
-from quire.config.engine import NO_DRAFT_MODEL_ON_GPU, EngineConfig
+from quire.config.adapters import LoraModule, problem_with_name
+from quire.config.engine import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
@@ -8,10 +9,13 @@ from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 
 __all__ = [
     "MOST_DRAFTS",
+    "NO_ADAPTERS_ON_GPU",
     "NO_DRAFT_MODEL_ON_GPU",
     "EngineConfig",
+    "LoraModule",
     "ServerConfig",
     "SpeculativeConfig",
     "make_room",
     "parse_bytes",
+    "problem_with_name",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from quire.config.adapters import MOST_ADAPTERS, LoraModule
 from quire.config.settings import (
     check_count,
     check_number,
@@ -71,7 +72,13 @@ class EngineConfig:
     quantization: str | None = setting(
         None,
         "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
-        "as well (default: as they are stored; AWQ and GPTQ checkpoints are read as such)",
+        "as well (default: as they are stored, in checkpoints that others have rounded too)",
+    )
+    pooler_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN or CLS; normalize, "
+        "true or false; dimensions, how long vectors are (default: as the model's modules.json "
+        "says, or else LAST, normalized)",
     )
     max_model_len: int | None = setting(
         None,
@@ -114,6 +121,21 @@ class EngineConfig:
     max_num_batched_tokens: int = setting(
         2048, "most tokens computed in one step; longer prompts are prefilled in chunks"
     )
+    enable_lora: bool = setting(
+        False, "serve adapters (LoRA) beside the model: requests name them as they name models"
+    )
+    lora_modules: Sequence[str] = setting(
+        (), 'adapters to serve, each as NAME=DIRECTORY, or {"name": ..., "path": ..., '
+        '"base_model_name": ...}; may be given several times',
+    )  # fmt: skip
+    max_loras: int = setting(
+        1, "most different adapters that run at once; requests for more of them wait"
+    )
+    max_lora_rank: int = setting(16, "largest rank that an adapter may have")
+    max_cpu_loras: int | None = setting(
+        None, "adapters that are kept in memory; others are read again when they are asked for "
+        "(default: max_loras)",
+    )  # fmt: skip
     max_num_sessions: int = setting(
         128, "most streaming sessions that are open at once, busy or idle"
     )
@@ -168,8 +190,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
-        for name in ("hf_overrides", "override_generation_config", "speculative_config"):
+        for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
+        self._check_pooler()
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
@@ -191,6 +214,7 @@ class EngineConfig:
         self._check_window()
         self._check_device()
         self._check_speculation()
+        self._check_adapters()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -206,6 +230,26 @@ class EngineConfig:
                 "generation_config must be auto, none, vllm or a directory; "
                 f"got {self.generation_config!r}"
             )
+
+    def _check_pooler(self) -> None:
+        given = self.pooler_config or {}
+        for name, value in given.items():
+            if name == "pooling_type":
+                if value not in _POOLING:
+                    allowed = ", ".join(_POOLING)
+                    raise ConfigError(
+                        f"pooler_config: pooling_type must be one of {allowed}; got {value!r}"
+                    )
+            elif name == "normalize":
+                if not isinstance(value, bool):
+                    raise ConfigError("pooler_config: normalize must be true or false")
+            elif name == "dimensions":
+                check_count("pooler_config: dimensions", value)
+            else:
+                raise ConfigError(
+                    f"pooler_config: unknown option {name}; known: pooling_type, normalize, "
+                    "dimensions"
+                )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -264,6 +308,27 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
 
+    def _check_adapters(self) -> None:
+        object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
+        if not self.enable_lora:
+            for name in ("lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"):
+                if getattr(self, name) != getattr(EngineConfig, name):
+                    raise ConfigError(f"{name} does nothing without enable_lora")
+            return
+        check_count("max_loras", self.max_loras, 1, MOST_ADAPTERS)
+        check_count("max_lora_rank", self.max_lora_rank, 1, 512)
+        check_count("max_cpu_loras", self.max_cpu_loras, self.max_loras, MOST_ADAPTERS)
+        names = [module.name for module in self.adapters]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"lora_modules: two adapters are called alike: {', '.join(names)}")
+        if self.device == "cuda":
+            raise ConfigError(NO_ADAPTERS_ON_GPU)
+
+    @cached_property
+    def adapters(self) -> tuple[LoraModule, ...]:
+        """``lora_modules``, checked."""
+        return tuple(map(LoraModule.parse, self.lora_modules))
+
     @cached_property
     def speculation(self) -> SpeculativeConfig | None:
         """``speculative_config``, checked."""
@@ -290,6 +355,10 @@ def most_threads() -> int:
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+
+_OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
+_POOLING = ("LAST", "MEAN", "CLS")
+NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
 _COUNTS = (
     "block_size",

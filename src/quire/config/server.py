@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from quire.config.keys import gather_keys
@@ -126,6 +127,13 @@ class ServerConfig:
     trust_request_chat_template: bool = setting(
         False, "requests may bring a chat template of their own, a program in Jinja"
     )
+    allow_runtime_lora_updating: bool = setting(
+        False, "adapters may be loaded and let go while the server runs: "
+        "/v1/load_lora_adapter, /v1/unload_lora_adapter; needs enable_lora and lora_directory",
+    )  # fmt: skip
+    lora_directory: str | None = setting(
+        None, "directory below which adapters must lie to be loaded while the server runs"
+    )
     max_stored_responses: int = setting(
         4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
         "asked for again; 0: none",
@@ -154,6 +162,10 @@ class ServerConfig:
         if self.max_connections is None:
             default = _DEFAULT_CONNECTIONS if most is None else min(_DEFAULT_CONNECTIONS, most)
             object.__setattr__(self, "max_connections", default)
+        if self.allow_runtime_lora_updating != (self.lora_directory is not None):
+            raise ConfigError("allow_runtime_lora_updating and lora_directory need each other")
+        if self.lora_directory is not None and not Path(self.lora_directory).is_dir():
+            raise ConfigError(f"lora_directory {self.lora_directory} is not a directory")
         check_count("max_stored_responses", self.max_stored_responses, 0)
         for name in ("max_body_bytes", "max_unread_bytes", "max_stored_response_bytes"):
             if getattr(self, name) is not None:

@@ -25,7 +25,7 @@ class SuffixDrafter:
 
     The places that have it are asked how they go on, and the drafts end where it gets unlikely
     that all of them are right. Outputs are learned while they grow, in an amount of memory that is
-    given: the eldest make room. Only requests with the same cache_salt find them.
+    given: the eldest make room. Only requests with the same cache_salt and adapter find them.
     """
 
     name = "suffix"
@@ -59,7 +59,7 @@ class SuffixDrafter:
         """Of what is left of a sequence that was cut, all is learned already."""
         token_ids = sequence.token_ids
         first = len(token_ids) if cut else sequence.num_prompt_tokens
-        name = hashlib.blake2b(request.cache_salt.encode(), digest_size=16).digest()
+        name = hashlib.blake2b(request.root_hash, digest_size=16).digest()
         volume = Volume(archive, name, max(0, first - _LEAD))
         self._volumes[sequence.seq_id] = volume, token_ids
         return volume

@@ -1,12 +1,23 @@
 """Requests in, text out, given an Executor."""
 
+from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt
-from quire.engine.outputs import CompletionOutput, Delta, Logprob, RequestOutput
+from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
+from quire.engine.outputs import (
+    CompletionOutput,
+    Delta,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from quire.engine.prompt_form import PromptForm
 from quire.engine.recorder import RequestRecorder
+from quire.engine.scoring import Scoring
 from quire.engine.session_manager import SessionManager
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
@@ -14,11 +25,16 @@ from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
 from quire.scheduling import Session
 
 __all__ = [
+    "AdapterCard",
+    "AdapterShelf",
+    "AdapterSource",
     "AsyncEngine",
     "CompletionOutput",
     "Delta",
     "Deltas",
     "Driver",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "Engine",
     "EngineThread",
     "InputProcessor",
@@ -30,9 +46,13 @@ __all__ = [
     "PromptForm",
     "RequestOutput",
     "RequestRecorder",
+    "Scoring",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "Session",
     "SessionManager",
     "StreamingSession",
     "Tokenizer",
+    "as_dict",
     "load_tokenizer",
 ]

@@ -11,6 +11,7 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -27,7 +28,7 @@ from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
 from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import PoolingParams, SamplingParams
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
@@ -100,7 +101,9 @@ class AsyncEngine:
             self._failure = self._failure or EngineError(_STOPPED)
             self._fail_all(self._failure)
 
-    def generate(self, prompts: Mapping[str, Prompt], params: SamplingParams) -> Deltas:
+    def generate(
+        self, prompts: Mapping[str, Prompt], params: SamplingParams | PoolingParams
+    ) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
 
         prompts: by request id; ``params`` are those of all of them.
@@ -117,15 +120,19 @@ class AsyncEngine:
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
             return input_processor.prepare(request_id, prompt, ready(), arrival)
 
+        def together(portion: Sequence[tuple[str, Prompt]]) -> list[PreparedRequest]:
+            return [prepare(request_id, prompt) for request_id, prompt in portion]
+
         async def submit() -> None:
-            sizes = [input_processor.size(prompt) for prompt in prompts.values()]
-            sizes[0] += len(params.prediction or "")  # which is made ready along with it
-            if params.structured_outputs is not None:
+            sampling = params if isinstance(params, SamplingParams) else SamplingParams()
+            output = int(params is sampling and sampling.max_tokens != 0)
+            sizes = [input_processor.size(prompt, output=output) for prompt in prompts.values()]
+            sizes[0] += len(sampling.prediction or "")  # which is made ready along with it
+            if sampling.structured_outputs is not None:
                 await self._preparation.compile(ready)
-            prepared = [
-                await self._preparation.run(size, partial(prepare, name, prompt))
-                for size, (name, prompt) in zip(sizes, prompts.items(), strict=True)
-            ]
+            prepared: list[PreparedRequest] = []
+            for size, portion in _portions(sizes, [*prompts.items()]):
+                prepared += await self._preparation.run(size, partial(together, portion))
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
@@ -299,6 +306,21 @@ class AsyncEngine:
             collector.fail(failure)
         for answer in self._calls:
             _settle(answer, failure)
+
+
+def _portions(sizes: Sequence[int], items: Sequence[_T]) -> Iterator[tuple[int, list[_T]]]:
+    """``items`` in order, together as long as they are short, and how much that is.
+
+    Each portion costs a turn of a thread.
+    """
+    total, portion = 0, list[_T]()
+    for size, item in zip(sizes, items, strict=True):
+        if portion and total + size > LONG:
+            yield total, portion
+            total, portion = 0, []
+        total += size
+        portion.append(item)
+    yield total, portion
 
 
 def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = None) -> None:

@@ -60,9 +60,9 @@ class Encoder:
         if length > self.max_characters:
             raise self._too_long(field, f"{length} characters", self.max_characters)
 
-    def check_count(self, field: str, count: int) -> None:
-        """Of token ids; with a longest sequence, one must be left to generate."""
-        most = self.max_tokens - (self._max_model_len is not None)
+    def check_count(self, field: str, count: int, output: int = 1) -> None:
+        """Of token ids; with a longest sequence, ``output`` must be left to generate."""
+        most = self.max_tokens - (output if self._max_model_len is not None else 0)
         if count > most:
             raise self._too_long(field, f"{count} tokens", most)
 

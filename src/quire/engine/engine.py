@@ -6,10 +6,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
+from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
@@ -23,6 +23,7 @@ from quire.protocol import (
     Executor,
     Outcome,
     PendingStep,
+    PoolingParams,
     Progress,
     Request,
     SamplingParams,
@@ -61,6 +62,7 @@ class Engine:
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
+        adapters: AdapterShelf | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -73,6 +75,7 @@ class Engine:
         self.executor = executor
         self._run_ahead = run_ahead
         self.speculation = speculation
+        self.adapters = adapters
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -87,7 +90,7 @@ class Engine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival: float | None = None,
     ) -> None:
         """Queue a request, or refuse it with a RequestError that names the field."""
@@ -116,14 +119,18 @@ class Engine:
         self.sessions.begin_turn(session_id, request_id)
 
     def _accept(self, prepared: PreparedRequest, add: Callable[[Request], SequenceGroup]) -> None:
-        request_id = prepared.request.request_id
+        request_id, adapter = prepared.request.request_id, prepared.request.adapter
+        if self.adapters is not None and adapter is not None:
+            self.adapters.begin(adapter)
         try:
             group = add(prepared.request)
         except RequestError as error:
             self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
+            if self.adapters is not None and adapter is not None:
+                self.adapters.end(adapter)
             raise
         self._requests[request_id] = RequestProgress(
-            prepared, group.memory, self.input_processor.tokenizer, self._text_of, self._block_bytes
+            prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
         )
         if self._recorder is not None:
             self._recorder.begin(prepared.request)
@@ -182,12 +189,33 @@ class Engine:
         """
         pending = self._pending
         if pending is None:
+            if self.adapters is not None:
+                self._page(self.adapters)
             if self.speculation is not None:
                 self.speculation.propose(self.scheduler)
             pending = self._begin(self.scheduler.schedule(self.clock()))
+            if self.adapters is not None and not pending.step.chunks:
+                self.adapters.wait()
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
         return expired + self._take_in(pending)
+
+    def _page(self, adapters: AdapterShelf) -> None:
+        """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
+        failed = adapters.page(self.scheduler.adapters)
+        if failed is None:
+            return
+        error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
+        for request_id, progress in list(self._requests.items()):
+            if progress.request.adapter == failed.adapter:
+                self._end_early(request_id, progress, error)
+
+    def _end_early(self, request_id: str, progress: RequestProgress, error: QuireError) -> None:
+        """To be told with the next step."""
+        del self._requests[request_id]
+        self._note_end(progress)
+        self.scheduler.abort(request_id)
+        self._expired.append(progress.fail(error, self.clock()))
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._run_ahead or pending.has_failed:
@@ -241,11 +269,11 @@ class Engine:
             if request is not None and request.done:
                 del self._requests[request_id]
                 self._note_end(request)
-                deltas[last] = replace(deltas[last], final=request.final(now))
+                deltas[last] = request.last(deltas[last], now)
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
-        """What the scheduler is not concerned with: log-probabilities of prompts, and failures."""
+        """What the scheduler is not concerned with: vectors of prompts, and failures."""
         failures: dict[int, QuireError] = {}
         for chunk in step.chunks:
             outcome = outcomes.get(chunk.seq_id)
@@ -253,10 +281,10 @@ class Engine:
                 continue
             if outcome.failure is not None:
                 failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
-            elif outcome.prompt_logprobs:
+            elif outcome.vector is not None:
                 request = self._request_of(chunk.seq_id)
                 if request is not None:
-                    request.take_prompt_logprobs(chunk.start + 1, outcome.prompt_logprobs)
+                    request.vector = outcome.vector
         return self._fail(failures)
 
     def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> dict[int, int]:
@@ -302,15 +330,18 @@ class Engine:
 
     def _note_end(self, progress: RequestProgress) -> None:
         self.sessions.end_turn(progress.request.request_id)
+        if self.adapters is not None and progress.request.adapter is not None:
+            self.adapters.end(progress.request.adapter)
         if self._recorder is not None:
             self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
+        waits = {d.request_id for d in step.decisions if d.what is Verdict.WAIT}
+        while waits and self._decisions and self._decisions[-1].what is Verdict.WAIT:
+            if self._decisions[-1].request_id not in waits:
+                break
+            self._decisions.pop()  # still waiting: keep only the newest figures
         for decision in step.decisions:
-            if decision.what is Verdict.WAIT and self._decisions:
-                latest = self._decisions[-1]
-                if latest.what is Verdict.WAIT and latest.request_id == decision.request_id:
-                    self._decisions.pop()  # still waiting: keep only the newest figures
             self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)

@@ -8,19 +8,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from quire.engine.adapters import AdapterShelf
 from quire.engine.encoder import Encoder
-from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks
+from quire.engine.prompt_form import (
+    PromptForm,
+    around_the_gap,
+    infilling_marks,
+    special_around,
+)
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
-from quire.errors import RequestError, shown
+from quire.errors import RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
-from quire.protocol import Request, Rules, SamplingParams
+from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
+"adapter", the name of one that changes the model's weights;
 "priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
 text: under the fair policy, clients share; and "truncate_max_tokens": true lowers a max_tokens that
 is above what max_model_len leaves, where else the request is refused.
@@ -31,7 +38,8 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 _PROMPT_KEYS = {
-    *("prompt", "prompt_token_ids", "cache_salt", "priority", "client", "truncate_max_tokens")
+    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
+    "truncate_max_tokens",
 }
 _LONGEST_CLIENT = 256  # characters
 
@@ -41,10 +49,21 @@ class PreparedParams:
     """SamplingParams that this model can serve, and what their texts come to."""
 
     params: SamplingParams
-    bad_word_ids: tuple[tuple[int, ...], ...]
-    stops: StopAutomaton | None
-    rules: Rules | None
-    prediction: tuple[int, ...]
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    stops: StopAutomaton | None = None
+    rules: Rules | None = None
+    prediction: tuple[int, ...] = ()
+    pooling: PoolingParams | None = None  # all of it filled in
+
+    @property
+    def max_tokens(self) -> int | None:
+        """See ``SamplingParams``; 0: only the prompt counts."""
+        return self.params.max_tokens if self.pooling is None else 0
+
+    @property
+    def least_output(self) -> int:
+        """Tokens for which there must be room after a prompt."""
+        return 0 if self.max_tokens == 0 else 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +93,11 @@ class InputProcessor:
         eos_token_ids: Iterable[int],
         seed: int,
         sampling_defaults: Mapping[str, Any] | None = None,
+        pooler: Pooler | None = None,
+        generates: bool = True,
+        adapters: AdapterShelf | None = None,
     ) -> None:
+        """pooler: of the model's vectors; None: it gives none. generates: whether it has a head."""
         self.tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, max_model_len)
         self.vocab_size = vocab_size
@@ -83,7 +106,10 @@ class InputProcessor:
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         # What is not in the vocabulary cannot end a text.
         self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
+        self.pooler = pooler
+        self.generates = generates
         self._random = random.Random(seed)
+        self._adapters = adapters
         self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
@@ -97,14 +123,25 @@ class InputProcessor:
             return self.max_model_len or max(self._default_max_tokens, params.min_tokens)
         return min(params.max_tokens, self.max_model_len or params.max_tokens)
 
-    def size(self, prompt: Prompt, field: str = "prompt") -> int:
-        """Characters or tokens of a prompt; RequestError if they cannot fit. Costs nothing."""
+    def size(self, prompt: Prompt, field: str = "prompt", output: int = 1) -> int:
+        """Characters or tokens of a prompt; RequestError if they cannot fit. Costs nothing.
+
+        output: tokens that are to follow it, at least.
+        """
         given = _given(prompt)
-        self._check_length(field, given)
+        self._check_length(field, given, output)
         return len(given)
 
-    def prepare_params(self, params: SamplingParams) -> PreparedParams:
+    def prepare_params(self, params: SamplingParams | PoolingParams) -> PreparedParams:
         """RequestError, naming the field, where the params cannot be served by this model."""
+        if isinstance(params, PoolingParams):
+            return self._prepare_pooling(params)
+        if not self.generates:
+            raise RequestError(
+                "this model has no head for tokens: it gives embeddings (/v1/embeddings, "
+                "LLM.embed), and generates nothing",
+                "model",
+            )
         if params.use_beam_search and params.width > self.vocab_size:
             raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
         for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
@@ -129,14 +166,25 @@ class InputProcessor:
         client = options.get("client", "")
         _check_client(client)
         given = _given(prompt)
-        token_ids = self._token_ids("prompt", given)
+        token_ids = self._token_ids("prompt", given, output=params.least_output)
+        if params.pooling is not None and isinstance(given, str) and self.pooler is not None:
+            token_ids += self.pooler.ending
         cut = options.get("truncate_max_tokens") is True
-        max_tokens = self._max_tokens(len(token_ids), params.params, cut=cut)
+        max_tokens = self._max_tokens(len(token_ids), params, cut=cut)
         self._check_prompt_logprobs(len(token_ids), params.params)
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
-        request = replace(request, cache_salt=cache_salt, client=client)
+        adapter = self.adapter(options.get("adapter"))
+        request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
+
+    def adapter(self, name: object) -> Adapter | None:
+        """The one that is called so; None is none. UnknownAdapterError: there is none."""
+        if name is None:
+            return None
+        if self._adapters is None or not isinstance(name, str):
+            raise UnknownAdapterError(f"adapter {shown(name)} is not loaded", "adapter")
+        return self._adapters.find(name)
 
     def prepare_turn(
         self,
@@ -149,7 +197,7 @@ class InputProcessor:
     ) -> PreparedRequest:
         """The next turn of a session, whose prompt is the end of its history."""
         check_integer("priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
-        max_tokens = self._max_tokens(len(history), params.params, "the session", "session_id")
+        max_tokens = self._max_tokens(len(history), params, "the session", "session_id")
         request = self._request(request_id, prompt, max_tokens, params, priority, arrival)
         return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]), params.stops)
 
@@ -191,6 +239,11 @@ class InputProcessor:
         if form.suffix is None:
             if not isinstance(given, str):
                 return form.cut(list(given))
+            if special and form.keep_special:
+                before, after = special_around(self.tokenizer.encode)
+                after += () if self.pooler is None else self.pooler.ending
+                text = encode("prompt", given, add_special_tokens=False)
+                return form.cut_between(before, text, after)
             return form.cut(encode("prompt", given, add_special_tokens=special))
         marks = infilling_marks(self.tokenizer, self.vocab_size)
         if marks is None:
@@ -199,11 +252,11 @@ class InputProcessor:
                 "(<|fim_prefix|> and the like); this model's has none",
                 "suffix",
             )
-        begin, before = encode("prompt", "") if special else [], given
-        if isinstance(before, str):
-            before = encode("prompt", before, add_special_tokens=False)
-        after = encode("suffix", form.suffix, add_special_tokens=False)
-        return form.cut(around_the_gap(marks, begin, before, after))
+        begin, prefix = encode("prompt", "") if special else [], given
+        if isinstance(prefix, str):
+            prefix = encode("prompt", prefix, add_special_tokens=False)
+        suffix = encode("suffix", form.suffix, add_special_tokens=False)
+        return form.cut(around_the_gap(marks, begin, prefix, suffix))
 
     def _request(
         self,
@@ -225,15 +278,16 @@ class InputProcessor:
             eos_token_ids=self._eos_token_ids,
             bad_word_ids=prepared.bad_word_ids,
             rules=prepared.rules,
+            pooling=prepared.pooling,
             prediction=prepared.prediction,
             priority=priority,
         )
 
     def _token_ids(
-        self, field: str, given: object, *, add_special_tokens: bool = True
+        self, field: str, given: object, *, add_special_tokens: bool = True, output: int = 1
     ) -> tuple[int, ...]:
         """The tokens of a prompt or an input; at least one, and no more than can fit."""
-        self._check_length(field, given)
+        self._check_length(field, given, output)
         token_ids: tuple[int, ...] = ()
         if given:
             if isinstance(given, str):
@@ -251,11 +305,17 @@ class InputProcessor:
         self._encoder.check_count("prediction", len(token_ids))
         return token_ids
 
-    def _check_length(self, field: str, given: object) -> None:
+    def _prepare_pooling(self, params: PoolingParams) -> PreparedParams:
+        if self.pooler is None:
+            raise RequestError("this model gives no embeddings", "model")
+        check_token_ids("token_ids", params.token_ids, highest=self.vocab_size - 1)
+        return PreparedParams(SamplingParams(), pooling=self.pooler.filled(params))
+
+    def _check_length(self, field: str, given: object, output: int = 1) -> None:
         if isinstance(given, str):
             self._encoder.check_characters(field, len(given))
         elif isinstance(given, Sequence):
-            self._encoder.check_count(field, len(given))
+            self._encoder.check_count(field, len(given), output)
         else:
             kind = type(given).__name__
             raise RequestError(f"{field} must be a text or a list of token ids, got {kind}", field)
@@ -272,31 +332,32 @@ class InputProcessor:
     def _max_tokens(
         self,
         known: int,
-        params: SamplingParams,
+        prepared: PreparedParams,
         what: str = "the prompt",
         field: str = "prompt",
         *,
         cut: bool = False,
     ) -> int:
-        """``params.max_tokens``, or what None means, after ``known`` tokens."""
+        """``max_tokens``, or what None means, after ``known`` tokens."""
+        asked, least = prepared.max_tokens, prepared.params.min_tokens
         if self.max_model_len is None:
-            return params.max_tokens or max(self._default_max_tokens, params.min_tokens)
+            return max(self._default_max_tokens, least) if asked is None else asked
         room = self.max_model_len - known
-        if room < 1:
+        if room < prepared.least_output:
             raise RequestError(
                 f"{what} has {known} tokens; with max_model_len {self.max_model_len} "
-                f"it may have at most {self.max_model_len - 1}",
+                f"it may have at most {self.max_model_len - prepared.least_output}",
                 field,
             )
-        if params.max_tokens is not None and params.max_tokens > room and not cut:
+        if asked is not None and asked > room and not cut:
             raise RequestError(
-                f"max_tokens is {params.max_tokens}, but max_model_len {self.max_model_len} "
+                f"max_tokens is {asked}, but max_model_len {self.max_model_len} "
                 f"leaves at most {room} after the {known} tokens of {what}",
                 "max_tokens",
             )
-        if params.min_tokens > room:
+        if least > room:
             raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
-        return min(room, params.max_tokens or room)
+        return room if asked is None else min(room, asked)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         for word in words:
@@ -307,6 +368,13 @@ class InputProcessor:
                     yield ids
 
 
+def as_dict(prompt: Prompt) -> Mapping[str, Any]:
+    """The same, to which options can be added."""
+    if isinstance(prompt, Mapping):
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+
+
 def _given(prompt: Prompt) -> str | Sequence[int]:
     """What a prompt is made of, which a dict names."""
     if not isinstance(prompt, Mapping):
@@ -315,7 +383,8 @@ def _given(prompt: Prompt) -> str | Sequence[int]:
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
             'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            'hold "cache_salt", "priority", "client" and "truncate_max_tokens"; got the keys '
+            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
+            "the keys "
             f"{shown(list(prompt))}",
             "prompt",
         )

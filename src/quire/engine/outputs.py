@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from operator import attrgetter
@@ -95,6 +95,42 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     prompt_logprobs: list[TokenLogprobTable | None] | None  # None for the first token
     metrics: RequestMetrics
+    finished: bool = True
+    vector: Sequence[float] | None = None  # of its prompt, where that was asked for
+
+
+@dataclass
+class EmbeddingOutput:
+    """A text's vector."""
+
+    embedding: list[float]
+
+
+@dataclass
+class EmbeddingRequestOutput:
+    """A finished request for a vector."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    metrics: RequestMetrics
+    finished: bool = True
+
+
+@dataclass
+class ScoringOutput:
+    """How well two texts go together."""
+
+    score: float
+
+
+@dataclass
+class ScoringRequestOutput:
+    """A finished request for a score."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
     finished: bool = True
 
 

@@ -15,10 +15,10 @@ from quire.engine.outputs import (
 )
 from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import QuireError
+from quire.errors import EngineError, QuireError
 from quire.metrics import RequestMetrics
-from quire.protocol import FinishReason, Progress, TokenLogprobs
-from quire.scheduling import MemoryStory
+from quire.protocol import FinishReason, Progress
+from quire.scheduling import SequenceGroup
 
 
 class BranchProgress:
@@ -67,7 +67,7 @@ class RequestProgress:
     def __init__(
         self,
         prepared: PreparedRequest,
-        memory: MemoryStory,
+        group: SequenceGroup,
         tokenizer: Tokenizer,
         text_of: Callable[[int], str],
         block_bytes: int,
@@ -76,7 +76,7 @@ class RequestProgress:
         self._block_bytes = block_bytes
         self.request = prepared.request
         self.prompt = prepared.prompt
-        self._memory = memory
+        self._memory, self._scores = group.memory, group.scores
         self._text_of = text_of
         params = prepared.request.params
         count = params.num_outputs if params.use_beam_search else params.width
@@ -84,26 +84,19 @@ class RequestProgress:
         # See RequestMetrics.
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self._first_token_time: float | None = None
-        self._prompt_logprobs: list[TokenLogprobTable | None] = [None]
-
-    def take_prompt_logprobs(self, start: int, logprobs: Sequence[TokenLogprobs]) -> None:
-        """Those of the prompt tokens from ``start`` on.
-
-        A prompt that is computed again brings them again, and the last ones hold: the first may
-        have been computed from a block that did not come back from the host.
-        """
-        token_ids = self.request.prompt_token_ids
-        self._prompt_logprobs[start : start + len(logprobs)] = [
-            TokenLogprobTable(token_ids[position], entry, self._text_of)
-            for position, entry in enumerate(logprobs, start)
-        ]
+        self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
     def advance(self, progress: Progress, now: float) -> Delta:
-        branch = self.branches[progress.branch]
-        output, token_id = branch.output, progress.sample.token_id
+        branch, sample = self.branches[progress.branch], progress.sample
+        output = branch.output
+        if sample is None:
+            assert progress.finish_reason is not None
+            output.finish_reason = progress.finish_reason.value
+            return self._end(output, now - branch.last_time)
+        token_id = sample.token_id
         text = branch.advance(token_id, progress.finish_reason)
         tables = None
-        found = progress.sample.logprobs
+        found = sample.logprobs
         if found is not None and output.logprobs is not None:
             table = TokenLogprobTable(token_id, found, self._text_of)
             output.logprobs.append(table)
@@ -138,18 +131,28 @@ class RequestProgress:
         for branch in self.branches:
             if branch.output.finish_reason is None:
                 branch.output.finish_reason = FinishReason.ERROR.value
+        delta = self._end(CompletionOutput(0, finish_reason=FinishReason.ERROR.value), 0.0)
+        return replace(delta, stop_reason=str(error), final=self.final(now), failure=error)
+
+    def last(self, delta: Delta, now: float) -> Delta:
+        """The one that ends the request, with all of it."""
+        final = self.final(now)
+        if final.prompt_logprobs is not None and None in final.prompt_logprobs[1:]:
+            why = "log-probabilities of its prompt were lost with a request that failed"
+            return self.fail(EngineError(why), now)
+        return replace(delta, final=final)
+
+    def _end(self, output: CompletionOutput, seconds: float) -> Delta:
+        """That an output has ended, without a token."""
         return Delta(
             request_id=self.request.request_id,
-            index=0,
+            index=output.index,
             text="",
             token_ids=(),
             logprobs=None,
-            seconds=0.0,
+            seconds=seconds,
             first=False,
-            finish_reason=FinishReason.ERROR.value,
-            stop_reason=str(error),
-            final=self.final(now),
-            failure=error,
+            finish_reason=output.finish_reason,
         )
 
     def final(self, now: float) -> RequestOutput:
@@ -159,13 +162,13 @@ class RequestProgress:
             outputs = [output for output in outputs if output.finish_reason is not None]
         else:
             outputs = self._best(outputs)
-        wants_prompt_logprobs = request.params.prompt_logprobs is not None
         return RequestOutput(
             request_id=request.request_id,
             prompt=self.prompt,
             prompt_token_ids=list(request.prompt_token_ids),
             outputs=outputs,
-            prompt_logprobs=self._prompt_logprobs if wants_prompt_logprobs else None,
+            prompt_logprobs=self._prompt_logprobs(),
+            vector=self.vector,
             metrics=RequestMetrics(
                 arrival_time=request.arrival,
                 first_token_time=self._first_token_time,
@@ -185,6 +188,15 @@ class RequestProgress:
                 num_accepted_tokens=self.num_accepted_tokens,
             ),
         )
+
+    def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:
+        if self._scores is None:
+            return None
+        token_ids = self.request.prompt_token_ids
+        return [
+            None if entry is None else TokenLogprobTable(token_id, entry, self._text_of)
+            for token_id, entry in zip(token_ids, self._scores, strict=True)
+        ]
 
     def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:
         """The n outputs to return of best_of, likeliest first."""

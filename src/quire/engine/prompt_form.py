@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -14,17 +14,36 @@ class PromptForm:
     add_special_tokens: None: around a text they are added; a conversation has its template's.
     most: tokens that are kept, the last ones, or the first where ``keep_first``; None: all.
     suffix: what comes after the text that the model is to write between the two.
+    keep_special: what is cut is the text; the special tokens around it stay, and are counted.
     """
 
     add_special_tokens: bool | None = None
     most: int | None = None
     keep_first: bool = False
     suffix: str | None = None
+    keep_special: bool = False
 
     def cut(self, token_ids: list[int]) -> list[int]:
         if self.most is None or len(token_ids) <= self.most:
             return token_ids
         return token_ids[: self.most] if self.keep_first else token_ids[-self.most :]
+
+    def cut_between(self, before: list[int], token_ids: list[int], after: list[int]) -> list[int]:
+        """``token_ids`` cut so that with all that is around them they are no more."""
+        around = len(before) + len(after)
+        if self.most is None or around >= self.most:
+            return self.cut([*before, *token_ids, *after])
+        inner = replace(self, most=self.most - around)
+        return [*before, *inner.cut(token_ids), *after]
+
+
+def special_around(encode: Callable[..., list[int]]) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before a text, and after it."""
+    plain, whole = encode("a", add_special_tokens=False), encode("a", add_special_tokens=True)
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    return [], []
 
 
 class KnowsTokens(Protocol):

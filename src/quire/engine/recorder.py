@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quire.engine.progress import RequestProgress
-from quire.memory import hash_blocks, root_hash
+from quire.memory import hash_blocks
 from quire.protocol import Request
 from quire.workload import DraftCounts, TraceRequest, TraceWriter
 
@@ -79,7 +79,7 @@ class RequestRecorder:
             writer.end(ticket, None)
             return
         tokens = [*request.prompt_token_ids, *(outputs[0] if len(outputs) == 1 else ())]
-        hashes = hash_blocks(root_hash(request.cache_salt), tokens, self._block_size)
+        hashes = hash_blocks(request.root_hash, tokens, self._block_size)
         trace = TraceRequest(
             arrival=request.arrival,
             prompt_tokens=len(request.prompt_token_ids),
@@ -92,6 +92,7 @@ class RequestRecorder:
             )
             if self._drafts
             else None,
+            adapter=None if request.adapter is None else request.adapter.fingerprint.hex(),
         )
         writer.end(ticket, trace, hashes)
 

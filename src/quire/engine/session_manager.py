@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
+from quire.protocol import Adapter
 from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
@@ -75,12 +76,18 @@ class SessionManager:
 
     # -- in the engine's thread ----------------------------------------------------------------
 
-    def open(self, session_id: str, cache_salt: str = "", client: str | None = None) -> None:
+    def open(
+        self,
+        session_id: str,
+        cache_salt: str = "",
+        client: str | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         """RequestError if too many are open; ``client``: whose share it counts against, if any."""
         if self._why_not is not None:
             raise RequestError(self._why_not, "session_id")
         self.close_expired()
-        self._scheduler.sessions.open(session_id, cache_salt, client)
+        self._scheduler.sessions.open(session_id, cache_salt, client, adapter)
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
@@ -96,8 +103,10 @@ class SessionManager:
         prepared = self._input_processor.prepare_turn(
             request_id, session.history, session.input_token_ids, params, priority, self._clock()
         )
-        salt, client = session.resting.request.cache_salt, session.client or ""
-        request = replace(prepared.request, cache_salt=salt, client=client)
+        own, client = session.resting.request, session.client or ""
+        request = replace(
+            prepared.request, cache_salt=own.cache_salt, adapter=own.adapter, client=client
+        )
         return replace(prepared, request=request)
 
     def begin_turn(self, session_id: str, request_id: str) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
 from quire.errors import UnknownSessionError
-from quire.protocol import SamplingParams
+from quire.protocol import Adapter, SamplingParams
 from quire.scheduling import SessionEvent
 
 
@@ -30,13 +30,14 @@ class StreamingSession:
         session_id: str,
         default_params: Callable[[], SamplingParams],
         cache_salt: str = "",
+        adapter: Adapter | None = None,
     ) -> None:
         self.session_id = session_id
         self._driver = driver
         self._sessions = driver.engine.sessions
         self._default_params = default_params
         self._numbers = count()
-        self._sessions.open(session_id, cache_salt)
+        self._sessions.open(session_id, cache_salt, adapter=adapter)
 
     def append(self, given: str | Sequence[int]) -> None:
         """Text or token ids, which the next turn computes and goes on from."""

@@ -29,16 +29,18 @@ class Header(NamedTuple):
     block_size: int
     asked: int  # rows that are read out
     fed: int  # tokens that only the device knows
+    adapted: int = 0  # sequences, if any of them has an adapter
 
     @property
     def lengths(self) -> list[int]:
         """Of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
         by_kv_group = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
-        return [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed, *by_kv_group]
+        before = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
+        return [*before, self.adapted, *by_kv_group]
 
 
-_BY_KV_GROUP = 8  # fields before those of the KV groups
+_BY_KV_GROUP = 9  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -49,6 +51,7 @@ class Fields(NamedTuple):
     asked: Tensor  # [R] int64, rows of tokens
     fed_places: Tensor  # [F] int64, tokens that only the device knows: it has sampled them
     fed_rows: Tensor  # [F] int64, where they are among what it has sampled
+    adapters: Tensor  # [S] int64, the number of each sequence's in the step, -1: none; or [0]
 
 
 class StepBatch(NamedTuple):
@@ -67,9 +70,9 @@ class StepBatch(NamedTuple):
         """Views of the buffer."""
         header = self.header
         parts = self.buffer.split_with_sizes(header.lengths)
-        token_ids, positions, bounds, contexts, output_starts, asked, places, rows = parts[
-            :_BY_KV_GROUP
-        ]
+        token_ids, positions, bounds, contexts, output_starts, asked, places, rows, adapters = (
+            parts[:_BY_KV_GROUP]
+        )
         kv_groups = tuple(
             KVGroupTables(slots, tables.view(header.seqs, width), dropped, sinks)
             for slots, dropped, tables, width, sinks in zip(
@@ -86,7 +89,7 @@ class StepBatch(NamedTuple):
             header.block_size,
             bounds,
         )
-        return Fields(token_ids, attention, asked, places, rows)
+        return Fields(token_ids, attention, asked, places, rows, adapters)
 
 
 def pack(
@@ -95,10 +98,11 @@ def pack(
     asked: Sequence[int] = (),
     fed_places: Sequence[int] = (),
     fed_rows: Sequence[int] = (),
+    adapters: Sequence[int] = (),
 ) -> StepBatch:
     """The batch of chunks, their tokens in order.
 
-    asked: rows of tokens that are read out. fed_places, fed_rows: see ``Fields``.
+    asked: rows of tokens that are read out. fed_places, fed_rows, adapters: see ``Fields``.
 
     Lists, which become one array once they are whole: most steps have few tokens, and the weights
     have just been through the caches, so it is quickest to touch little code and memory.
@@ -114,14 +118,14 @@ def pack(
     bounds = tuple(accumulate((len(chunk.token_ids) for chunk in chunks), initial=0))
     output_starts = [chunk.output_start for chunk in chunks]
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
-    numbers += [*asked, *fed_places, *fed_rows]
+    numbers += [*asked, *fed_places, *fed_rows, *adapters]
     widths, sinks = [], []
     for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
         widths.append(max(len(table.block_ids) for table in tables))
         sinks.append(tables[0].num_sink_blocks)
         _add_kv_group(numbers, tables, chunks, ends, block_size, widths[-1])
     kv_groups = tuple(widths), tuple(sinks)
-    counts = len(asked), len(fed_places)
+    counts = len(asked), len(fed_places), len(adapters)
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), bounds)
 

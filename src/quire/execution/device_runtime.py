@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.errors import ModelError
+from quire.execution.adapters import StepAdapters
 from quire.execution.draft_model import DraftModel
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward
@@ -20,7 +22,7 @@ from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.model import Model
-from quire.protocol import RecoveryCosts
+from quire.protocol import Adapter, RecoveryCosts
 
 
 class Draft(NamedTuple):
@@ -59,8 +61,12 @@ class DeviceRuntime(Protocol):
         limits: EngineLimits,
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
+        adapters: Mapping[Adapter, Any] | None = None,
     ) -> ModelExecutor:
-        """An executor with the pool of ``limits``. ConfigError if there is not enough memory."""
+        """An executor with the pool of ``limits``. ConfigError if there is not enough memory.
+
+        adapters: the weights of those that are in memory at any time.
+        """
         ...
 
     def recovery_costs(self) -> RecoveryCosts:
@@ -104,6 +110,7 @@ class OnCPU:
         limits: EngineLimits,
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
+        adapters: Mapping[Adapter, Any] | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
         kernels = choose_kernels(model.dtype, self.instruction_set)
@@ -115,18 +122,22 @@ class OnCPU:
         self._kv_cache = KVCache(
             shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path
         )
-        worker, draft_model = self._worker(model, 0, kernels), None
+        own_adapters = None if adapters is None else StepAdapters(adapters)
+        worker, draft_model = self._worker(model, 0, kernels, own_adapters), None
         if draft is not None:
             own = choose_kernels(draft.model.dtype, self.instruction_set)
             draft_worker = self._worker(draft.model, len(model.kv_shapes), own)
             draft_model = DraftModel(draft_worker, model.vocab_size)
-        self._executor = ModelExecutor(worker, draft_model)
+        self._executor = ModelExecutor(worker, draft_model, own_adapters)
         return self._executor
 
-    def _worker(self, model: Model, first: int, kernels: Kernels) -> Worker:
+    def _worker(
+        self, model: Model, first: int, kernels: Kernels, adapters: StepAdapters | None = None
+    ) -> Worker:
         """One whose layers are those of the pool from ``first`` on."""
         layers = self._kv_cache.layers[first : first + len(model.kv_shapes)]
-        return Worker(model, self._kv_cache, DirectForward(model, layers, kernels), kernels)
+        forward = DirectForward(model, layers, kernels, adapters)
+        return Worker(model, self._kv_cache, forward, kernels)
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``DeviceRuntime.recovery_costs``."""

@@ -7,9 +7,11 @@ from itertools import accumulate
 
 import torch
 
+from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
 from quire.execution.draft_model import DraftModel
 from quire.execution.forward import nothing_sampled
+from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Pasts
 from quire.execution.worker import Worker
@@ -23,11 +25,20 @@ class ModelExecutor:
     calling thread computes, a step is done when ``submit`` returns.
     """
 
-    def __init__(self, worker: Worker, draft_model: DraftModel | None = None) -> None:
-        """draft_model: for the drafts that steps leave to it; where the calling thread computes."""
+    def __init__(
+        self,
+        worker: Worker,
+        draft_model: DraftModel | None = None,
+        adapters: StepAdapters | None = None,
+    ) -> None:
+        """draft_model: for the drafts that steps leave to it; where the calling thread computes.
+
+        adapters: the worker's, if it has any.
+        """
         self.worker = worker
+        self._adapters = adapters
         self._draft_model = draft_model
-        self.pasts = Pasts()
+        self.pasts, self._pools = Pasts(), Pools()
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
         self._roster = Roster()
         self._last: Choosing | None = None
@@ -43,22 +54,32 @@ class ModelExecutor:
             draft_model.catch_up(step)
         failed_moves = self.worker.move(step.moves)
         if not chunks:
+            self._pools.follow(step)
             return PendingStep(step, lambda: StepResult({}, failed_moves))
         if draft_model is not None:
             chunks = draft_model.fill(chunks, known, pasts)
         bounds = [0, *accumulate(len(chunk.token_ids) for chunk in chunks)]
         asked: list[int] = []
         for chunk, end in zip(chunks, bounds[1:], strict=True):
-            if chunk.readout is not None:
+            if chunk.readout is not None:  # no row, where nothing is sampled
                 asked += range(end - chunk.readout.rows, end)
         before = last if step.ahead else None
         places, rows = ([], []) if before is None else before.feed(chunks, bounds)
         if before is not None and not places:
             before.choose()  # from what this forward pass overwrites
-        batch = pack(chunks, self.worker.block_size, asked, places, rows)
+        numbers = [] if self._adapters is None else self._adapters.numbers(known)
+        batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
         hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
+        self._pools.follow(step)  # whoever is closed by it, the step before may have pooled
         choosing = Choosing(
-            self.worker, chunks, known, pasts, hidden, before, tell_forced=self.tell_forced
+            self.worker,
+            chunks,
+            known,
+            pasts,
+            self._pools,
+            hidden,
+            before,
+            tell_forced=self.tell_forced,
         )
         choosing.begin()
         self._last = choosing

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
 from quire.kernels.ops import Kernels, LayerKV
 from quire.model import Model
@@ -48,8 +50,15 @@ class Forward(Protocol):
 class DirectForward:
     """Computes where the batch is, in main memory."""
 
-    def __init__(self, model: Model, layers: list[LayerKV], kernels: Kernels) -> None:
+    def __init__(
+        self,
+        model: Model,
+        layers: list[LayerKV],
+        kernels: Kernels,
+        adapters: StepAdapters | None = None,
+    ) -> None:
         self._model = model
+        self._adapters = adapters
         self._layers = layers
         self._kernels = kernels
 
@@ -58,7 +67,9 @@ class DirectForward:
         fields = batch.fields()
         if batch.header.fed:
             fields.token_ids[fields.fed_places] = sampled()[fields.fed_rows]
-        states = self._model.forward(
-            fields.token_ids, fields.attention, self._layers, self._kernels
-        )
+        attention = fields.attention
+        if batch.header.adapted and self._adapters is not None:
+            adapted = self._adapters.rows(fields.adapters, batch.query_starts)
+            attention = replace(attention, adapted=adapted)
+        states = self._model.forward(fields.token_ids, attention, self._layers, self._kernels)
         return Hidden(states, asked_of(states, batch, fields.asked))

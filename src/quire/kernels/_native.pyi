@@ -47,6 +47,21 @@ class Plan:
     def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
+    def add_adapted(self, adapter: Adapter, ranges: Sequence[tuple[int, int]], /) -> None: ...
+
+class Adapter:
+    def __init__(self, layers: int, /) -> None: ...
+    def set(
+        self,
+        product: int,
+        inputs: int,
+        ranks: int,
+        lines: int,
+        down: int,
+        scales: int,
+        parts: Sequence[tuple[int, int, int, int, int]],
+        /,
+    ) -> None: ...
 
 class Norms:
     @staticmethod
@@ -74,7 +89,7 @@ class Decoder:
         self,
         attention: SelfAttention,
         attention_norms: Norms,
-        mlp: Mlp,
+        mlp: Mlp | Experts,
         mlp_norms: Norms,
         residual_scale: float,
         parallel: bool,
@@ -100,6 +115,18 @@ class Kernels:
         value_stride: int,
         out: int,
         rotation: Rotation | None,
+        /,
+    ) -> None: ...
+    def adapt(
+        self,
+        adapted: Sequence[tuple[Adapter, Sequence[tuple[int, int]]]],
+        product: int,
+        x: int,
+        x_stride: int,
+        out: int,
+        out_stride: int,
+        dtype: int,
+        threads: int,
         /,
     ) -> None: ...
     def norm(
@@ -133,6 +160,9 @@ class Kernels:
     def argmax(
         self, x: int, x_stride: int, out: int, rows: int, width: int, dtype: int, threads: int, /
     ) -> None: ...
+    def mix(
+        self, experts: Experts, x: int, out: int, rows: int, dtype: int, threads: int, /
+    ) -> None: ...
     def run(
         self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
     ) -> None: ...
@@ -160,6 +190,21 @@ class Packed:
         /,
     ) -> None: ...
     def append(self, rest: Packed, /) -> None: ...
+
+class Experts:
+    @staticmethod
+    def make(
+        router: Packed,
+        up: Sequence[Packed],
+        down: Sequence[Packed],
+        activation: int,
+        gated: bool,
+        chosen: int,
+        renormalise: bool,
+        shared_up: Packed | None,
+        shared_down: Packed | None,
+        /,
+    ) -> Experts: ...
 
 class Products:
     def __init__(self, instruction_set: str, /) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # First, so that the module below finds torch's OpenMP loaded and shares its threads.
@@ -10,35 +10,34 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
+from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
+from quire.kernels.experts import mixed
+from quire.kernels.native import (
+    ACTIVATION_CODES,
+    CODES,
+    native_attention,
+    native_experts,
+    native_layer,
+    native_mlp,
+    native_norm,
+    native_norms,
+    native_rotation,
+)
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     DecoderStack,
-    DenseMLP,
+    Experts,
     Fused,
     Kernels,
     LayerKV,
     Norm,
-    Norms,
     Rotation,
-    SelfAttention,
     counterparts,
 )
-from quire.kernels.products import PackedWeight
 
-_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be int8 as well."""
-
-# Activation in C++.
-_ACTIVATIONS: Mapping[str, int] = {
-    "silu": 0,
-    "gelu": 1,
-    "gelu_new": 2,
-    "gelu_pytorch_tanh": 2,
-    "relu": 3,
-}
-_NO_LIMIT = 2**30  # a window or a number of sinks beyond every context
 
 
 def instruction_sets() -> list[str]:
@@ -75,13 +74,16 @@ class CPUPlan:
                 dropped.data_ptr(),
                 kv_group.num_sink_blocks,
             )
+        for ranges, adapter in batch.adapted:
+            self.native.add_adapted(adapter.native, ranges)
+        self._adapted = batch.adapted
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
 
     def rotation(self, rotation: Rotation) -> _native.Rotation:
         """What layers share, so made once."""
         known = self._rotations.get(id(rotation))
         if known is None:
-            known = self._rotations[id(rotation)] = rotation, _native_rotation(rotation)
+            known = self._rotations[id(rotation)] = rotation, native_rotation(rotation)
         return known[1]
 
 
@@ -115,6 +117,7 @@ class CPUKernels(Kernels):
         self._native = _native.Kernels(instruction_set)
         self._layers: dict[int, _Layer] = {}
         self._norms: dict[int, tuple[Norm, _native.Norm]] = {}
+        self._experts: dict[int, tuple[Experts, _native.Experts | None]] = {}
         self._decoders: dict[int, _Decoder] = {}
 
     @property
@@ -144,7 +147,7 @@ class CPUKernels(Kernels):
         """See ``Kernels.attend``."""
         layer = self._layers.get(id(kv))
         if layer is None or layer.spec is not spec or layer.kv is not kv:
-            native = _native_layer(kv, spec, query.dtype, query.shape[1])
+            native = native_layer(kv, spec, query.dtype, query.shape[1])
             layer = self._layers[id(kv)] = _Layer(kv, spec, query.dtype, native)
         query, key, value = _rows(query), _rows(key), _rows(value)
         tokens, heads, _ = query.shape
@@ -182,11 +185,25 @@ class CPUKernels(Kernels):
             out.data_ptr(),
             rows,
             width,
-            _CODES[x.dtype],
-            _ACTIVATIONS[activation],
+            CODES[x.dtype],
+            ACTIVATION_CODES[activation],
             gated,
             torch.get_num_threads(),
         )
+        return out
+
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``."""
+        known = self._experts.get(id(experts))
+        if known is None or known[0] is not experts:
+            known = self._experts[id(experts)] = (experts, native_experts(experts))
+        native = known[1]
+        if native is None:
+            return mixed(x, experts, self)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        threads, code = torch.get_num_threads(), CODES[x.dtype]
+        self._native.mix(native, x.data_ptr(), out.data_ptr(), len(x), code, threads)
         return out
 
     def argmax(self, x: Tensor) -> Tensor:
@@ -200,10 +217,29 @@ class CPUKernels(Kernels):
             out.data_ptr(),
             rows,
             width,
-            _CODES[x.dtype],
+            CODES[x.dtype],
             torch.get_num_threads(),
         )
         return out
+
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> PackedUpdates:
+        """See ``Kernels.keep_adapter``."""
+        return PackedUpdates(_native.Adapter(num_layers), updates, dtype)
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """See ``Kernels.adapt``."""
+        self._native.adapt(
+            [(adapter.native, ranges) for ranges, adapter in adapted],
+            len(Site) * layer + site,
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            CODES[x.dtype],
+            torch.get_num_threads(),
+        )
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
@@ -229,7 +265,7 @@ class CPUKernels(Kernels):
     def _norm(self, x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
         known = self._norms.get(id(norm))
         if known is None:
-            known = self._norms[id(norm)] = (norm, _native_norm(norm))
+            known = self._norms[id(norm)] = (norm, native_norm(norm))
         rows, width = x.shape
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         data, stride = x.data_ptr(), x.stride(0)
@@ -243,7 +279,7 @@ class CPUKernels(Kernels):
             out.data_ptr(),
             rows,
             width,
-            _CODES[x.dtype],
+            CODES[x.dtype],
             torch.get_num_threads(),
         )
         return out
@@ -259,20 +295,21 @@ def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]
     """None where a weight is not packed."""
     native = _native.Decoder()
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
-        attention = _native_attention(layer.attention, layer_kv, decoder.dtype)
-        mlp = _native_mlp(layer.mlp)
+        attention = native_attention(layer.attention, layer_kv, decoder.dtype)
+        mlp: _native.Mlp | _native.Experts | None
+        mlp = native_experts(layer.mlp) if isinstance(layer.mlp, Experts) else native_mlp(layer.mlp)
         if attention is None or mlp is None:
             return None
         native.add_layer(
             attention,
-            _native_norms(layer.attention_norms),
+            native_norms(layer.attention_norms),
             mlp,
-            _native_norms(layer.mlp_norms),
+            native_norms(layer.mlp_norms),
             layer.residual_scale,
             layer.parallel,
         )
     if decoder.final_norm is not None:
-        native.end(_native_norm(decoder.final_norm))
+        native.end(native_norm(decoder.final_norm))
 
     def fused(x: Tensor, plan: CPUPlan, rotations: Sequence[Rotation]) -> Tensor:
         x = x.contiguous()
@@ -282,79 +319,3 @@ def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]
         return x if decoder.final_norm is None else out
 
     return fused
-
-
-def _native_attention(
-    attention: SelfAttention, kv: LayerKV, dtype: torch.dtype
-) -> _native.SelfAttention | None:
-    qkv, output = attention.qkv, attention.output
-    if not isinstance(qkv, PackedWeight) or not isinstance(output, PackedWeight):
-        return None
-    return _native.SelfAttention.make(
-        qkv.native,
-        _native_layer(kv, attention.spec, dtype, attention.num_heads),
-        output.native,
-        _norm_or_none(attention.query_norm),
-        _norm_or_none(attention.key_norm),
-        -1 if attention.rotation is None else attention.rotation,
-    )
-
-
-def _native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
-    if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
-        return None
-    activation = _ACTIVATIONS[mlp.activation]
-    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated)
-
-
-def _native_layer(
-    kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype, num_heads: int
-) -> _native.Layer:
-    _, kv_heads, _, key_dim = kv.keys.shape
-    return _native.Layer(
-        kv.kv_group,
-        kv.keys.data_ptr(),
-        kv.values.data_ptr(),
-        _address(kv.key_scales),
-        _address(kv.value_scales),
-        _CODES[kv.keys.dtype],
-        _CODES[dtype],
-        num_heads,
-        kv_heads,
-        key_dim,
-        kv.values.shape[3],
-        spec.scale,
-        spec.softcap or 0.0,
-        min(spec.window or 0, _NO_LIMIT),
-        min(spec.sinks, _NO_LIMIT),
-        _norm_or_none(spec.query_norm),
-        _norm_or_none(spec.key_norm),
-    )
-
-
-def _native_norms(norms: Norms) -> _native.Norms:
-    return _native.Norms.make(*map(_norm_or_none, norms))
-
-
-def _norm_or_none(norm: Norm | None) -> _native.Norm | None:
-    return None if norm is None else _native_norm(norm)
-
-
-def _native_norm(norm: Norm) -> _native.Norm:
-    parameters = [part for part in (norm.weight, norm.bias) if part is not None]
-    return _native.Norm.make(
-        _address(norm.weight),
-        _address(norm.bias),
-        _CODES[parameters[0].dtype] if parameters else 0,
-        norm.eps,
-        norm.centred,
-    )
-
-
-def _native_rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin = map(_address, rotation)
-    return _native.Rotation(cos, sin, sink_cos, sink_sin, rotation.cos.shape[1])
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()

@@ -24,12 +24,17 @@ class HugePages:
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8)
 
+    @staticmethod
+    def of(nbytes: int) -> Tensor:
+        """At least so many bytes, zeros, as a piece of their own."""
+        memory = torch.from_numpy(np.zeros(nbytes + _PAGE, dtype=np.uint8))
+        return memory[-memory.data_ptr() % _PAGE :]
+
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype = torch.int32) -> Tensor:
         """A tensor of zeros, contiguous and aligned to cache lines."""
         nbytes = math.prod(shape) * dtype.itemsize
         size = -(-nbytes // _LINE) * _LINE
         if size > len(self._left):
-            memory = torch.from_numpy(np.zeros(max(size, _CHUNK) + _PAGE, dtype=np.uint8))
-            self._left = memory[-memory.data_ptr() % _PAGE :]
+            self._left = self.of(max(size, _CHUNK))
         place, self._left = self._left[:nbytes], self._left[size:]
         return place.view(dtype).view(shape)

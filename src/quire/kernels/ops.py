@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site, Updates
+
 
 class KVShape(NamedTuple):
     """What one layer keeps for one token."""
@@ -79,6 +81,7 @@ class AttentionBatch:
     kv_groups: tuple[KVGroupTables, ...]
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
+    adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
 
     @property
     def starts(self) -> Tensor:
@@ -172,6 +175,32 @@ class DenseMLP:
     gated: bool
 
 
+class FloatProjection(Projection, Protocol):
+    """A projection that gives its sums in float32 as well."""
+
+    def floats(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Experts:
+    """A mixture of MLPs, of which each row goes through those that the router finds likeliest.
+
+    What they give is added up by their share of softmax(router(x)); ``renormalise``: over the
+    chosen ones. Of equals the first is chosen. The order of the sum is that of the choice, so that
+    a row does not depend on any other's.
+    """
+
+    router: FloatProjection  # [T, d] -> [T, E]; [T, E + 1] with a ``shared_gate``
+    up: tuple[Projection, ...]  # by expert; see ``DenseMLP``
+    down: tuple[Projection, ...]
+    activation: str
+    gated: bool
+    chosen: int  # experts that a row goes through
+    renormalise: bool
+    shared: DenseMLP | None = None  # through which all rows go as well, added
+    shared_gate: bool = False  # times the sigmoid of what the router gives last
+
+
 @dataclass(frozen=True)
 class DecoderLayer:
     """Attention, then an MLP, each with the norms around it.
@@ -182,7 +211,7 @@ class DecoderLayer:
 
     attention: SelfAttention
     attention_norms: Norms
-    mlp: DenseMLP
+    mlp: DenseMLP | Experts
     mlp_norms: Norms
     residual_scale: float  # times what a part gives, before it is added
     parallel: bool
@@ -244,9 +273,29 @@ class Kernels(Protocol):
         """
         ...
 
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """x [T, d] through the experts of each row -> [T, d]."""
+        ...
+
     def argmax(self, x: Tensor) -> Tensor:
         """The place of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
+
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Any:
+        """An adapter of a decoder of that many layers, for ``AdaptedRows``.
+
+        What is given need not outlast the call. These kernels know of none, unless they say so.
+        """
+        raise NotImplementedError
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """Add to ``out`` [T, outputs], the product of x [T, inputs], what adapters do.
+
+        Sums are float32, and are rounded together with what was there.
+        """
+        raise NotImplementedError
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """All layers in one call, if these kernels can; asked each step, and remembered.

@@ -61,6 +61,8 @@ class PackedWeight:
         """See ``from_floats``, ``from_int8`` and ``from_groups``."""
         self.outputs, self.inputs = shape
         self._form = form
+        group = 0 if groups is None else groups.num_groups
+        self._kind = form, rounds_rows, group, *shape
         self._rest: PackedWeight | None = None
         bias = None if bias is None else bias.float().contiguous()
         self._multiply, self._embed = products.native.multiply, products.native.embed
@@ -137,6 +139,12 @@ class PackedWeight:
             part.outputs += rest.outputs
             part.native.append(rest.native)
         return parts[0]
+
+    @staticmethod
+    def alike(weights: Sequence[PackedWeight]) -> bool:
+        """Whether one product of several weights can have all of them."""
+        kinds = {weight._kind for weight in weights}
+        return len(kinds) == 1 and not any(weight._rest for weight in weights)
 
     @property
     def nbytes(self) -> int:

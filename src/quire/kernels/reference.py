@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site, Updates
+from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    Experts,
     Kernels,
     KVGroupTables,
     LayerKV,
@@ -131,6 +135,8 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.norm``."""
         if norm.centred:
             return F.layer_norm(x, (norm.width,), norm.weight, norm.bias, norm.eps)
+        if norm.weight is not None and norm.weight.dtype != x.dtype:
+            return F.rms_norm(x.float(), (norm.width,), norm.weight.float(), norm.eps).to(x.dtype)
         return F.rms_norm(x, (norm.width,), norm.weight, norm.eps)
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
@@ -145,9 +151,30 @@ class ReferenceKernels(Kernels):
         gate, up = x.chunk(2, dim=-1)
         return function(gate) * up
 
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``."""
+        return mixed(x, experts, self)
+
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
+
+    def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Updates:
+        """See ``Kernels.keep_adapter``."""
+        return {
+            place: [one._replace(down=one.down.to(dtype), up=one.up.to(dtype)) for one in several]
+            for place, several in updates.items()
+        }
+
+    def adapt(
+        self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
+    ) -> None:
+        """See ``Kernels.adapt``."""
+        for ranges, updates in adapted:
+            for (first, last), update in product(ranges, updates.get((layer, site), ())):
+                ranks = x[first:last].float() @ update.down.float().T * update.scale
+                part = out[first:last, update.first_output :][:, : len(update.up)]
+                part.copy_(part.float() + ranks @ update.up.float().T)
 
     def copy_blocks(
         self,

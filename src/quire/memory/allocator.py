@@ -22,6 +22,7 @@ class Demand:
     forks: for each further branch, (tokens it shares with an earlier one, tokens in all).
     headroom: blocks to leave free for the sequences that are already running.
     width: branches that the sequence and its forks will be at most at one time.
+    most_cached: tokens that may be found computed; None: all but one.
     longest: tokens that a branch can have at most. Only allocators that reserve ahead of need
         look at width and longest.
     """
@@ -32,6 +33,7 @@ class Demand:
     headroom: int = 0
     width: int = 1
     longest: int = 0
+    most_cached: int | None = None
 
 
 class When(Enum):

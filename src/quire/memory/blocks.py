@@ -27,9 +27,18 @@ class BlockMove(NamedTuple):
     kv_group: int = 0  # the layers whose pool it is in
 
 
-def root_hash(cache_salt: str) -> BlockHash:
-    """The parent of a sequence's first block: requests with different salts share nothing."""
-    return hashlib.sha256(cache_salt.encode()).digest() if cache_salt else b""
+def root_hash(cache_salt: str, adapter: bytes = b"") -> BlockHash:
+    """The parent of a sequence's first block: who differs in any of these shares nothing.
+
+    adapter: the fingerprint of what the weights are changed by, if they are. Each field has its
+    tag and its length before it, so no pair of values can look like another.
+    """
+    if not cache_salt and not adapter:
+        return b""
+    root = hashlib.sha256()
+    for tag, value in ((b"salt", cache_salt.encode()), (b"adapter", adapter)):
+        root.update(tag + len(value).to_bytes(8, "little") + value)
+    return root.digest()
 
 
 def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:

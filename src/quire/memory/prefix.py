@@ -36,6 +36,8 @@ def find_hits(
     ``unsettled``: blocks that are computed by the step under way.
     """
     hashes, computed = demand.block_hashes, demand.num_tokens - 1  # one token is left to compute
+    if demand.most_cached is not None:
+        computed = min(computed, demand.most_cached)
     end = min(-(-computed // block_size), len(hashes))
     # A copy on write is made before the step that computes an unsettled block.
     if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
 from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV
+
+
+class ExpertFacts(NamedTuple):
+    """Of the mixtures of a model, all layers together."""
+
+    num: int  # of a layer
+    chosen: int  # by a token
+    weight_bytes: int  # of all experts
 
 
 class Model(Protocol):
@@ -19,12 +27,14 @@ class Model(Protocol):
     """
 
     vocab_size: int  # columns of the logits
+    has_head: bool  # false: its states are wanted, and its logits mean nothing
     kv_shapes: tuple[KVShape, ...]  # by layer
     windows: tuple[int | None, ...]  # by layer: the last tokens that one sees, itself included
     max_positions: int  # the longest sequence, prompt and output, in tokens
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype  # of the hidden states, keys and values
     weight_bytes: int
+    experts: ExpertFacts | None  # None: every token reads all weights, as far as is known
     # True where a key depends on more than the tokens before it, so that blocks of one prompt must
     # not be reused for another: rotations that stretch with the length of the sequence.
     kv_depends_on_prompt_length: bool

@@ -31,6 +31,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     fields: Fields  # config.json, with the overrides
     overrides: Mapping[str, Any]
+    has_head: bool = True  # false: what is stored makes states of tokens, and no tokens of states
 
 
 def read_config(directory: Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:

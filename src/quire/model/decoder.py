@@ -5,19 +5,21 @@ Shapes use T, the new tokens of a step over all its sequences, and d, the width 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Site
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     DecoderLayer,
     DecoderStack,
     DenseMLP,
+    Experts,
     Kernels,
     KVShape,
     LayerKV,
@@ -26,7 +28,8 @@ from quire.kernels.ops import (
     Rotation,
     SelfAttention,
 )
-from quire.model.linear import Joined, Linear
+from quire.model.base import ExpertFacts
+from quire.model.linear import Joined, Linear, NamedParts
 from quire.model.rope import Rope
 
 
@@ -84,7 +87,7 @@ class Layer:
 
     attention: Attention
     attention_norms: Norms
-    mlp: MLP
+    mlp: MLP | Experts
     mlp_norms: Norms
     residual_scale: float = 1.0
     parallel: bool = False
@@ -94,7 +97,7 @@ class Layer:
         return DecoderLayer(
             attention=self.attention.fusable(),
             attention_norms=self.attention_norms,
-            mlp=self.mlp.fusable(),
+            mlp=self.mlp if isinstance(self.mlp, Experts) else self.mlp.fusable(),
             mlp_norms=self.mlp_norms,
             residual_scale=self.residual_scale,
             parallel=self.parallel,
@@ -120,6 +123,9 @@ class Decoder:
     head: Linear
     ropes: tuple[Rope, ...] = ()
     positions: LearnedPositions | None = None
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
     project_in: Linear | None = None  # where the embedding is not as wide as the layers
     project_out: Linear | None = None
 
@@ -132,16 +138,20 @@ class Decoder:
 class DecoderModel:
     """A ``Model`` that is a ``Decoder``."""
 
-    replayable = True
-
     def __init__(
         self,
         decoder: Decoder,
         max_positions: int,
         eos_token_ids: tuple[int, ...],
         weight_bytes: int,
+        named: Mapping[int, NamedParts] | None = None,
+        *,
+        has_head: bool = True,
     ) -> None:
+        """named: what products are made of, by their ids, for adapters to find them."""
+        self.has_head = has_head
         self.decoder = decoder
+        self.named = named or {}
         self.vocab_size = decoder.vocab_size
         self.dtype = decoder.dtype
         self.kv_shapes = tuple(layer.attention.kv for layer in decoder.layers)
@@ -149,6 +159,9 @@ class DecoderModel:
         self.max_positions = max_positions
         self.eos_token_ids = eos_token_ids
         self.weight_bytes = weight_bytes
+        self.experts = _expert_facts(decoder.layers)
+        # Which experts rows go to is asked of the device, by kernels without a grouped product.
+        self.replayable = self.experts is None
         stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
         self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
         self._stack = decoder.fusable()
@@ -164,6 +177,8 @@ class DecoderModel:
         decoder = self.decoder
         rotations = [rope.rotation(batch) for rope in decoder.ropes]
         x = decoder.embed.rows(token_ids, self.dtype)
+        if decoder.embedding_scale != 1.0:
+            x = x * decoder.embedding_scale
         if decoder.project_in is not None:
             x = decoder.project_in(x)
         if decoder.positions is not None:
@@ -174,12 +189,42 @@ class DecoderModel:
         if fused is not None:
             x = fused(x, plan, rotations)
         else:
-            x = run_layers(decoder.layers, decoder.final_norm, x, kv, kernels, plan, rotations)
+            x = run_layers(
+                decoder.layers, decoder.final_norm, x, kv, kernels, plan, rotations, batch.adapted
+            )
         return x if decoder.project_out is None else decoder.project_out(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
-        return self.decoder.head.floats(hidden)
+        logits, scale = self.decoder.head.floats(hidden), self.decoder.logits_scale
+        if scale != 1.0:
+            logits.mul_(scale)
+        cap = self.decoder.logits_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _expert_facts(layers: Sequence[Layer]) -> ExpertFacts | None:
+    mixtures = [layer.mlp for layer in layers if isinstance(layer.mlp, Experts)]
+    if not mixtures:
+        return None
+    weights = [cast(Linear, weight) for one in mixtures for weight in (*one.up, *one.down)]
+    weight_bytes = sum(weight.nbytes for weight in weights)
+    return ExpertFacts(len(mixtures[0].up), mixtures[0].chosen, weight_bytes)
+
+
+class Adapting(NamedTuple):
+    """Products of one layer, with what the adapters of a step's rows add to them."""
+
+    kernels: Kernels
+    adapted: Sequence[AdaptedRows]
+    layer: int
+
+    def product(self, site: Site, projection: Linear, x: Tensor) -> Tensor:
+        """x [T, in] -> [T, out]."""
+        out = projection(x)
+        if self.adapted:
+            self.kernels.adapt(self.adapted, self.layer, site, x, out)
+        return out
 
 
 def run_layers(
@@ -190,19 +235,22 @@ def run_layers(
     kernels: Kernels,
     plan: Any,
     rotations: Sequence[Rotation],
+    adapted: Sequence[AdaptedRows] = (),
 ) -> Tensor:
     """x [T, d], which is used up -> [T, d], operation by operation."""
     h = _given(x, layers[0].attention_norms.before, kernels)
     next_norms = [*(layer.attention_norms.before for layer in layers[1:]), final_norm]
-    for layer, layer_kv, next_norm in zip(layers, kv, next_norms, strict=True):
+    for number, (layer, layer_kv, next_norm) in enumerate(zip(layers, kv, next_norms, strict=True)):
+        adapting = Adapting(kernels, adapted, number)
         around, scale, before = layer.mlp_norms, layer.residual_scale, layer.mlp_norms.before
-        delta = _attend(layer.attention, h, layer_kv, kernels, plan, rotations)
+        delta = _attend(layer.attention, h, layer_kv, kernels, plan, rotations, adapting)
         if layer.parallel:
             h = h if before is None else kernels.norm(x, before)  # x as the attention had it
             x, _ = _add(x, delta, scale, layer.attention_norms, None, kernels)
         else:
             x, h = _add(x, delta, scale, layer.attention_norms, before, kernels)
-        x, h = _add(x, _go_through(layer.mlp, h, kernels), scale, around, next_norm, kernels)
+        delta = _go_through(layer.mlp, h, kernels, adapting)
+        x, h = _add(x, delta, scale, around, next_norm, kernels)
     return h
 
 
@@ -227,9 +275,12 @@ def _add(
     return x, x
 
 
-def _go_through(mlp: MLP, h: Tensor, kernels: Kernels) -> Tensor:
+def _go_through(mlp: MLP | Experts, h: Tensor, kernels: Kernels, adapting: Adapting) -> Tensor:
     """h [T, d] -> [T, d]."""
-    return mlp.down(kernels.activate(mlp.up.product(h), mlp.activation, mlp.gated))
+    if isinstance(mlp, Experts):
+        return kernels.mix(h, mlp)
+    up = adapting.product(Site.up, mlp.up.product, h)
+    return adapting.product(Site.down, mlp.down, kernels.activate(up, mlp.activation, mlp.gated))
 
 
 def _attend(
@@ -239,9 +290,10 @@ def _attend(
     kernels: Kernels,
     plan: Any,
     rotations: Sequence[Rotation],
+    adapting: Adapting,
 ) -> Tensor:
     """h [T, d] -> [T, d]."""
-    query, key, value = attention.qkv.split(h)
+    query, key, value = attention.qkv.split(adapting.product(Site.qkv, attention.qkv.product, h))
     query, key = (
         _given(x, norm, kernels)
         for x, norm in ((query, attention.query_norm), (key, attention.key_norm))
@@ -256,4 +308,4 @@ def _attend(
         plan,
         None if attention.rope is None else rotations[attention.rope],
     )
-    return attention.output(attended.flatten(1))
+    return adapting.product(Site.output, attention.output, attended.flatten(1))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from quire.model.config import ModelConfig
@@ -11,6 +11,7 @@ from quire.model.decoder import Decoder
 from quire.model.linear import LinearReader
 from quire.model.rope import RopeConfig
 from quire.model.weights import Weights
+from quire.shape import Positions
 
 
 class FamilyConfig(Protocol):
@@ -22,13 +23,13 @@ class FamilyConfig(Protocol):
         ...
 
     @property
-    def rope(self) -> RopeConfig | None:
+    def ropes(self) -> tuple[RopeConfig, ...]:
         """None where positions are no rotations."""
         ...
 
     @property
-    def max_position_embeddings(self) -> int:
-        """The longest sequence, unless ``rope`` stretches."""
+    def positions(self) -> Positions:
+        """How long a sequence may be."""
         ...
 
 
@@ -44,3 +45,13 @@ class Family(Generic[_Config]):
     read: Callable[[ModelConfig], _Config]
     # Takes the family's tensors; raises ModelError as ``Weights.take`` does.
     build: Callable[[_Config, Weights, LinearReader], Decoder]
+    # Fields by architecture that say something which only transformers computes.
+    foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def lacks(self, config: ModelConfig) -> str | None:
+        """A field that makes this config one for transformers."""
+        fields = config.fields
+        for name in self.foreign.get(config.architecture, ()):
+            if name in fields and fields.values[name] is not False:
+                return name
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,25 @@ from quire.gguf import is_gguf
 from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
-from quire.model import llama, opt
+from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
-from quire.model.config import DTYPES, ModelConfig, read_config
+from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
-from quire.model.gguf.linears import GGUFLinears
 from quire.model.linear import LinearReader, Quantization
-from quire.model.linear.checkpoints import read_checkpoint
+from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
+from quire.shape import read_stored
 
 # Architectures with code of their own; any other decoder runs through transformers.
-_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, opt.FAMILY)
+_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
 _NATIVE: Mapping[str, Family[Any]] = {
     architecture: family for family in _FAMILIES for architecture in family.architectures
 }
 
 _CPU = torch.device("cpu")
+_DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
 def resolve_model(
@@ -74,9 +76,11 @@ def check_servable(directory: Path) -> str:
     Raises:
         ModelError: nothing would.
     """
-    config = read_config(directory)
+    config = _with_head(read_config(directory))
     checkpoint_files(directory)
-    if config.architecture in _NATIVE:
+    if _family_of(config) is not None:
+        if _is_rounded(config) and not is_gguf(directory):
+            read_stored(config.fields.section("quantization_config"))
         return "Quire"
     from quire.model.transformers_loading import check_decoder
 
@@ -115,9 +119,9 @@ def load_model(
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
-    config = read_config(directory, hf_overrides)
+    config = _with_head(read_config(directory, hf_overrides))
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
-    family = _NATIVE.get(config.architecture)
+    family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     if family is None:
         _check_foreign(config, streaming, rounded=rounded)
@@ -133,14 +137,40 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    admit(_bytes_needed(weights, quantization))
     linears = _read_linears(config, weights, products, quantization)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes))
     return _build(family, config, weights, linears, max_model_len, streaming)
+
+
+def _family_of(config: ModelConfig) -> Family[Any] | None:
+    """None where transformers' code has to compute it."""
+    family = _NATIVE.get(config.architecture)
+    return family if family is not None and family.lacks(config) is None else None
+
+
+def _with_head(config: ModelConfig) -> ModelConfig:
+    """A decoder that was saved by itself, "Qwen3Model", as one whose head is its embedding.
+
+    Nobody asks that head for tokens. A model that judges pairs of texts by the tokens that it would
+    say next, as vLLM has it ("Qwen3ForSequenceClassification", classifier_from_token), has its own.
+    """
+    name, fields = config.architecture, config.fields
+    judge = name.removesuffix(_JUDGE) + _DECODER
+    if name.endswith(_JUDGE) and judge in _NATIVE and "classifier_from_token" in fields:
+        return replace(config, architecture=judge)
+    whole = name.removesuffix(_ALONE) + _DECODER
+    if not name.endswith(_ALONE) or whole not in _NATIVE:
+        return config
+    tied = Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
 def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
     """That nothing is asked of a model in another's code which only our own can do."""
     name, own = config.architecture, ", ".join(_NATIVE)
+    family = _NATIVE.get(name)
+    if family is not None:
+        name = f"{name} with {family.lacks(config)}"
     if streaming is not None:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
@@ -162,17 +192,17 @@ def _build(
 ) -> DecoderModel:
     """What can be refused by the config is, before tensors are taken."""
     described: FamilyConfig = family.read(config)
-    longest, rope = described.max_position_embeddings, described.rope
-    limit = longest if rope is None else rope.limit
+    longest, limit, _ = described.positions
     if streaming is not None:
-        streaming.check(rope, described.windows)
+        streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
     decoder = family.build(described, weights, linears)
     weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)
     weight_bytes = weights.bytes_taken + linears.nbytes
-    return DecoderModel(decoder, max_positions, config.eos_token_ids, weight_bytes)
+    ends, named, has_head = config.eos_token_ids, linears.named, config.has_head
+    return DecoderModel(decoder, max_positions, ends, weight_bytes, named, has_head=has_head)
 
 
 def _check_layers(config: ModelConfig, weights: Weights) -> None:
@@ -188,13 +218,15 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(weights: Weights, quantization: str | None) -> int:
+def _bytes_needed(
+    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float]
+) -> int:
     """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
+    total, largest = weights.bytes_taken_by_all(code_bytes)
     if weights.device.type != "cpu":
-        return weights.total_bytes
-    share = {None: 1.0, "int4": 0.5 / weights.dtype.itemsize}
-    kept = weights.total_bytes * share.get(quantization, 1 / weights.dtype.itemsize)
-    return int(kept) + weights.largest_bytes
+        return total
+    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
+    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
 def _is_rounded(config: ModelConfig) -> bool:
@@ -212,10 +244,10 @@ def _read_linears(
             f"quantization is {quantization!r}, but the weights in {weights.directory} are "
             "quantised already; leave the option out"
         )
-    if rounded and products is not None and is_gguf(weights.directory):
-        return GGUFLinears(weights, products)
-    checkpoint = None
-    if rounded:
+    checkpoint: Checkpoint | None = None
+    if rounded and is_gguf(weights.directory):
+        checkpoint = GGUF(weights)
+    elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
     return LinearReader(weights, products, rounding, checkpoint)

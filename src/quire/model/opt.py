@@ -17,6 +17,7 @@ from quire.model.family import Family
 from quire.model.linear import Linear, LinearReader
 from quire.model.rope import RopeConfig
 from quire.model.weights import Weights
+from quire.shape import Positions
 
 # Position p is row p + 2: the first rows stood for padding when OPT was trained.
 _POSITION_OFFSET = 2
@@ -33,14 +34,14 @@ class OPTConfig:
     ffn_size: int
     windows: tuple[int | None, ...]  # none, in each layer
     num_heads: int
-    max_position_embeddings: int
+    positions: Positions
     activation: str
     norm_first: bool
     final_norm: bool
     affine_norms: bool
     bias: bool
     tied_embeddings: bool
-    rope: RopeConfig | None = None  # positions are learned
+    ropes: tuple[RopeConfig, ...] = ()  # positions are learned
 
     @classmethod
     def read(cls, config: ModelConfig) -> OPTConfig:
@@ -58,6 +59,7 @@ class OPTConfig:
                 f"num_attention_heads ({num_heads})"
             )
         norm_first = fields.get("do_layer_norm_before", bool, True)
+        longest = fields.positive("max_position_embeddings")
         return cls(
             vocab_size=fields.positive("vocab_size"),
             hidden_size=hidden_size,
@@ -65,7 +67,7 @@ class OPTConfig:
             ffn_size=fields.positive("ffn_dim"),
             windows=(None,) * fields.positive("num_hidden_layers"),
             num_heads=num_heads,
-            max_position_embeddings=fields.positive("max_position_embeddings"),
+            positions=Positions(longest, longest),
             activation=fields.choice("activation_function", ACTIVATIONS, "relu"),
             norm_first=norm_first,
             final_norm=norm_first and not fields.get("_remove_final_layer_norm", bool, False),
@@ -86,7 +88,7 @@ def _build(config: OPTConfig, weights: Weights, linears: LinearReader) -> Decode
         (config.vocab_size, narrow),
         config.tied_embeddings,
     )
-    rows = config.max_position_embeddings + _POSITION_OFFSET
+    rows = config.positions.default + _POSITION_OFFSET
     positions = weights.take(f"{prefix}.embed_positions.weight", rows, wide)
     project_in = project_out = None
     if narrow != wide:

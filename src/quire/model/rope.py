@@ -25,7 +25,6 @@ from quire.model.config import Fields
 
 _CPU = torch.device("cpu")
 _WIDEST = 2**16  # dimensions of a head; published ones have at most some hundreds
-_LONGEST = 2**31 - 1  # tokens of a sequence
 _LARGEST_DIVISOR = 1e30
 
 # Frequencies, [rotated / 2] or [T, rotated / 2] given the length [T] that each token lives in.
@@ -83,19 +82,32 @@ class RopeConfig:
     fields: Fields  # the parameters of ``kind``
 
     @classmethod
-    def read(cls, fields: Fields, head_dim: int) -> RopeConfig:
-        """Read either spelling: ``rope_parameters``, or ``rope_theta`` with ``rope_scaling``."""
+    def read(
+        cls,
+        fields: Fields,
+        head_dim: int,
+        theta: float = 10_000.0,
+        share: float = 1.0,
+        layers: str | None = None,
+    ) -> RopeConfig:
+        """Read either spelling: ``rope_parameters``, or ``rope_theta`` with ``rope_scaling``.
+
+        theta, share: where they are absent.
+        layers: which kind of layers, where ``rope_parameters`` has a section for each.
+        """
         name = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
         rope = fields.section(name)
+        if layers is not None and name == "rope_parameters":
+            rope = rope.section(layers)
         kind = rope.get("rope_type", str, rope.get("type", str, "default"))
         positions = fields.positive("max_position_embeddings")
         share = rope.get(
-            "partial_rotary_factor", float, fields.get("partial_rotary_factor", float, 1.0)
+            "partial_rotary_factor", float, fields.get("partial_rotary_factor", float, share)
         )
         if not 0 < share <= 1:
             raise ModelError(f"{rope.source}: partial_rotary_factor must be above 0 and at most 1")
         original = rope.positive("original_max_position_embeddings", positions)
-        theta = rope.get("rope_theta", float, fields.get("rope_theta", float, 10_000.0))
+        theta = rope.get("rope_theta", float, fields.get("rope_theta", float, theta))
         if theta <= 0:
             raise ModelError(f"{rope.source}: rope_theta must be above 0, but is {theta}")
         return cls(
@@ -107,17 +119,6 @@ class RopeConfig:
             original_positions=fields.positive("original_max_position_embeddings", original),
             fields=rope,
         )
-
-    @property
-    def limit(self) -> int:
-        """The longest sequence the embedding can stretch to, in tokens."""
-        factor = self.fields.get("factor", float, 1.0)
-        if self.kind in ("linear", "dynamic"):
-            return int(min(self.max_position_embeddings * factor, _LONGEST))
-        if self.kind == "yarn":
-            stretched = int(min(self.original_positions * factor, _LONGEST))
-            return max(self.max_position_embeddings, stretched)
-        return self.max_position_embeddings
 
     def build(self, device: torch.device = _CPU) -> Rope:
         """The embedding, for batches on ``device``.

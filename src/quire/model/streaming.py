@@ -27,18 +27,20 @@ class Streaming(NamedTuple):
         """Positions that are told apart."""
         return self.window + self.sinks
 
-    def check(self, rope: RopeConfig | None, windows: tuple[int | None, ...]) -> None:
-        """ConfigError if a model with these positions and windows cannot attend so."""
-        if rope is None:
+    def check(
+        self, ropes: tuple[RopeConfig, ...], windows: tuple[int | None, ...], longest: int
+    ) -> None:
+        """ConfigError if a model of texts up to ``longest`` tokens cannot attend so."""
+        if not ropes:
             raise ConfigError("window: this model has no rotary positions")
         if any(windows):
             raise ConfigError("window: this model has sliding windows of its own")
-        if rope.build().stable_length is not None:
-            raise ConfigError(
-                f"window: the rotary frequencies of this model ({rope.kind}) change with the "
-                "length of the sequence, so it cannot run for ever"
-            )
-        longest = max(rope.limit, rope.max_position_embeddings)
+        for rope in ropes:
+            if rope.build().stable_length is not None:
+                raise ConfigError(
+                    f"window: the rotary frequencies of this model ({rope.kind}) change with the "
+                    "length of the sequence, so it cannot run for ever"
+                )
         if self.reach > longest:
             raise ConfigError(
                 f"attention_sinks + window is {self.reach}; this model allows at most {longest}"

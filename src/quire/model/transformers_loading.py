@@ -21,7 +21,24 @@ def check_decoder(architecture: str) -> None:
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise ModelError(
             f"{architecture} is not a decoder that transformers has for language modelling"
+            + _instead(architecture)
         )
+
+
+def _instead(architecture: str) -> str:
+    """What to do with a model that is something else."""
+    if architecture.endswith("ForSequenceClassification"):
+        return (
+            "; heads that classify are not computed. A reranker that says yes or no is served with "
+            '--hf-overrides \'{"architectures": ["...ForCausalLM"], "classifier_from_token": '
+            '["no", "yes"]}\''
+        )
+    if architecture.endswith(("Model", "ForMaskedLM")):
+        return (
+            "; encoders (BERT and the like) have no keys and values to keep, and are not served: "
+            "embed with a decoder (Qwen3-Embedding, e5-mistral), or in sentence-transformers"
+        )
+    return ""
 
 
 def load_causal_lm(

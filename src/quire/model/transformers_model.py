@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from quire.errors import ModelError
 from quire.files import one_line
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV
-from quire.model.base import checked_max_positions
+from quire.model.base import ExpertFacts, checked_max_positions
 from quire.model.config import ModelConfig
 from quire.model.selfcheck import check_against, sample_texts
 from quire.model.transformers_loading import load_causal_lm
@@ -39,6 +39,8 @@ class TransformersModel:
 
     # Sequences end where a rotation would begin to stretch with their length: see _position_limit.
     kv_depends_on_prompt_length = False
+    experts: ExpertFacts | None = None  # there may be some, but its code alone knows
+    has_head = True
     replayable = False  # what an architecture's code does, nobody knows
 
     def __init__(

@@ -7,6 +7,7 @@ the operating system pages it in and can drop it again. Others are converted one
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from reprlib import repr as short
 from typing import Any
@@ -18,27 +19,37 @@ from torch import Tensor
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
 from quire.gguf import ROUNDED_BYTES, is_gguf
-from quire.model.gguf.blocks import Rounded
 from quire.model.gguf.tensors import GGUFTensors
+from quire.model.stored import ByGroups
 
 INDEX = "model.safetensors.index.json"
 
-# Tables that old checkpoints carry and that are computed from the config.
-_COMPUTED = ("rotary_emb.inv_freq",)
+# Tables that old checkpoints carry and that are computed from the config: angles, and causal masks.
+_COMPUTED = (
+    "rotary_emb.inv_freq",
+    ".attention.bias",
+    ".attention.masked_bias",
+    ".attn.bias",
+    ".attn.masked_bias",
+)
+
+# Of a decoder that was saved by itself, as embedding models are.
+_BARE = "embed_tokens.weight"
 
 _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# Of what is no weight but eight, say, rounded ones; or of one that is multiplied as it is.
-_CODE_BYTES = {"I32": 4, **ROUNDED_BYTES}
 
 _MOST_MAPPED = 64 << 20  # bytes, where tensors are copied
 _MOST_INDEX = 64 << 20  # bytes; that of a model of 10^12 parameters has ten millions
 
 
 class Weights:
-    """The checkpoint in a directory: each tensor is read once, with the shape it must have."""
+    """The checkpoint in a directory: each tensor is read once, with the shape it must have.
+
+    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone.
+    """
 
     def __init__(
         self,
@@ -61,6 +72,8 @@ class Weights:
         for path in checkpoint_files(directory):
             self._open[path] = _open(path)
             self._files.update(dict.fromkeys(self._open[path].keys(), path))
+        self._prefix = "model." if _BARE in self._files else ""  # that the files leave out
+        self._files = {self._prefix + name: path for name, path in self._files.items()}
         self.directory = directory
         self.dtype = dtype or self._first_dtype()
         self.device = device
@@ -82,37 +95,74 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor.clone() if self._copies else tensor
 
+    def take_floats(self, name: str, *shape: int) -> Tensor:
+        """As ``take``, of the model's dtype but widened to float32."""
+        tensor = self.read(name, *shape).float()
+        self.bytes_taken += tensor.nbytes
+        return tensor
+
+    def leave(self, beginnings: tuple[str, ...]) -> None:
+        """Say that tensors whose names begin so are rightly not taken."""
+        self._taken.update(name for name in self._files if name.startswith(beginnings))
+
     def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
+        return self._floats(name, self._read(name, *shape), dtype)
+
+    def stored(self, name: str) -> str:
+        """The dtype of a tensor, as its file calls it."""
+        return str(self._slice(name).get_dtype())
+
+    def is_rounded(self, name: str) -> bool:
+        """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
+        return name in self._files and self.stored(name) in ROUNDED_BYTES
+
+    def read_rounded(self, name: str, *shape: int) -> ByGroups:
+        """As ``read``, as it is stored."""
+        rounded: ByGroups = self._load(name, shape, "get_rounded")
+        return rounded
+
+    def read_codes(self, name: str, *shape: int) -> Tensor:
+        """As ``read``, of int32."""
+        return self.read_typed(name, (torch.int32,), *shape)
+
+    def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
+        """As ``read``, of one of ``dtypes`` as it is stored."""
         tensor = self._read(name, *shape)
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} holds {tensor.dtype} where {wanted} is expected")
+        return tensor
+
+    def read_shaped(
+        self, name: str, dtypes: Collection[torch.dtype], *shapes: tuple[int, ...]
+    ) -> Tensor:
+        """As ``read_typed``, in one of several shapes."""
+        found = self.shape(name)
+        return self.read_typed(name, dtypes, *(found if found in shapes else shapes[0]))
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """As it is stored; None where there is no such tensor."""
+        if name not in self._files:
+            return None
+        return tuple(self._open[self._files[name]].get_slice(name).get_shape())
+
+    def read_part(self, name: str, index: int, *shape: int) -> Tensor:
+        """As ``read``, of one tensor along the first dimension of that of ``shape``."""
+        return self._floats(name, self._mapped(self._load(name, shape, "get_slice")[index]), None)
+
+    def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         if not tensor.is_floating_point():
             path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
-    def stored(self, name: str) -> str:
-        """The dtype of a tensor, as its file calls it."""
-        return str(self._open[self._files[name]].get_slice(name).get_dtype())
-
-    def is_rounded(self, name: str) -> bool:
-        """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
-        return self.stored(name) in ROUNDED_BYTES
-
-    def read_rounded(self, name: str, *shape: int) -> Rounded:
-        """As ``read``, as it is stored."""
-        rounded: Rounded = self._load(name, shape, "get_rounded")
-        return rounded
-
-    def read_codes(self, name: str, *shape: int) -> Tensor:
-        """As ``read``, of int32."""
-        tensor = self._read(name, *shape)
-        if tensor.dtype != torch.int32:
-            path = self._files[name]
-            raise ModelError(f"{path}: {name} holds {tensor.dtype} where int32 is expected")
-        return tensor
-
     def _read(self, name: str, *shape: int) -> Tensor:
-        tensor: Tensor = self._load(name, shape, "get_tensor")
+        return self._mapped(self._load(name, shape, "get_tensor"))
+
+    def _mapped(self, tensor: Tensor) -> Tensor:
+        """The same, whose pages are counted."""
         self._bytes_mapped += tensor.nbytes
         if self._copies and self._bytes_mapped > _MOST_MAPPED:
             # Pages that were read count as ours until the mapping goes, with its last tensor.
@@ -125,12 +175,12 @@ class Weights:
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
         path = self._files[name]
-        found = tuple(self._open[path].get_slice(name).get_shape())
+        found = tuple(self._slice(name).get_shape())
         if found != shape:
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         try:
-            return getattr(self._open[path], how)(name)
+            return getattr(self._open[path], how)(name.removeprefix(self._prefix))
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
@@ -144,28 +194,30 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    @property
-    def total_bytes(self) -> int:
-        """What all tensors take where they are taken to, before any is read.
+    def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
+        """What all tensors take where they are taken to, before any is read, and the largest.
 
+        Of a tensor of three dimensions, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
+        code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
-        return sum(self._bytes(name) for name in self._files)
+        sizes = {name: self._bytes(name, code_bytes) for name in self._files}
+        parts = (size // self._parts(name) for name, size in sizes.items())
+        return sum(sizes.values()), max(parts, default=0)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Of the tensor that takes most."""
-        return max(map(self._bytes, self._files), default=0)
+    def _parts(self, name: str) -> int:
+        shape = self._slice(name).get_shape()
+        return max(1, shape[0]) if len(shape) == 3 else 1
 
-    def _bytes(self, name: str) -> int:
+    def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
         stored = self.stored(name)
         if not self._copies and self.device.type == "cpu" and _DTYPES.get(stored) is self.dtype:
             return 0
-        size = _CODE_BYTES.get(stored, self.dtype.itemsize)
+        size = code_bytes.get(stored, self.dtype.itemsize)
         return int(size * self._elements(name))
 
     def _elements(self, name: str) -> int:
-        return math.prod(self._open[self._files[name]].get_slice(name).get_shape())
+        return math.prod(self._slice(name).get_shape())
 
     def finish(self) -> None:
         """Say that no more tensors will be taken.
@@ -187,6 +239,10 @@ class Weights:
             if dtype is not None:
                 return dtype
         return torch.float32
+
+    def _slice(self, name: str) -> Any:
+        """What a file says of a tensor before it is read."""
+        return self._open[self._files[name]].get_slice(name.removeprefix(self._prefix))
 
 
 def checkpoint_files(directory: Path) -> list[Path]:

@@ -3,7 +3,8 @@
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.pending import Executor, PendingStep
 from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.protocol.request import FinishReason, Request
+from quire.protocol.pooling import Pooler, Pooling, PoolingParams
+from quire.protocol.request import Adapter, FinishReason, Request
 from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import (
@@ -26,6 +27,7 @@ from quire.protocol.structured_outputs import Reasoning, Rules, StructuredOutput
 __all__ = [
     "IN_FLIGHT",
     "TO_DRAFT",
+    "Adapter",
     "Chunk",
     "Decision",
     "Executor",
@@ -34,6 +36,9 @@ __all__ = [
     "Opened",
     "Outcome",
     "PendingStep",
+    "Pooler",
+    "Pooling",
+    "PoolingParams",
     "PreemptionMode",
     "Progress",
     "Readout",

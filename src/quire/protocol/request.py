@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from quire.memory import BlockHash
+from quire.memory import BlockHash, root_hash
+from quire.protocol.pooling import PoolingParams
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.structured_outputs import Rules
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank changes to a model's weights (LoRA), for the requests that ask for them.
+
+    fingerprint: of their content. Two that are called alike are two, if one is changed.
+    """
+
+    fingerprint: bytes
+    name: str = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -18,16 +30,18 @@ class Request:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
-    max_tokens: int  # params.max_tokens with the model's length applied
+    max_tokens: int  # params.max_tokens with the model's length applied; 0: only the prompt counts
     seed: int  # params.seed, or one drawn for this request
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: Rules | None = None  # what params ask of the text, compiled
+    pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
     prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
+    adapter: Adapter | None = None  # what the model's weights are changed by
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""
@@ -38,9 +52,19 @@ class Request:
         return 0 if self.params.structured_outputs is not None else self.params.min_tokens
 
     @property
+    def root_hash(self) -> BlockHash:
+        """Only requests with the same one find each other's blocks, or what they were answered."""
+        return root_hash(self.cache_salt, b"" if self.adapter is None else self.adapter.fingerprint)
+
+    @property
     def longest(self) -> int:
         """Tokens whose keys and values a branch may need; the last one's are never read."""
-        return len(self.prompt_token_ids) + self.max_tokens - 1
+        return len(self.prompt_token_ids) + max(self.max_tokens, 1) - 1
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether its answer is made of every token's state, which no prefix cache keeps."""
+        return self.pooling is not None and self.pooling.needs_all_rows
 
 
 class FinishReason(str, Enum):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from quire.errors import RequestError
-from quire.protocol.checks import check_integer
+from quire.protocol.checks import MAX_INTEGER, check_integer
 from quire.protocol.parameters import (
     any_text,
     biases,
@@ -75,8 +75,9 @@ class SamplingParams:
     max_tokens: int | None = parameter(
         16,
         "most tokens to generate; without a limit, as many as the model's length allows (with a "
-        "window, which lets a text go on for ever, as many as the model's length has)",
-        integer(1),
+        "window, which lets a text go on for ever, as many as the model's length has); 0 for "
+        "prompt_logprobs alone",
+        integer(0),
     )
     min_tokens: int = parameter(0, "no end and no stop before this many tokens", integer(0))
     stop: str | Sequence[str] = parameter(
@@ -115,7 +116,7 @@ class SamplingParams:
         flag=False,
     )
     prompt_logprobs: int | None = parameter(
-        None, "the same of the prompt, which no prefix cache spares then", _LOGPROBS, flag=False
+        None, "the same of the prompt's tokens", _LOGPROBS, flag=False
     )
     structured_outputs: StructuredOutputs | None = parameter(
         None, "what the text must be like; it begins after the reasoning", structure()
@@ -218,6 +219,11 @@ class SamplingParams:
 
 def _check_lengths(params: SamplingParams) -> None:
     width, allowed = params.width, params.allowed_token_ids
+    if params.max_tokens == 0 and (params.prompt_logprobs is None or width > 1):
+        raise RequestError(
+            f"max_tokens must be from 1 to {MAX_INTEGER}, or 0 with prompt_logprobs and n 1; got 0",
+            "max_tokens",
+        )
     if params.max_tokens is not None:
         check_integer("min_tokens", params.min_tokens, 0, params.max_tokens)
     if params.stop and not params.detokenize:

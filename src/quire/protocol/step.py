@@ -40,9 +40,10 @@ class Forked(NamedTuple):
 class Readout(NamedTuple):
     """What is to be made of a chunk's last rows."""
 
-    rows: int = 1  # sampled, the last ones: 1, and one for each draft at the end of the chunk
+    rows: int = 1  # sampled, the last ones: 1, and one for each draft at the end of the chunk; or 0
     draws: int = 1  # samples from the last of them: n at the end of a trunk of n branches
     candidates: int = 0  # for beam search: likeliest next tokens to report, none sampled
+    pool: bool = False  # a vector of the whole prompt; nothing is sampled
 
 
 class Chunk(NamedTuple):
@@ -108,6 +109,7 @@ class Outcome(NamedTuple):
     candidates: likeliest next tokens and their log-probabilities, likeliest first.
     prompt_logprobs: for each token of the chunk whose successor is in the prompt, the
         log-probabilities of that successor.
+    vector: of the prompt, where the readout pools it.
     forced: what ``tokens`` can only go on with, by the request's grammar; known where executors
         have been told to look.
     failure: why nothing could be sampled. Its request cannot go on.
@@ -118,6 +120,7 @@ class Outcome(NamedTuple):
     candidates: Sequence[tuple[int, float]] = ()
     prompt_logprobs: Sequence[TokenLogprobs] = ()
     forced: Sequence[int] = ()
+    vector: Sequence[float] | None = None
     failure: str | None = None
 
 
@@ -151,11 +154,11 @@ def confirmed(samples: Sequence[Sample | None], drafts: Sequence[int]) -> Sequen
 
 
 class Progress(NamedTuple):
-    """One new token of one of a request's outputs."""
+    """One new token of one of a request's outputs, or the end of a request that wants none."""
 
     request: Request
     seq_id: int
     branch: int
-    sample: Sample
+    sample: Sample | None  # None: its prompt has been computed, which is all
     finish_reason: FinishReason | None
     cumulative_logprob: float | None = None  # of the whole output, with the last token of a beam

@@ -1,11 +1,13 @@
 """Which sequences run, wait or give way. Standard library and ``quire.memory`` only."""
 
+from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.scheduler import Scheduler
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.scheduling.sessions.session import Session, SessionEvent, SessionVerb
 
 __all__ = [
+    "AdapterSlots",
     "MemoryStory",
     "Preemption",
     "Scheduler",

@@ -10,6 +10,7 @@ from quire.protocol.step import Step
 from quire.scheduling.branching import next_fork
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.preemption import Preemption
+from quire.scheduling.scores import ScoredBlocks
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.stats import SchedulerStats
 
@@ -37,12 +38,14 @@ class Admission:
         live: LiveGroups,
         preemption: Preemption,
         stats: SchedulerStats,
+        scored: ScoredBlocks,
         enable_prefix_caching: bool,
     ) -> None:
         self._allocator = allocator
         self._live = live
         self._preemption = preemption
         self._stats = stats
+        self._scored = scored
         self._enable_prefix_caching = enable_prefix_caching
 
     def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
@@ -87,6 +90,8 @@ class Admission:
             Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
         )
         trunk.num_computed = cached
+        if group.scores is not None and not group.expanded:
+            self._scored.reuse(group.scores, trunk.block_hashes, cached)
         group.status = Status.RUNNING
         self._live.wake_forks(group, trunk)  # the cached tokens may end where a branch forks off
         if not group.ever_admitted:
@@ -98,15 +103,21 @@ class Admission:
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
         trunk, request = group.branches[0], group.request
         hashes: list[bytes] = []
-        if self._enable_prefix_caching and request.params.prompt_logprobs is None:
+        most_cached = None
+        if self._enable_prefix_caching and not request.needs_all_rows:
             trunk.hash_blocks(self._allocator.block_size)
             hashes = trunk.block_hashes
             pause = next_fork(group, trunk)
             if pause is not None:  # a hit must not skip the fork
                 hashes = hashes[: pause // self._allocator.block_size]
+            if group.scores is not None and not group.expanded:
+                hashes = hashes[: self._scored.find(hashes, group.scores.num_top)]
+                # The next token's row, so that it is told of the block's that comes first.
+                most_cached = max(0, len(hashes) * self._allocator.block_size - 1)
         forks = [(b.fork_at, len(b.token_ids)) for b in group.branches[1:]]
         tokens = len(trunk.token_ids)
-        return Demand(tokens, hashes, forks, headroom, group.width, request.longest)
+        longest = request.longest
+        return Demand(tokens, hashes, forks, headroom, group.width, longest, most_cached)
 
     def _count_prefix(self, demand: Demand, fit: Fit) -> None:
         stats = self._stats

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
-from quire.memory import BlockMove, KVAllocator
+from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.protocol.step import IN_FLIGHT, Chunk, Readout, Step
 from quire.scheduling.decoding import LiveGroups
+from quire.scheduling.scores import PromptScores, ScoredBlocks
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 
 _NEXT = Readout()  # one sample, from the last row: most chunks
@@ -17,10 +18,15 @@ class Chunker:
     """Makes chunks, and publishes the blocks that they fill as soon as their tokens are known."""
 
     def __init__(
-        self, allocator: KVAllocator, live: LiveGroups, enable_prefix_caching: bool
+        self,
+        allocator: KVAllocator,
+        live: LiveGroups,
+        scored: ScoredBlocks,
+        enable_prefix_caching: bool,
     ) -> None:
         self._allocator = allocator
         self._live = live
+        self._scored = scored
         self._enable_prefix_caching = enable_prefix_caching
         self._unpublished: list[int] = []  # sequences whose planned tokens fill blocks, if right
 
@@ -34,8 +40,7 @@ class Chunker:
         if len(group.branches) == 1:  # most groups
             (tokens,) = new_tokens.values()
             branch = group.branches[0]
-            chunk = self.cut(group, branch, branch.num_computed, tokens)
-            step.chunks.append(chunk)
+            chunk = self.add_chunk(group, branch, branch.num_computed, tokens, step)
             table = chunk.table
             held = len(table.block_ids)
             if table.further:
@@ -46,12 +51,21 @@ class Chunker:
         for branch in group.branches:
             if branch.seq_id in new_tokens:
                 start, tokens = branch.num_computed, new_tokens[branch.seq_id]
-                step.chunks.append(self.cut(group, branch, start, tokens))
+                self.add_chunk(group, branch, start, tokens, step)
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         return sum(new_tokens.values())
 
-    def cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
-        """A chunk of ``tokens`` known tokens from position ``start`` on."""
+    def add_chunk(
+        self, group: SequenceGroup, branch: Sequence, start: int, tokens: int, step: Step
+    ) -> Chunk:
+        """Let a step compute ``tokens`` known tokens from position ``start`` on."""
+        chunk = self._cut(group, branch, start, tokens)
+        step.chunks.append(chunk)
+        if group.scores is not None and group.scores.counts(chunk):
+            self._score(group.scores, branch, chunk, step)
+        return chunk
+
+    def _cut(self, group: SequenceGroup, branch: Sequence, start: int, tokens: int) -> Chunk:
         token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
         if self._enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
@@ -68,6 +82,13 @@ class Chunker:
             branch.num_prompt_tokens,
             readout,
         )
+
+    def _score(self, scores: PromptScores, branch: Sequence, chunk: Chunk, step: Step) -> None:
+        """The chunk's rows are scored; what is full by it may be found."""
+        self._scored.expect(chunk, scores)
+        swapped = any(move.kind is MoveKind.SWAP_IN for move in step.moves)
+        if self._enable_prefix_caching and not swapped:
+            self._scored.promise(chunk, scores, branch.block_hashes)
 
     def next_unknown(self, branch: Sequence) -> Chunk:
         """A chunk of the token that the step under way samples, and one sample after it."""
@@ -127,6 +148,8 @@ class Chunker:
 
 
 def _readout(group: SequenceGroup) -> Readout:
+    if group.request.max_tokens == 0:
+        return Readout(rows=0, pool=group.request.pooling is not None)
     if group.beams is not None:
         return Readout(candidates=group.beams.num_candidates)
     width = group.request.params.width

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from itertools import count
 
-from quire.memory import BlockMove, KVAllocator, root_hash
-from quire.protocol.request import FinishReason, Request
+from quire.memory import BlockMove, KVAllocator
+from quire.protocol.request import Adapter, FinishReason, Request
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import Forked, Opened, Outcome, Progress, Sample, Step
+from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.beam_search import BeamSearch, Choice
+from quire.scheduling.scores import PromptScores
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 from quire.scheduling.sessions.session import Session
 
@@ -29,8 +31,9 @@ class LiveGroups:
     Every choice comes down to fork, append and free (PagedAttention, section 5.2).
     """
 
-    def __init__(self, allocator: KVAllocator) -> None:
+    def __init__(self, allocator: KVAllocator, slots: AdapterSlots) -> None:
         self._allocator = allocator
+        self._slots = slots
         self._groups: dict[str, SequenceGroup] = {}
         self._branches: dict[int, tuple[SequenceGroup, Sequence]] = {}
         # For every token that is sampled, so without a call in between.
@@ -52,18 +55,26 @@ class LiveGroups:
 
     def add(self, request: Request, rank: float) -> SequenceGroup:
         seq_id = next(self._seq_ids)
-        root = root_hash(request.cache_salt)
-        trunk = Sequence(seq_id, 0, request.prompt_token_ids, root, request.block_hashes)
+        prompt, hashes = request.prompt_token_ids, request.block_hashes
+        trunk = Sequence(seq_id, 0, prompt, request.root_hash, hashes)
         beams = BeamSearch(request) if request.params.use_beam_search else None
-        group = SequenceGroup(request, trunk, beams, (rank, seq_id))
+        scores, num_top = None, request.params.prompt_logprobs
+        if num_top is not None:
+            tokens, size = len(request.prompt_token_ids), self._allocator.block_size
+            scores = PromptScores(tokens, num_top, size)
+        group = SequenceGroup(request, trunk, beams, (rank, seq_id), scores)
         self._groups[request.request_id] = group
         self._branches[seq_id] = (group, trunk)
         return group
 
-    def resting_group(self, session_id: str, cache_salt: str) -> SequenceGroup:
+    def resting_group(
+        self, session_id: str, cache_salt: str, adapter: Adapter | None
+    ) -> SequenceGroup:
         """Who holds the blocks of a new session between turns. It is not one of the live."""
-        request = Request(session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt)
-        sequence = Sequence(next(self._seq_ids), 0, (), root_hash(cache_salt))
+        request = Request(
+            session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt, adapter=adapter
+        )
+        sequence = Sequence(next(self._seq_ids), 0, (), request.root_hash)
         return SequenceGroup(request, sequence, None, (0.0, 0))
 
     def add_turn(self, session: Session, request: Request, rank: float) -> SequenceGroup:
@@ -78,6 +89,7 @@ class LiveGroups:
 
     def open(self, group: SequenceGroup) -> None:
         """The group is let in for the first time."""
+        self._slots.take(group.request.adapter)
         (trunk,) = group.branches
         if trunk.seq_id in self._closed:  # by the last turn of its session
             self._closed.remove(trunk.seq_id)
@@ -109,7 +121,7 @@ class LiveGroups:
     def served(self, step: Step, outcomes: Mapping[int, Outcome]) -> Iterator[tuple[Request, int]]:
         """Tokens that a step has computed beside prompts: confirmed ones, and one for a beam."""
         for chunk in step.chunks:
-            if chunk.readout is not None:
+            if chunk.readout is not None and chunk.readout.rows:
                 known = self.branch(chunk.seq_id)
                 if known is not None and known[0].status is Status.RUNNING:
                     outcome = outcomes[chunk.seq_id]
@@ -149,6 +161,12 @@ class LiveGroups:
         group.branches += forks  # all forks before the first end
         for one, sample in zip([trunk, *forks], samples, strict=True):
             self.extend(group, one, (sample,), on_token)
+
+    def conclude(self, group: SequenceGroup, trunk: Sequence, on_token: OnToken) -> None:
+        """The prompt is done, and so is a request that wants no token."""
+        reason = FinishReason.LENGTH
+        on_token(Progress(group.request, trunk.seq_id, trunk.index, None, reason))
+        self.end(group, trunk)
 
     def search(self, group: SequenceGroup, candidates: Candidates, on_token: OnToken) -> None:
         """Let the beams split, die or end, now that all of them have their candidates."""
@@ -196,6 +214,8 @@ class LiveGroups:
         group.memory.hold(*self._allocator.blocks_held(group.tables()))
         if not group.branches:
             del self._groups[group.request.request_id]
+            if group.begun:
+                self._slots.release(group.request.adapter)
 
     def _split(self, group: SequenceGroup, choices: list[Choice]) -> None:
         """The beams that go on: a parent's first child takes its place, the others fork off it."""

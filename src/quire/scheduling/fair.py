@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from quire.protocol.request import Request
+from quire.protocol.request import Adapter, Request
 from quire.scheduling.ordered import discard
 from quire.scheduling.sequence import SequenceGroup, place
 
@@ -51,10 +51,10 @@ class _Account:
         self.waiting: list[SequenceGroup] = []  # in order of rank
         self.key = (begin, 0.0, 0.0)  # place among those who wait, when it was last looked at
 
-    def due(self) -> tuple[float, float, float]:
-        """Place among those who wait; among equals, who came first is first."""
-        first = self.waiting[0]
-        return (self.served + PRIORITY_TOKENS * first.request.priority, *first.rank)
+    def due(self, group: SequenceGroup | None = None) -> tuple[float, float, float]:
+        """Place among those who wait, by its first group; among equals, who came first is first."""
+        group = group or self.waiting[0]
+        return (self.served + PRIORITY_TOKENS * group.request.priority, *group.rank)
 
 
 def _key(account: _Account) -> tuple[float, float, float]:
@@ -100,6 +100,16 @@ class FairQueue:
             del self._line[0]  # it has been served since
             self._line_up(account)
         return None
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """By the accounts as they are now, of each client's first that asks for none of these."""
+        found = (
+            (account.due(group), group)
+            for account in self._line
+            for group in account.waiting
+            if group.request.adapter not in adapters
+        )
+        return min(found, key=lambda one: one[0], default=(None, None))[1]
 
     def let_in(self, group: SequenceGroup) -> None:
         """Charge the prompt, and let the group stand behind all that were let in before."""

@@ -26,7 +26,7 @@ def refuse_too_wide(request: Request, max_num_seqs: int, max_num_batched_tokens:
 
 def refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> None:
     """RequestError where the pool cannot hold ``known`` tokens and what is generated."""
-    width, longest = request.params.width, known + request.max_tokens - 1
+    width, longest = request.params.width, known + max(request.max_tokens, 1) - 1
     forks = [(known, longest)] * (width - 1)
     for field, what, demand in (
         ("prompt", f"a prompt of {known} tokens", Demand(known, longest=known)),

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from quire.memory import BlockMove, KVAllocator, MoveKind
-from quire.protocol.step import Chunk, Step
+from quire.protocol.step import Step
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.sequence import Sequence, SequenceGroup
 
@@ -55,17 +55,20 @@ class Lookahead:
         moves = self._allocator.append({g.branch.seq_id: g.tokens for g in growth})
         if moves is None:
             return None
-        chunks = [self._chunk(one) for one in growth]
+        step = Step(moves, ahead=True)
+        for one in growth:
+            self._add(one, step)
         for group in dict.fromkeys(one.group for one in growth):
             group.memory.copied_blocks += self._copies_for(group, moves)
             group.memory.hold(*self._allocator.blocks_held(group.tables()))
-        return Step(moves, chunks, ahead=True), budget - sum(one.tokens for one in growth)
+        return step, budget - sum(one.tokens for one in growth)
 
-    def _chunk(self, growth: _Growth) -> Chunk:
+    def _add(self, growth: _Growth, step: Step) -> None:
         group, branch, start, tokens = growth
         if growth.unknown:
-            return self._chunker.next_unknown(branch)
-        return self._chunker.cut(group, branch, start, tokens)
+            step.chunks.append(self._chunker.next_unknown(branch))
+        else:
+            self._chunker.add_chunk(group, branch, start, tokens, step)
 
     def _copies_for(self, group: SequenceGroup, moves: Seq[BlockMove]) -> int:
         """How many of the moves copy a block for this group."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
 from quire.errors import RequestError
 from quire.protocol.policy import SchedulingPolicy
-from quire.protocol.request import Request
+from quire.protocol.request import Adapter, Request
 from quire.scheduling.fair import FairQueue
 from quire.scheduling.ordered import discard
 from quire.scheduling.sequence import SequenceGroup, Status, place
@@ -30,6 +30,10 @@ class Newcomers(Protocol):
     def add(self, group: SequenceGroup) -> None: ...
 
     def first(self) -> SequenceGroup | None: ...
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """The first that asks for none of these."""
+        ...
 
     def let_in(self, group: SequenceGroup) -> None:
         """The first of them has its blocks, and runs from now on. Its rank is final."""
@@ -102,9 +106,10 @@ class RequestQueue:
             self.newcomers.add(group)
         return group
 
-    def first(self) -> SequenceGroup | None:
-        """Of those that wait."""
-        new = self.newcomers.first()
+    def first(self, closed: Collection[Adapter] = ()) -> SequenceGroup | None:
+        """Of those that wait; but for newcomers who ask for an adapter that is ``closed``."""
+        newcomers = self.newcomers
+        new = newcomers.first_beside(closed) if closed else newcomers.first()
         if not self._back or (new is not None and new.rank < self._back[0].rank):
             return new
         return self._back[0]
@@ -167,6 +172,9 @@ class ByRank:
 
     def first(self) -> SequenceGroup | None:
         return self._groups[0] if self._groups else None
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        return next((one for one in self._groups if one.request.adapter not in adapters), None)
 
     def let_in(self, group: SequenceGroup) -> None:
         self.remove(group)

@@ -15,6 +15,7 @@ from quire.protocol import SchedulingPolicy
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.request import Request
 from quire.protocol.step import Step, StepResult
+from quire.scheduling.adapters import AdapterSlots, SlotsOfAStep
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
@@ -24,6 +25,7 @@ from quire.scheduling.limits import refuse_as_turn, refuse_too_long, refuse_too_
 from quire.scheduling.lookahead import Lookahead
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.request_queue import RequestQueue
+from quire.scheduling.scores import ScoredBlocks
 from quire.scheduling.sequence import SequenceGroup, Status
 from quire.scheduling.sessions.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
@@ -41,6 +43,7 @@ class Scheduler:
 
     max_queue_time: seconds after which a request that has never been let in ends by itself; its
         Decision tells. None: never.
+    max_adapters: most different ones that run at once (see ``AdapterSlots``). None: any number.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Scheduler:
         max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
         max_queue_time: float | None = None,
+        max_adapters: int | None = None,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
@@ -65,14 +69,16 @@ class Scheduler:
         self.stats = SchedulerStats()
         self.queue = RequestQueue(policy)
         self._preemption = preemption or Preemption(allocator)
-        self._live = LiveGroups(allocator)
+        self.adapters = AdapterSlots(max_adapters)
+        self._live = LiveGroups(allocator, self.adapters)
         self.sessions = Sessions(
             allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
+        scored = self._scored = ScoredBlocks(allocator.block_size)
         self._admission = Admission(
-            allocator, self._live, self._preemption, self.stats, enable_prefix_caching
+            allocator, self._live, self._preemption, self.stats, scored, enable_prefix_caching
         )
-        self._chunker = Chunker(allocator, self._live, enable_prefix_caching)
+        self._chunker = Chunker(allocator, self._live, scored, enable_prefix_caching)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
@@ -105,6 +111,8 @@ class Scheduler:
     def _end(self, group: SequenceGroup, *, invalid: bool = False) -> None:
         self.queue.leave(group)
         for branch in list(group.branches):
+            if invalid:
+                self._scored.forget(branch.seq_id)
             self._live.end(group, branch, invalid=invalid)
 
     def propose(self, seq_id: int, drafts: Seq[int], decision: Decision | None = None) -> None:
@@ -225,6 +233,9 @@ class Scheduler:
         for chunk in step.chunks:
             seq_id, readout = chunk.seq_id, chunk.readout
             known = find(seq_id)
+            if self._scored:
+                sound = known[0].status is running if known else not result.failed_moves
+                self._scored.take(chunk, outcomes.get(seq_id), sound=sound)
             if known is None or known[0].status is not running:
                 continue
             group, branch = known
@@ -232,6 +243,8 @@ class Scheduler:
             if readout is None:
                 if group.expanded:
                     live.wake_forks(group, branch)
+            elif not readout.rows:
+                live.conclude(group, branch, on_token)
             elif readout.candidates:
                 found = searching.setdefault(group.request.request_id, {})
                 found[seq_id] = outcomes[seq_id].candidates
@@ -329,8 +342,8 @@ class Scheduler:
         """Let in who has waited, first come first served; the budget left over."""
         if not self.queue.num_waiting:
             return budget
-        running = self.queue.num_running_seqs
-        while budget and (group := self.queue.first()) is not None:
+        running, slots = self.queue.num_running_seqs, self.adapters.admissions()
+        while budget and (group := self._next_in_line(slots, step)) is not None:
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
             # own blocks but none for the next token. Whoever is behind waits in all of them: to
             # let a smaller one pass would let such pass for ever.
@@ -359,6 +372,17 @@ class Scheduler:
                 break
             budget -= self._chunker.add(group, new_tokens, moves, step)
         return budget
+
+    def _next_in_line(self, slots: SlotsOfAStep, step: Step) -> SequenceGroup | None:
+        """The first that waits for nothing but its turn: for adapters, others may pass."""
+        while (group := self.queue.first(slots.closed)) is not None:
+            adapter = None if group.begun else group.request.adapter
+            why = None if adapter is None else slots.why_not(adapter)
+            if why is None:
+                break
+            name, remedy = group.request.request_id, "a larger max_loras"
+            step.decisions.append(Decision(Verdict.WAIT, name, why, remedy=remedy))
+        return group
 
     def _let_in(self, group: SequenceGroup, running: int, step: Step) -> bool:
         """Give the first in line its blocks, idle ones if those will do; False: it must wait."""

@@ -10,6 +10,7 @@ from enum import Enum
 from quire.memory import BlockHash, hash_blocks
 from quire.protocol.request import Request
 from quire.scheduling.beam_search import BeamSearch
+from quire.scheduling.scores import PromptScores
 
 
 class Sequence:
@@ -112,7 +113,7 @@ class SequenceGroup:
 
     __slots__ = (
         "beams", "begun", "branches", "ever_admitted", "expanded", "memory", "rank", "request",
-        "status",
+        "scores", "status",
     )  # fmt: skip
 
     def __init__(
@@ -121,9 +122,11 @@ class SequenceGroup:
         trunk: Sequence,
         beams: BeamSearch | None,
         rank: tuple[float, int],
+        scores: PromptScores | None = None,
     ) -> None:
         self.request = request
         self.beams = beams
+        self.scores = scores  # of its prompt, where they are asked for
         self.rank = rank  # place in line: the lower, the sooner
         self.branches = [trunk]  # live ones, in order of index
         self.expanded = False  # whether the trunk's prompt is done, and it has forked

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
 from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.server.adapters import add_adapters
 from quire.server.chats.speech import Speech
 from quire.server.description.answer_types import (
     ChatCompletion,
@@ -44,6 +45,7 @@ from quire.server.openai.completions import create_completion
 from quire.server.openai.requests import ChatRequest, CompletionRequest
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
+from quire.server.vectors.routes import add_vectors
 from quire.version import __version__
 
 _HEALTH: dict[int | str, dict[str, Any]] = {
@@ -106,8 +108,10 @@ def create_app(
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
+    add_vectors(app, service)
     add_doors(app, service)
     _add_models(app, service)
+    add_adapters(app, service)
     _add_operation(app, service, drain)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
@@ -138,29 +142,36 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 def _add_models(app: FastAPI, service: Service) -> None:
     created = int(time.time())
 
-    def card(name: str) -> dict[str, Any]:
+    def card(name: str, root: str | None = None, parent: str | None = None) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": created,
             "owned_by": "quire",
-            "root": service.model_names[0],  # of which the others are names
-            "parent": None,
+            "root": root or service.model_names[0],  # of which the others are names
+            "parent": parent,
             "max_model_len": service.input_processor.max_model_len,
             "permission": [],
         }
 
+    def adapters() -> list[dict[str, Any]]:
+        known = [] if service.adapters is None else service.adapters.cards
+        base = service.model_names[0]
+        return [card(one.name, one.path, one.parent or base) for one in known]
+
     @app.get("/v1/models", responses=gives(ModelList))
     async def models() -> dict[str, Any]:
-        """The model that is served, by each of its names."""
-        return {"object": "list", "data": [card(name) for name in service.model_names]}
+        """The model that is served, by each of its names, and its adapters."""
+        return {"object": "list", "data": [*map(card, service.model_names), *adapters()]}
 
     # Names of the Hugging Face hub hold a slash.
     @app.get("/v1/models/{name:path}", responses=gives(ModelCard, None, 404))
     async def model(name: str) -> dict[str, Any]:
-        """The model by one of its names."""
-        service.check_model(name)
-        return card(name)
+        """The model by one of its names, or an adapter."""
+        asked = service.check_model(name)
+        if asked.adapter is None:
+            return card(name)
+        return next(one for one in adapters() if one["id"] == name)
 
 
 def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:

@@ -51,6 +51,8 @@ _BY_PATH: Mapping[str, ErrorShape] = {
     "/api": in_ollama_s_shape,
     "/v1/messages": in_anthropic_s_shape,
     "/completion": in_llama_cpp_s_shape,
+    "/embedding": in_llama_cpp_s_shape,
+    "/embeddings": in_llama_cpp_s_shape,
     "/props": in_llama_cpp_s_shape,
     "/slots": in_llama_cpp_s_shape,
 }

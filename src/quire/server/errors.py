@@ -28,6 +28,7 @@ from quire.errors import (
     RequestError,
     SessionBusyError,
     TooManySessionsError,
+    UnknownAdapterError,
     UnknownSessionError,
     shown,
 )
@@ -68,7 +69,7 @@ def error_body(
 def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
     """The HTTP status and the body that tell a client of this error."""
     match error:
-        case UnknownModelError():
+        case UnknownModelError() | UnknownAdapterError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
         case UnknownResponseError():
             return 404, error_body(str(error), param=error.field, code="response_not_found")

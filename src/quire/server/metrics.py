@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -130,6 +131,7 @@ class _EngineCollector:
         )
         yield from self._kv_cache()
         yield from self._speculation()
+        yield from self._adapters()
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
         )
@@ -192,6 +194,21 @@ class _EngineCollector:
         yield by_position
         told = "Memory that drafters hold."
         yield self._gauge("spec_decode_drafter_bytes", told, speculation.num_bytes)
+
+    def _adapters(self) -> Iterator[Metric]:
+        """Nothing where none are served. As vLLM has it: names in labels, the time as the value."""
+        shelf, slots = self._engine.adapters, self._engine.scheduler.adapters
+        if shelf is None:
+            return
+        labels = ["model_name", "max_lora", "running_lora_adapters", "waiting_lora_adapters"]
+        told = "Adapters of requests that run, and of requests that wait; when that was so."
+        metric = GaugeMetricFamily("quire:lora_requests_info", told, labels=labels)
+        running = slots.in_use
+        names = (",".join(one.name for one in some) for some in (running, shelf.waiting(running)))
+        metric.add_metric([self._model_name, str(slots.most), *names], time.time())
+        yield metric
+        told = "Adapters whose weights are in memory."
+        yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
 
     def _decisions(self, decisions: Mapping[str, int]) -> Metric:
         labels = ["model_name", "verdict"]

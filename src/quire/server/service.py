@@ -6,13 +6,24 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from quire.config import ServerConfig
-from quire.engine import AsyncEngine, Delta, Deltas, InputProcessor, Prompt, SessionManager
+from quire.engine import (
+    AdapterShelf,
+    AsyncEngine,
+    Delta,
+    Deltas,
+    InputProcessor,
+    Prompt,
+    Session,
+    SessionManager,
+    as_dict,
+)
 from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
-from quire.protocol import SamplingParams
+from quire.protocol import PoolingParams, SamplingParams
 from quire.server.chats.speech import Speech
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
@@ -31,6 +42,21 @@ class ModelFacts:
     dtype: str = ""
     quantization: str | None = None  # None: weights are as the checkpoint has them
     num_speculative_tokens: int = 0  # most drafts of a sequence in one step
+
+
+class Asked(NamedTuple):
+    """What a request names as its model.
+
+    adapter: the one that changes the model's weights, if it is one.
+    """
+
+    name: str
+    adapter: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """What prompts say of it."""
+        return {} if self.adapter is None else {"adapter": self.adapter}
 
 
 @dataclass(frozen=True)
@@ -52,14 +78,37 @@ class Service:
     def caller(self, http: HTTPConnection) -> Caller:
         return Caller.of(http.scope, salt_by_key=self.config.salts_by_key)
 
-    def check_model(self, name: str | None) -> str:
-        """The name of the model that is asked for; without one it is the model that is served."""
+    @property
+    def adapters(self) -> AdapterShelf | None:
+        """Those that are served beside the model, if any may be."""
+        return self.engine.engine.adapters
+
+    @property
+    def all_names(self) -> list[str]:
+        """Of the model, and of its adapters."""
+        cards = [] if self.adapters is None else self.adapters.cards
+        return [*self.model_names, *(card.name for card in cards)]
+
+    def check_model(self, name: str | None) -> Asked:
+        """What is asked for by this name; without one it is the model that is served."""
         if name is None:
-            return self.model_names[0]
-        if name not in self.model_names:
-            known = ", ".join(self.model_names)
-            raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
-        return name
+            return Asked(self.model_names[0])
+        if name in self.model_names:
+            return Asked(name)
+        if self.adapters is not None and name in self.adapters:
+            return Asked(name, name)
+        known = ", ".join(self.model_names)
+        raise UnknownModelError(f"model {shown(name)} is not served here; {known} is", "model")
+
+    def check_model_of(self, session: Session, name: str | None) -> str:
+        """The name of a session's model, which a turn may give, but not change."""
+        own = session.resting.request.adapter
+        if name is None:
+            return self.model_names[0] if own is None else own.name
+        asked = self.check_model(name)
+        if self.input_processor.adapter(asked.adapter) != own:
+            raise RequestError("model is a session's, given when it is opened", "model")
+        return asked.name
 
     def check_chat_template(self, given: str | None) -> None:
         """RequestError for a request's own, unless requests are trusted with that."""
@@ -77,7 +126,7 @@ class Service:
         self,
         request_id: str,
         prompts: Iterable[Prompt],
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         field_names: Mapping[str, str],
     ) -> Progress:
         """Run all the prompts together; one that fails ends the others.
@@ -91,9 +140,7 @@ class Service:
 
     def _truncating(self, prompt: Prompt) -> Prompt:
         """That a max_tokens above what is left is lowered."""
-        if not isinstance(prompt, Mapping):
-            prompt = {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
-        return {**prompt, "truncate_max_tokens": True}
+        return {**as_dict(prompt), "truncate_max_tokens": True}
 
     def run_turn(
         self,

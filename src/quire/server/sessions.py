@@ -39,10 +39,10 @@ def add_sessions(app: FastAPI, service: Service) -> None:
     async def open_session(http: Request) -> Json:
         """Open a streaming session, a text that lives across requests."""
         request = await service.bodies.parse(http, OpenRequest)
-        service.check_model(request.model)
+        adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
         session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
         salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
-        await service.in_engine(service.sessions.open, session_id, salt, client)
+        await service.in_engine(service.sessions.open, session_id, salt, client, adapter)
         return _card(service.sessions.get(session_id))
 
     @app.get("/v1/sessions", responses=gives(SessionList))
@@ -113,7 +113,7 @@ def _one_session(service: Service) -> APIRouter:
 async def _generate(
     service: Service, caller: Caller, session_id: str, request: TurnRequest
 ) -> Response:
-    model = service.check_model(request.model)
+    model = service.check_model_of(service.sessions.get(session_id), request.model)
     params = request.sampling_params(service.input_processor.sampling_defaults)
     check_answer(1, params, service.input_processor, service.config.max_logprobs)
     return await answer(

@@ -6,10 +6,13 @@ from quire.shape.checkpoint import (
     read_checkpoint,
     sampling_defaults,
 )
+from quire.shape.experts import ExpertShape, experts_of
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
+from quire.shape.positions import Positions, positions_of
 from quire.shape.reader import read_shape
+from quire.shape.stored import Scheme, StoredWeights, read_stored
 from quire.shape.windows import windows_in_force, windows_of
 
 __all__ = [
@@ -18,13 +21,20 @@ __all__ = [
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
+    "ExpertShape",
     "Family",
     "Fields",
     "ModelShape",
+    "Positions",
+    "Scheme",
+    "StoredWeights",
+    "experts_of",
     "find_family",
+    "positions_of",
     "read_checkpoint",
     "read_fields",
     "read_shape",
+    "read_stored",
     "sampling_defaults",
     "windows_in_force",
     "windows_of",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-WindowRule = Literal["never", "always", "if_used", "listed", "alternating"]
-"""Which layers a ``sliding_window`` counts in: none; all; those that ``layer_types`` names, or the
-ones from ``max_window_layers`` on, with ``use_sliding_window``; with that, those that
-``layer_types`` names; those that it names or, without it, all but each ``full_every``-th."""
+WindowRule = Literal["never", "always", "all_if_used", "if_used", "listed", "alternating"]
+"""Which layers a ``sliding_window`` counts in: none; all; all, with ``use_sliding_window``; those
+that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
+with that, those that ``layer_types`` names; those that it names or, without it, all but each
+``full_every``-th."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,28 @@ class Family:
     biases: bool = False
     head_size: int | None = None  # where ``head_dim`` is absent; None: hidden_size / heads
     window: WindowRule = "never"
-    full_every: int = 0  # under "alternating"
+    full_every: int = 0  # under "alternating"; 0: never
+    own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
+    experts: bool = False  # MLPs are mixtures
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
 
-def _plain(model_type: str, architecture: str, tied: bool = False, learned: bool = False) -> Family:
+def _plain(
+    model_type: str,
+    architecture: str,
+    tied: bool = False,
+    learned: bool = False,
+    stretches: bool = False,
+) -> Family:
     """Without gates and with biases, as GPT-2 was."""
     return Family(
-        model_type, architecture, gated_mlp=False, tied=tied, learned_positions=learned, biases=True
+        model_type,
+        architecture,
+        gated_mlp=False,
+        tied=tied,
+        learned_positions=learned,
+        biases=True,
+        stretches=stretches,
     )
 
 
@@ -40,25 +55,50 @@ FAMILIES = (
     Family("phi3", "Phi3ForCausalLM", window="always", stretches=True),
     Family("qwen2", "Qwen2ForCausalLM", window="if_used", stretches=True),
     Family("qwen3", "Qwen3ForCausalLM", window="if_used", stretches=True, head_size=128),
-    Family("olmo", "OlmoForCausalLM"),
-    Family("olmo2", "Olmo2ForCausalLM"),
-    Family("granite", "GraniteForCausalLM"),
-    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True),
-    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256),
+    Family("mixtral", "MixtralForCausalLM", window="always", experts=True, stretches=True),
+    Family("qwen2_moe", "Qwen2MoeForCausalLM", window="listed", experts=True, stretches=True),
     Family(
-        "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2
+        "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
+    ),
+    Family("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
+    Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
+    Family("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
+    Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
+    Family("olmo", "OlmoForCausalLM", stretches=True),
+    Family("olmo2", "Olmo2ForCausalLM", stretches=True),
+    Family("olmo3", "Olmo3ForCausalLM", window="alternating", full_every=4),
+    Family("granite", "GraniteForCausalLM", stretches=True),
+    Family("smollm3", "SmolLM3ForCausalLM", window="listed", tied=True, stretches=True),
+    Family("stablelm", "StableLmForCausalLM", stretches=True),
+    Family("cohere", "CohereForCausalLM", tied=True, stretches=True),
+    Family(
+        "cohere2", "Cohere2ForCausalLM", tied=True, window="alternating", full_every=4,
+        stretches=True,
+    ),
+    Family("gemma", "GemmaForCausalLM", tied=True, head_size=256, stretches=True),
+    Family(
+        "gemma2", "Gemma2ForCausalLM", tied=True, head_size=256, window="alternating", full_every=2,
+        stretches=True,
     ),
     Family(
         "gemma3_text", "Gemma3ForCausalLM", tied=True, head_size=256, window="alternating",
         full_every=6,
     ),
-    _plain("gpt_neox", "GPTNeoXForCausalLM"),
+    Family(
+        "gemma3", "Gemma3ForConditionalGeneration", tied=True, head_size=256, window="alternating",
+        full_every=6,
+    ),
+    _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),
-    _plain("phi", "PhiForCausalLM"),
+    Family(
+        "falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True,
+        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture"),
+    ),
+    _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),
     Family(
         "starcoder2", "Starcoder2ForCausalLM", gated_mlp=False, biases=True, tied=True,
-        window="always",
+        window="always", stretches=True,
     ),
     _plain("opt", "OPTForCausalLM", tied=True, learned=True),
     _plain("gpt2", "GPT2LMHeadModel", tied=True, learned=True),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.errors import ConfigError
+from quire.shape.experts import ExpertShape
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
 """Bytes of a number, by dtype."""
@@ -55,9 +56,11 @@ class ModelShape:
     dtype: str = "float16"  # of weights, and of the KV cache if kv_dtype is None
     kv_dtype: str | None = None
     windows: tuple[int | None, ...] = ()  # by layer; none where all layers see everything
+    experts: ExpertShape | None = None
     position_limit: int | None = None  # the longest text that may be asked for; None: no longer
     stable_positions: int | None = None  # rotations of longer texts are others; None: never
     stored_bytes: int | None = None  # of weights, where they are told; None: as ``dtype`` says
+    projection_bytes: float | None = None  # of a weight in the layers; None: as the dtype has it
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -89,11 +92,11 @@ class ModelShape:
 
     @property
     def layer_params(self) -> int:
-        """Parameters of one layer's matrices, norms and biases."""
+        """Parameters of one layer's matrices, norms and biases, but for those of experts."""
         hidden, inner = self.hidden_size, self.intermediate_size
         queries, keys = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
         attention = hidden * (queries + 2 * keys) + queries * hidden
-        mlp = (3 if self.gated_mlp else 2) * hidden * inner
+        mlp = self._mlp_params(inner)
         norms = 2 * hidden
         if self.biases:  # and layer norms have biases then
             norms *= 2
@@ -102,21 +105,72 @@ class ModelShape:
         return attention + mlp + norms
 
     @property
+    def _layers_params(self) -> int:
+        """Of all layers, but for those of experts."""
+        total = self.num_layers * self.layer_params
+        if self.experts is not None:  # which have a router and a shared MLP in place of their own
+            router = self.experts.count * self.hidden_size
+            instead = router + self._mlp_params(self.experts.shared_inner)
+            total += self._mixtures * (instead - self._mlp_params(self.intermediate_size))
+        return total
+
+    @property
+    def _mixtures(self) -> int:
+        """Layers with experts."""
+        return 0 if self.experts is None else sum(self.experts.layers)
+
+    @property
+    def _expert_params(self) -> int:
+        """Of one expert of each layer that has them."""
+        return 0 if self.experts is None else self._mixtures * self._mlp_params(self.experts.inner)
+
+    @property
+    def _all_expert_params(self) -> int:
+        return 0 if self.experts is None else self.experts.count * self._expert_params
+
+    def _mlp_params(self, inner: int) -> int:
+        return (3 if self.gated_mlp else 2) * self.hidden_size * inner
+
+    @property
     def num_params(self) -> int:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
         positions = self.max_positions * self.hidden_size if self.learned_positions else 0
-        return self.num_layers * self.layer_params + embeddings + positions
+        return self._layers_params + self._all_expert_params + embeddings + positions
+
+    @property
+    def active_params(self) -> int:
+        """Those that a token goes through."""
+        return self.num_params - self._unread_params(1)
 
     @property
     def weight_bytes(self) -> int:
         if self.stored_bytes is not None:
             return self.stored_bytes
-        return self.num_params * BYTES[self.dtype]
+        layers = self._layers_params + self._all_expert_params
+        return (self.num_params - layers) * BYTES[self.dtype] + round(layers * self._kept_bytes)
+
+    @property
+    def _kept_bytes(self) -> float:
+        """Of a weight in the layers, as far as it is told."""
+        if self.stored_bytes is not None:
+            return self.stored_bytes / self.num_params
+        return BYTES[self.dtype] if self.projection_bytes is None else self.projection_bytes
+
+    def weight_bytes_read(self, num_tokens: int) -> float:
+        """By a step: those of experts that nobody chooses are not."""
+        return self.weight_bytes - self._unread_params(num_tokens) * self._kept_bytes
+
+    def _unread_params(self, num_tokens: int) -> int:
+        if self.experts is None:
+            return 0
+        unread = self.experts.count - self.experts.distinct(num_tokens)
+        return round(unread * self._expert_params)
 
     @property
     def flops_per_token(self) -> int:
         """Of the layers' matrices: a multiplication and an addition for each parameter."""
-        return 2 * self.num_layers * self.layer_params
+        chosen = 0 if self.experts is None else self.experts.chosen
+        return 2 * (self._layers_params + chosen * self._expert_params)
 
     @property
     def flops_per_sample(self) -> int:

@@ -13,11 +13,13 @@ from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf import GGUFFile, config_of, is_gguf, open_gguf
+from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
-from quire.shape.understood import UNDERSTOOD, kind_of
+from quire.shape.stored import read_stored
+from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
@@ -52,10 +54,10 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         num_layers=_size(fields, "num_hidden_layers", "n_layer"),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=fields.positive("num_key_value_heads", heads),
+        num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            fields, "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden
+            fields, "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * hidden
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
@@ -65,10 +67,18 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         biases=family.biases and fields.get("enable_bias", bool, True),
         dtype=dtype,
         windows=windows if any(windows) else (),
+        experts=experts_of(fields) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
         stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
+        projection_bytes=_projection_bytes(fields, BYTES[dtype]),
     )
+
+
+def _projection_bytes(fields: Fields, dtype_bytes: int) -> float | None:
+    """Of a weight that is stored rounded, as it is kept; None where none is."""
+    section = fields.section("quantization_config")
+    return read_stored(section).scheme.bytes_kept(dtype_bytes) if section.values else None
 
 
 def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
@@ -90,17 +100,30 @@ def _size(fields: Fields, *names: str, default: int | None = None) -> int:
     return fields.positive(names[0], default)
 
 
+def _kv_heads(fields: Fields, family: Family, heads: int) -> int:
+    """In the words of most, or in Falcon's."""
+    if "num_kv_heads" not in family.own_fields:
+        return fields.positive("num_key_value_heads", heads)
+    grouped = fields.get("new_decoder_architecture", bool, False)
+    if not grouped and fields.get("multi_query", bool, True):
+        return 1
+    return fields.positive("num_kv_heads", heads)
+
+
 def _known_family(fields: Fields) -> Family:
     """The family, or ModelError with everything in the config that is not understood."""
-    found: dict[str, list[str]] = {}
-    for name, value in fields.values.items():
-        if name not in UNDERSTOOD and not _is_neutral(name, value):
-            found.setdefault(kind_of(name), []).append(name)
     # A config without a name is a Llama's, as far as its fields are.
     model_type = fields.get("model_type", str, "llama")
     architectures = fields.values.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
+    understood = UNDERSTOOD.union(() if family is None else family.own_fields)
+    if family is not None and family.experts:
+        understood |= OF_EXPERTS
+    found: dict[str, list[str]] = {}
+    for name, value in fields.values.items():
+        if name not in understood and not _is_neutral(name, value):
+            found.setdefault(kind_of(name), []).append(name)
     window = _unknown_window(fields, family)
     if window is not None:
         found.setdefault("windows", []).append(window)

@@ -9,14 +9,14 @@ _READ = """
     head_dim num_hidden_layers n_layer intermediate_size ffn_dim n_inner vocab_size dtype
     torch_dtype max_position_embeddings n_positions seq_length tie_word_embeddings
     word_embed_proj_dim enable_bias sliding_window use_sliding_window max_window_layers
-    layer_types sliding_window_pattern _sliding_window_pattern
+    layer_types sliding_window_pattern _sliding_window_pattern ffn_hidden_size quantization_config
 """
 
 # Biases and norms that a family may have or not: less than a thousandth of a model's bytes.
 _SMALL = """
     attention_bias mlp_bias use_bias use_qkv_bias qkv_bias no_bias qk_norm use_qk_norm
     qk_layernorm layer_norm_elementwise_affine do_layer_norm_before _remove_final_layer_norm
-    apply_residual_connection_post_layernorm
+    apply_residual_connection_post_layernorm bias parallel_attn num_ln_in_parallel_attn
 """
 
 # What positions are and how numbers are scaled: it changes texts, and no byte or operation.
@@ -29,7 +29,7 @@ _SCALING = """
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling
     scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
     attention_softmax_in_fp32 scale_attention_softmax_in_fp32 use_parallel_residual
-    slow_but_exact masked_softmax_fusion
+    slow_but_exact masked_softmax_fusion logit_scale activation
 """
 
 # Of training, of other tasks, of the tokenizer and of who wrote the file.
@@ -54,9 +54,19 @@ _ASIDE = """
     no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
     suppress_tokens begin_suppress_tokens cache_implementation offset_alibi bias_dropout_fusion
     skip_bias_add skip_bias_add_qkv hidden_size_per_head n_embed unk_token skip_embedding
+    is_matryoshka matryoshka_dimensions classifier_from_token is_original_qwen3_reranker
 """
 
 UNDERSTOOD = frozenset(" ".join((_READ, _SMALL, _SCALING, _ASIDE)).split())
+
+_EXPERTS = """
+    num_local_experts num_experts num_experts_per_tok moe_intermediate_size
+    shared_expert_intermediate_size shared_intermediate_size mlp_only_layers decoder_sparse_step
+    norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
+"""
+
+OF_EXPERTS = frozenset(_EXPERTS.split())
+"""What is understood where MLPs are mixtures of experts."""
 
 _KINDS = (
     (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"

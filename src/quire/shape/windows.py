@@ -25,11 +25,12 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
     none = (None,) * num_layers
     if family.window == "never" or "sliding_window" not in fields:
         return none
-    window = fields.positive("sliding_window")
-    if family.window == "always":
-        return (window,) * num_layers
-    if family.window != "alternating" and not fields.get("use_sliding_window", bool, False):
+    asked = family.window in ("always", "alternating")
+    if not asked and not fields.get("use_sliding_window", bool, False):
         return none
+    window = fields.positive("sliding_window")
+    if family.window in ("always", "all_if_used"):
+        return (window,) * num_layers
     types = fields.get("layer_types", list, [])
     if types:
         if len(types) != num_layers or not ATTENTION_KINDS.issuperset(map(str, types)):
@@ -42,7 +43,9 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
         raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
     if family.window == "alternating":
         every = _full_every(fields, family)
-        return tuple(window if (layer + 1) % every else None for layer in range(num_layers))
+        return tuple(
+            None if every and (layer + 1) % every == 0 else window for layer in range(num_layers)
+        )
     first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
     return tuple(window if layer >= first else None for layer in range(num_layers))
 

@@ -36,9 +36,9 @@ class FastForward:
         self._scheduler = scheduler
         self._is_paged = limits.is_paged
         self._has_windows = any(kv_group.window is not None for kv_group in limits.kv_groups)
-        # Whether who is next may change though nobody comes or ends.
+        # Whether who is next may change though nobody comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
-        self._time_matters = fair or limits.max_queue_time is not None
+        self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
         self._blocked: str | None = None  # kept waiting by the last step, and nothing freed since
         self._may_fork = False  # the last step may have led to forks, whose moves are to come
 

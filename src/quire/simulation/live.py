@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.metrics import RequestMetrics
-from quire.protocol import Request, Sample, SamplingParams, Verdict
+from quire.protocol import Adapter, Request, Sample, SamplingParams, Verdict
 from quire.scheduling import SequenceGroup
 from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.result import Preempted, RequestRecord
@@ -123,6 +123,9 @@ class RequestMaker:
             # A beam's tokens are only known once it has been chosen, so they are hashed.
             known = trace.prompt_tokens + (0 if trace.beam_search else trace.output_tokens)
             hashes = block_names(trace.content, known, self._block_size, f"own {number}")
+        adapter = None
+        if trace.adapter is not None:
+            adapter = Adapter(trace.adapter.encode(), trace.adapter)
         return Request(
             request_id=request_id,
             prompt_token_ids=(0,) * trace.prompt_tokens,
@@ -132,5 +135,6 @@ class RequestMaker:
             arrival=trace.arrival,
             eos_token_ids=frozenset([END]) if limit > trace.output_tokens else frozenset(),
             cache_salt=request_id,  # for what has no name: it is like nothing else
+            adapter=adapter,
             block_hashes=hashes,
         )

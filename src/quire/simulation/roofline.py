@@ -40,7 +40,9 @@ class Roofline:
         kv = work.prefill_context + work.decode_context + work.num_tokens
         block = self.block_size * model.kv_bytes_per_token
         traffic = (
-            model.weight_bytes + kv * model.kv_bytes_per_token + 2 * work.copied_blocks * block
+            model.weight_bytes_read(work.num_tokens)
+            + kv * model.kv_bytes_per_token
+            + 2 * work.copied_blocks * block
         )
         parallel = self.tensor_parallel
         return (

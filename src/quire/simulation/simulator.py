@@ -110,10 +110,11 @@ class Simulator:
         """Take in who has come. The scheduler gets as many as one step could admit.
 
         Whoever is further back in line cannot matter to it yet, and would only take memory; but
-        where a wait may end, or clients share, everybody does.
+        where a wait may end, clients share or adapters wait, everybody does.
         """
         limits = self.limits
         all_matter = limits.max_queue_time is not None or limits.scheduling_policy != "fcfs"
+        all_matter = all_matter or limits.max_loras > 0  # who waits for a slot is passed
         arrivals = self._arrivals
         while (time := arrivals.next_time) is not None and time <= now:
             self._line.append(arrivals.take())

@@ -87,6 +87,7 @@ class TraceWriter:
                 "max_tokens": request.max_tokens,
                 "hash_ids": [self._name(block) for block in hashes],
                 **(request.drafts._asdict() if request.drafts is not None else {}),
+                **self._adapter(request.adapter),
             }
             line = _line(values)
         self._lines[ticket] = line
@@ -131,6 +132,10 @@ class TraceWriter:
         finally:
             self._whole += lines.rfind(b"\n", 0, done) + 1
 
+    def _adapter(self, adapter: str | None) -> dict[str, str]:
+        """Equal ones have equal names, which say nothing else."""
+        return {} if adapter is None else {"adapter": self._name(adapter.encode())}
+
     def _name(self, block: bytes) -> str:
         return blake2b(block, key=self._key, digest_size=8).hexdigest()
 
@@ -148,7 +153,7 @@ def read_recording(path: Path) -> Iterator[TraceRequest]:
     header.only(_HEADER)
     block_size = header.tokens("block_size", 1)
     for row in rows:
-        row.only((*_FIELDS, *DraftCounts._fields))
+        row.only((*_FIELDS, *DraftCounts._fields, "adapter"))
         yield _request(row, clock.arrival(row, row.seconds("arrival")), block_size)
 
 
@@ -160,8 +165,12 @@ def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
     if row.values.get("max_tokens") is not None:
         limit = row.tokens("max_tokens", output)
     content = hashed_content(row, row.get("hash_ids"), block_size, prompt + output)
+    adapter = row.values.get("adapter")
+    if not isinstance(adapter, str | None):
+        raise row.error(f"adapter must be a text, got {adapter!r:.100}")
+    number, drafts = row.tokens("n", 1), _drafts(row)
     return TraceRequest(
-        arrival, prompt, output, row.tokens("n", 1), beam_search, limit, content, _drafts(row)
+        arrival, prompt, output, number, beam_search, limit, content, drafts, adapter
     )
 
 

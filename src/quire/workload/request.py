@@ -33,6 +33,7 @@ class TraceRequest:
     content: what the prompt, and perhaps the output after it, begins with, where the trace tells.
         What it does not cover is like nothing else.
     drafts: over all outputs; None: not known.
+    adapter: names what the model's weights are changed by; None: nothing.
     """
 
     arrival: float  # seconds after the trace's first request
@@ -43,6 +44,7 @@ class TraceRequest:
     max_tokens: int | None = None  # limit that was asked for; None: output_tokens
     content: tuple[Segment, ...] = ()
     drafts: DraftCounts | None = None
+    adapter: str | None = None
 
     def clipped(self, max_model_len: int) -> TraceRequest:
         """The request as a model of this length can serve it: one token in and one out at least.

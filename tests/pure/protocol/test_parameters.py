@@ -76,7 +76,7 @@ def test_its_range_is_where_it_is_told(parameter: Field[Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("n", "1 to 256"), ("max_tokens", "at least 1"), ("seed", "-2^63 to 2^64 - 1"),
+        ("n", "1 to 256"), ("max_tokens", "at least 0"), ("seed", "-2^63 to 2^64 - 1"),
         ("top_p", "above 0, at most 1"), ("temperature", "at least 0"), ("min_p", "0 to 1"),
         ("repetition_penalty", "above 0"), ("early_stopping", 'true, false or "never"'),
         ("stop", "at most 64 of 256 characters"), ("ignore_eos", ""),

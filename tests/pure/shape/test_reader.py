@@ -123,6 +123,31 @@ DEEPSEEK = {
 }  # fmt: skip
 
 
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+    "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": False,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+    "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.36.0.dev0", "use_cache": True, "vocab_size": 32000,
+}  # fmt: skip
+QWEN3_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+    "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": False, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": None,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+
+
 def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
     path = directory / "config.json"
     path.write_text(json.dumps({**config, **changes}))
@@ -140,8 +165,21 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
         (GPT2, 0.124, 36 * 1024),
         (SMOLLM, 1.71, 192 * 1024),
         (GEMMA, 8.54, 448 * 1024),
+        (MIXTRAL, 46.7, 128 * 1024),
+        (QWEN3_MOE, 30.53, 96 * 1024),
     ],
-    ids=["llama", "qwen", "mistral", "phi", "opt", "gpt2", "smollm", "gemma"],
+    ids=[
+        "llama",
+        "qwen",
+        "mistral",
+        "phi",
+        "opt",
+        "gpt2",
+        "smollm",
+        "gemma",
+        "mixtral",
+        "qwen3_moe",
+    ],
 )
 def test_ordinary_models_are_understood(
     config: dict[str, Any], billions: float, kv_bytes: int, tmp_path: Path
@@ -149,6 +187,20 @@ def test_ordinary_models_are_understood(
     shape = read_shape(write(tmp_path, config))
     assert shape.num_params == pytest.approx(billions * 1e9, rel=5e-3)
     assert shape.kv_bytes_per_token == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "share_of_32"), [(MIXTRAL, 12.88, 1.0), (QWEN3_MOE, 3.35, 0.88)]
+)
+def test_a_token_reads_and_costs_the_experts_that_it_goes_through(
+    config: dict[str, Any], billions: float, share_of_32: float, tmp_path: Path
+) -> None:
+    shape = read_shape(write(tmp_path, config))
+    assert shape.active_params == pytest.approx(billions * 1e9, rel=5e-3)
+    assert shape.weight_bytes_read(1) == pytest.approx(2 * shape.active_params)
+    assert shape.weight_bytes_read(32) / shape.weight_bytes == pytest.approx(share_of_32, abs=0.01)
+    embeddings = 2 * shape.vocab_size * shape.hidden_size
+    assert shape.flops_per_token == 2 * (shape.active_params - embeddings)
 
 
 def test_deepseek_is_not_taken_for_a_dense_model(
@@ -161,7 +213,6 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         assert line.startswith(f"quire: error: {path}: not simulated yet: ")
         assert "mixtures of experts (aux_loss_alpha, ep_size, first_k_dense_replace" in line
         assert "latent attention (kv_lora_rank, q_lora_rank, qk_nope_head_dim" in line
-        assert "weights that are stored rounded (quantization_config)" in line
         assert "layers that guess further tokens (num_nextn_predict_layers)" in line
         assert "model_type 'deepseek_v3'" in line and "copy of the file" in line
 
@@ -172,7 +223,7 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         ({"num_local_experts": 8}, "mixtures of experts (num_local_experts)"),
         ({"moe_intermediate_size": 768}, "mixtures of experts (moe_intermediate_size)"),
         ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
-        ({"quantization_config": {"bits": 4}}, "stored rounded (quantization_config)"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config has quant_method unnamed"),
         ({"compression_config": {"a": 1}}, "stored rounded (compression_config)"),
         (
             {"sliding_window": 4096, "model_type": "llama", "architectures": None},

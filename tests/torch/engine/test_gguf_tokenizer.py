@@ -18,8 +18,8 @@ from support.small_tokenizers import byte_level
 
 NASTY = (
     "", " ", "the town", "  by  the\n\n river \t", "naïve ü 日本語 한국어", "1234567 3.14 0x1F",
-    "it's WE'LL don't", "👩‍👩‍👧 \u200d\ufeff", "a\0b", "<|endoftext|>", "<end> x<end><think>y</think>", "x" * 70,
-    "\r\n \r\n", "e\u0301 é", "   trailing   ",
+    "it's WE'LL don't", "👩‍👩‍👧 \u200d\ufeff", "a\0b", "<|endoftext|>",
+    "<end> x<end><think>y</think>", "x" * 70, "\r\n \r\n", "e\u0301 é", "   trailing   ",
 )  # fmt: skip
 _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

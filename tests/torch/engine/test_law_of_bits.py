@@ -17,7 +17,7 @@ import torch
 from quire.execution.forward import DirectForward, Hidden
 from quire.execution.sampling import sampler
 from quire.kernels import cpu
-from support.engine_lives import LIVES, save_models
+from support.engine_lives import LIVES, save_mixture, save_models
 from support.instruction_sets import TESTED
 from support.law_of_bits import FORMS, Tally, tallies
 
@@ -59,6 +59,12 @@ def test_a_request_has_the_bits_that_it_has_alone(
 ) -> None:
     kinds = LIVES if RUNS else (kind, "everything")
     check(tallies(FORMS[form], models, kinds, max(12, RUNS // len(kinds)), at_once=6))
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int4", "w8a8"])
+def test_experts_give_them_whoever_else_chose_them(form: str, tmp_path: Path) -> None:
+    models = save_mixture(tmp_path)
+    check(tallies(FORMS[form], models, ("everything",), max(5, RUNS // 10), at_once=5))
 
 
 @pytest.mark.parametrize("kind", SIGNS)

@@ -11,6 +11,8 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from quire import LLM
+from quire.assembly.engine import DEMO_MODEL
+from quire.engine import load_tokenizer
 from support.served_model import served_model
 
 OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "16MiB", "scheduling_policy": "priority"}
@@ -148,3 +150,47 @@ def test_a_schema_has_several_names(client: OpenAI, field: dict[str, Any]) -> No
         model="quire-demo", prompt=PROMPT, max_tokens=200, seed=1, extra_body=field
     )
     jsonschema.validate(json.loads(answer.choices[0].text), SCHEMA)
+
+
+def test_what_evaluation_harnesses_send_is_scored_as_by_transformers() -> None:
+    """lm-evaluation-harness: a context with each of its choices, in one request, as token ids.
+
+    It reads what is told of the tokens after the context, but for the one that is generated.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    contexts = ["The list has three elements, and the first of them is", "A set holds"]
+    choices = [" a number", " a string that nobody wrote", " it"]
+    with served_model(**OPTIONS, dtype="float32", block_size=4) as client:
+        encode = load_tokenizer(DEMO_MODEL).encode
+        asked = [
+            (len(encode(context)), encode(context + choice))
+            for context in contexts
+            for choice in choices
+        ]
+        body: dict[str, Any] = {"temperature": 0, "logprobs": 1, "seed": 1234, "echo": True}
+        answers = [
+            client.completions.create(
+                model="quire-demo", prompt=[ids for _, ids in asked], max_tokens=1, **body
+            ),
+            client.completions.create(
+                model="quire-demo", prompt=[ids for _, ids in asked], max_tokens=0, **body
+            ),
+        ]
+    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+    for number, (start, ids) in enumerate(asked):
+        with torch.no_grad():
+            truth = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        for written, answer in enumerate(reversed(answers)):
+            logprobs = answer.choices[number].logprobs
+            assert logprobs is not None and logprobs.token_logprobs is not None
+            assert len(logprobs.token_logprobs) == len(ids) + written
+            found = logprobs.token_logprobs[start : len(ids)]
+            expected = [truth[i - 1, ids[i]].item() for i in range(start, len(ids))]
+            assert found == pytest.approx(expected, abs=1e-4)
+            likeliest = [max(top.values()) for top in logprobs.top_logprobs[start : len(ids)]]
+            expected = truth[start - 1 : len(ids) - 1].max(-1).values.tolist()
+            assert likeliest == pytest.approx(expected, abs=1e-4)
+    usage = [answer.usage for answer in answers]
+    assert [one.completion_tokens for one in usage if one] == [len(asked), 0]

@@ -29,7 +29,7 @@ ModelDir = Callable[[str], Path]
 
 DEMO = Path(quire.__file__).parent / "demo"
 RUNS = max(60, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))  # more on demand
-FAMILIES = ("yarn", "longrope", "opt", "gpt2", "gpt_neox", "gemma2")
+FAMILIES = ("yarn", "longrope", "opt", "gpt2", "gptj", "gemma3", "smollm3", "falcon")
 JSON_FILES = (
     "config.json",
     "generation_config.json",

@@ -150,7 +150,7 @@ def test_the_parts_of_a_joined_weight_are_known(
             places = [f"{layer}.{whole.split('.')[0]}.{name}_proj" for name in names]
             weights = [stored[f"{place}.weight"] for place in places]
             biases = [stored.get(f"{place}.bias") for place in places]
-        for i, part in enumerate(own.split(x)):
+        for i, part in enumerate(own.split(own.product(x))):
             expected = F.linear(x, weights[i], None if fused else biases[i])
             tolerance = 1e-4 if quantization is None else 0.05 * float(expected.abs().max())
             assert (part - expected).abs().max() < tolerance

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from quire.errors import ConfigError, ModelError
-from quire.model import load_model
+from quire.model import load_model, loader
 from quire.model.transformers_model import TransformersModel
 from support.mapped import is_mapped
 from support.paged_harness import PagedHarness
@@ -63,6 +63,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Nemotron": ({}, "keyword arguments"),
     "StableLm": ({}, "keyword arguments"),
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what has code of its own here is computed by transformers as well."""
+    monkeypatch.setattr(loader, "_NATIVE", {})
 
 
 def make(architecture: str, fields: dict[str, Any], directory: Path) -> Path:

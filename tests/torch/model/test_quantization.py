@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError, ModelError
+from quire.kernels.packing import Format
 from quire.model import load_model, loader
 from quire.model.linear import Quantization
+from quire.model.linear.checkpoints.base import unpacked
+from quire.model.linear.rounding import round_groups
+from support import stored_weights
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import (
@@ -25,11 +29,14 @@ from support.rounded_checkpoints import (
     rounded,
 )
 from support.small_models import SMALL_LLAMA, save_model
+from support.stored_weights import packed as pack_codes
 
 ModelDir = Callable[[str], Path]
 
-# Llamas and OPTs; fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks.
-FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m")
+# Fused, with biases, with a head that is the embedding; 48 inputs that int4 lacks; with outputs in
+# another order than they are stored in.
+FAMILIES = ("biases", "smollm", "phi3", "qwen3", "opt", "opt-350m", "gemma3", "gptj", "falcon",
+            "qwen2_moe", "granite_moe")  # fmt: skip
 
 
 def logits(directory: Path, **options: Any) -> list[Tensor]:
@@ -46,17 +53,14 @@ def by_outputs(weight: Tensor) -> Tensor:
     return (weight / step).round().nan_to_num() * step  # rows of zeros: padding
 
 
-def by_groups(weight: Tensor, group: int) -> Tensor:
-    """To the nearest of 16 steps, from -8 to 7, where the largest number is -8."""
-    rows = []
-    for row in weight.view(-1, group):
-        step = (row[row.abs().argmax()] / -8).half().float()
-        rows.append((row / step).round().nan_to_num().clamp(-8, 7) * step)
-    return torch.stack(rows).view(weight.shape)
+def by_groups(weight: Tensor, bits: int) -> Tensor:
+    """As we round it, which test_rounding.py is about."""
+    return round_groups(weight, Format.int5 if bits == 5 else Format.int4).floats(torch.float32)
 
 
 def is_table(name: str) -> bool:
-    return name.endswith("embed_tokens.weight") or name == "lm_head.weight"
+    tables = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "lm_head.weight")
+    return name.endswith(tables)
 
 
 def rounded_model(source: Path, target: Path, quantization: str) -> Path:
@@ -66,11 +70,14 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
     def change(name: str, tensor: Tensor) -> Tensors:
         if name == "lm_head.weight" or (tied and name.endswith("embed_tokens.weight")):
             return {name: by_outputs(tensor)}
+        if tensor.ndim == 3:  # experts
+            return {name: torch.stack([change(name, part)[name] for part in tensor])}
+        if "gate.weight" in name or "router" in name:
+            return {name: tensor}
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
-        group = next((size for size in (128, 64, 32) if tensor.shape[1] % size == 0), 0)
-        if quantization == "int4" and group:
-            return {name: by_groups(tensor, group)}
+        if quantization == "int4" and tensor.shape[1] % 32 == 0:
+            return {name: by_groups(tensor, 5 if "attn" in name else 4)}
         return {name: by_outputs(tensor)}
 
     return rewritten(source, target, change)
@@ -169,24 +176,93 @@ def test_rounded_checkpoints(
     assert difference(logits(packed), expected) < 1e-3
 
 
-def test_inputs_in_another_order_are_refused(model_dir: ModelDir, tmp_path: Path) -> None:
-    packed, _ = checkpoints(model_dir("llama"), tmp_path, "gptq")
+def test_inputs_in_the_order_of_their_activations(model_dir: ModelDir, tmp_path: Path) -> None:
+    """Alike for q, k and v, as GPTQ makes them; gate and up differ, and are floats."""
+    packed, floats = checkpoints(model_dir("llama"), tmp_path, "gptq")
+    orders: dict[str, Tensor] = {}
+
+    def order_of(name: str, inputs: int) -> Tensor:
+        layer, _, projection = name.rpartition(".")
+        key = layer if projection in ("q_proj", "k_proj", "v_proj") else name
+        return orders.setdefault(key, torch.randperm(inputs))
 
     def shuffled(name: str, tensor: Tensor) -> Tensors:
-        return {name: tensor.flip(0).clone() if name.endswith("g_idx") else tensor}
+        bare, _, part = name.rpartition(".")
+        if part == "g_idx":
+            return {name: tensor[order_of(bare, len(tensor))]}
+        if part == "qweight":
+            codes = unpacked(tensor.T, 4)[:, order_of(bare, 8 * len(tensor))]
+            return {name: pack_codes(codes.numpy(), 4).T}
+        return {name: tensor}
 
-    with pytest.raises(ModelError, match="q_proj has its inputs in the order of their activations"):
-        load_model(rewritten(packed, tmp_path / "shuffled", shuffled))
+    def same(name: str, tensor: Tensor) -> Tensors:
+        if not is_projection(name):
+            return {name: tensor}
+        return {name: tensor[:, order_of(name.removesuffix(".weight"), tensor.shape[1])]}
+
+    reordered = rewritten(packed, tmp_path / "shuffled", shuffled)
+    expected = rewritten(floats, tmp_path / "same", same)
+    texts = [hf_logits(expected, text) for text in random_prompts(5, 30)]
+    assert difference(logits(reordered), texts) < 1e-3
+
+
+def test_parts_that_are_rounded_in_different_ways(model_dir: ModelDir, tmp_path: Path) -> None:
+    """v of floats beside q and k of int4, and an up of int8 beside a gate of int4; biases too."""
+    kept: dict[str, Tensor] = {}
+
+    def pack(name: str, tensor: Tensor) -> Tensors:
+        bare = name.removesuffix(".weight")
+        if not is_projection(name) or "v_proj" in name:
+            return {name: tensor}
+        if "up_proj" in name:
+            codes, scales = by_int8(tensor)
+            kept[name] = codes * scales
+            return {name: codes.to(torch.int8), f"{bare}.weight_scale": scales}
+        codes, zeros, steps = rounded(tensor, 32, symmetric=True)
+        scales = torch.from_numpy(steps)
+        kept[name] = as_floats(codes, zeros, steps)
+        return {
+            f"{bare}.weight_packed": pack_codes(codes, 4),
+            f"{bare}.weight_scale": scales,
+            f"{bare}.weight_shape": torch.tensor(tensor.shape),
+        }
+
+    int4 = {"num_bits": 4, "strategy": "group", "group_size": 32}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": {
+            "a": {
+                "targets": ["re:.*up_proj"],
+                "format": "int-quantized",
+                "weights": {"num_bits": 8, "strategy": "channel"},
+                "input_activations": stored_weights.DYNAMIC,
+            },
+            "b": {"targets": ["Linear"], "format": "pack-quantized", "weights": int4},
+        },
+        "ignore": ["lm_head", "re:.*v_proj"],
+    }
+    packed = rewritten(model_dir("biases"), tmp_path / "packed", pack, config)
+    floats = rewritten(model_dir("biases"), tmp_path / "floats", lambda n, t: {n: kept.get(n, t)})
+    config["config_groups"]["a"].pop("input_activations")
+    exact = rewritten(packed, tmp_path / "exact", lambda n, t: {n: t}, config)
+    expected = [hf_logits(floats, text) for text in random_prompts(5, 30)]
+    assert difference(logits(exact), expected) < 1e-3
+    assert 1e-3 < difference(logits(packed), expected) < 1, "rows of up are rounded"
+
+
+def by_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    scales = weight.abs().amax(dim=1, keepdim=True) / 127
+    return (weight / scales).round(), scales
 
 
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"quant_method": "bitsandbytes"}, "quant_method bitsandbytes; supported: awq, gptq"),
-        ({"quant_method": "gptq", "bits": 8}, "8 bits; supported: 4"),
+        ({"quant_method": "gptq", "bits": 3}, "3 bits; supported: 2, 4, 8"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemv; supported: gemm"),
         ({"quant_method": "gptq", "group_size": 0}, "group_size 0"),
-        ({"quant_method": "gptq", "group_size": 48}, "which groups of 48 do not divide"),
+        ({"quant_method": "gptq", "group_size": 48}, "of 48 do not divide"),
     ],
     ids=str,
 )

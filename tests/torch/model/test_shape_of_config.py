@@ -12,12 +12,12 @@ from quire.errors import ConfigError
 from quire.execution.kv.cache import bytes_per_token
 from quire.model import load_model
 from quire.shape import read_shape
-from support.small_models import FAMILIES
+from support.small_models import FAMILIES, RECORDS
 
 NOT_SIMULATED = {"opt-350m"}  # its embeddings are narrower than its layers
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - NOT_SIMULATED))
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *RECORDS} - NOT_SIMULATED))
 def test_the_shape_of_a_config_is_that_of_the_model(
     family: str, model_dir: Callable[[str], Path]
 ) -> None:
@@ -31,6 +31,10 @@ def test_the_shape_of_a_config_is_that_of_the_model(
         bytes_per_token([kv_shape], model.dtype) for kv_shape in model.kv_shapes
     ]
     assert shape.vocab_size == model.vocab_size
+    # Norms and biases count for much in models as small as these.
+    assert replace(shape, dtype="float32").weight_bytes == pytest.approx(
+        model.weight_bytes, rel=0.03
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "linear", "dynamic", "yarn", "longrope"])

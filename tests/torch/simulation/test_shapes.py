@@ -15,9 +15,10 @@ from quire.errors import ModelError
 from quire.shape import ModelShape, read_shape
 
 SIMULATED = {
-    "bloom", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "granite",
-    "llama", "olmo", "olmo2", "opt",
-    "phi", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
+    "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox",
+    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "mixtral", "olmo", "olmo2",
+    "olmo3", "olmoe", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3",
+    "stablelm", "starcoder2",
 }  # fmt: skip
 
 
@@ -40,14 +41,18 @@ def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None
         shape = shape_of(kind, tmp_path)
         if shape is None:
             continue
+        try:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind]())
+        except TypeError:  # its own defaults make no model, as Ministral's without a head_dim
+            continue
         found.add(json.loads((tmp_path / "config.json").read_text())["model_type"])
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind]())
         count = sum(parameter.numel() for parameter in model.parameters())
         assert shape.num_params == pytest.approx(count, rel=2e-3), kind
-        same = getattr(model.config, "sliding_window", None) is not None
+        window = getattr(model.config, "sliding_window", None)
+        same = window is not None and window < shape.max_positions  # or no text outgrows it
         kinds = getattr(model.config, "layer_types", None)
-        slides = [one == "sliding_attention" for one in kinds or ()]
+        slides = [same and one == "sliding_attention" for one in kinds or ()]
         seen = shape.windows or (None,) * shape.num_layers
         assert [window is not None for window in seen] == (slides or [same] * len(seen)), kind
         windowed |= {kind} if any(seen) else set()

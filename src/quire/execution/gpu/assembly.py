@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,7 @@ from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
 from quire.model import Model
-from quire.protocol import RecoveryCosts, Step
+from quire.protocol import Adapter, RecoveryCosts, Step
 
 
 class _Parts(NamedTuple):
@@ -79,9 +79,10 @@ class OnGPU:
         limits: EngineLimits,
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
+        adapters: Mapping[Adapter, Any] | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``. The largest step is computed once more, to be sure."""
-        assert draft is None, "refused before anything is loaded"
+        assert draft is None and adapters is None, "refused before anything is loaded"
         self._limits, self._max_positions = limits, model.max_positions
         self.parts = run_or_refuse(lambda: self._tried(model, limits, kv_dtype))
         return self.parts.executor

@@ -153,4 +153,4 @@ class DeviceInputs:
             positions, query_starts, contexts, output_starts, kv_groups, self._block_size, bounds
         )
         fed = places[: header.fed], rows[: header.fed]
-        return Fields(token_ids, attention, asked[: header.asked], *fed)
+        return Fields(token_ids, attention, asked[: header.asked], *fed, token_ids[:0])

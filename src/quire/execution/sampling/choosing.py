@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from quire.execution.forward import Hidden
+from quire.execution.pooling import Pools
 from quire.execution.sampling.past import Past
-from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw, token_logprobs
+from quire.execution.sampling.prompt_logprobs import prompt_logprobs
+from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
 from quire.execution.transfer import to_device
 from quire.execution.worker import Worker
 from quire.protocol import (
@@ -21,12 +24,10 @@ from quire.protocol import (
     Outcome,
     Readout,
     Sample,
-    TokenLogprobs,
     confirmed,
 )
 
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
-_PROMPT_LOGPROB_ROWS = 256  # bounds the logits held at once while a prompt is scored
 
 
 class _Asking(NamedTuple):
@@ -39,7 +40,7 @@ class _Asking(NamedTuple):
 
     @property
     def num_draws(self) -> int:
-        rows, draws, candidates = self.readout
+        rows, draws, candidates, _ = self.readout
         return 0 if candidates else rows - 1 + draws
 
     @property
@@ -62,6 +63,7 @@ class Choosing:
         chunks: Sequence[Chunk],
         known: Sequence[Opened],
         pasts: Sequence[Past | None],
+        pools: Pools,
         hidden: Hidden,
         before: Choosing | None,
         *,
@@ -72,10 +74,10 @@ class Choosing:
         self._asking = [
             _Asking(chunk, chunk.readout, whose, past)
             for chunk, whose, past in zip(chunks, known, pasts, strict=True)
-            if chunk.readout is not None
+            if chunk.readout is not None and chunk.readout.rows
         ]
         self._chunks, self._known = chunks, known
-        self._worker = worker
+        self._worker, self._pools = worker, pools
         self._draws: Draws | None = None
         self._told = False  # whether what was drawn is among the outcomes
         self._outcomes: dict[int, Outcome] = {}
@@ -88,8 +90,8 @@ class Choosing:
 
     def begin(self) -> None:
         """Choose the tokens now, if that takes no waiting."""
-        scored = any(one.request.params.prompt_logprobs is not None for one in self._known)
-        if not scored and not any(map(_takes_waiting, self._asking)):
+        looks = any(map(_looks_at_prompt, self._known))
+        if not looks and not any(map(_takes_waiting, self._asking)):
             self.choose()
 
     def choose(self) -> None:
@@ -104,9 +106,13 @@ class Choosing:
             self._remember()
             self._sample(logits)
             self._find_candidates(logits)
-        for seq_id, logprobs in self._prompt_logprobs(hidden.states):
-            outcome = self._outcomes.get(seq_id, Outcome())
-            self._outcomes[seq_id] = outcome._replace(prompt_logprobs=logprobs)
+        step = self._chunks, self._known, hidden.states, self._worker
+        for seq_id, logprobs in prompt_logprobs(*step):
+            outcome = self._outcomes.get(seq_id, _NOTHING)._replace(prompt_logprobs=logprobs)
+            if any(math.isnan(one.logprob) for one in logprobs):
+                outcome = Outcome(failure=_NOT_NUMBERS)
+            self._outcomes[seq_id] = outcome
+        self._outcomes.update(self._pools.outcomes(*step))
         self._hidden = self._before = self._logits = None
 
     def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -163,7 +169,7 @@ class Choosing:
         sources: list[int] = []
         first = 0
         for asking in self._asking:
-            count, draws, candidates = asking.readout
+            count, draws, candidates, _ = asking.readout
             if not candidates:
                 rows += _sample_rows(asking)
                 sources += range(first, first + count)
@@ -193,21 +199,6 @@ class Choosing:
             if candidates is not None:
                 outcome = Outcome(candidates=candidates)
             self._outcomes[asking.chunk.seq_id] = outcome
-
-    def _prompt_logprobs(self, hidden: Tensor) -> Iterator[tuple[int, list[TokenLogprobs]]]:
-        bounds = accumulate((len(chunk.token_ids) for chunk in self._chunks), initial=0)
-        for chunk, whose, first in zip(self._chunks, self._known, bounds, strict=False):
-            num_top = whose.request.params.prompt_logprobs
-            if num_top is None:
-                continue
-            end = chunk.start + len(chunk.token_ids)
-            successors = whose.request.prompt_token_ids[chunk.start + 1 : end + 1]
-            entries: list[TokenLogprobs] = []
-            for i in range(0, len(successors), _PROMPT_LOGPROB_ROWS):
-                part = successors[i : i + _PROMPT_LOGPROB_ROWS]
-                logits = self._worker.logits(hidden[first + i : first + i + len(part)])
-                entries += token_logprobs(logits, part, [num_top] * len(part))
-            yield chunk.seq_id, entries
 
 
 _NOTHING = Outcome()
@@ -245,13 +236,19 @@ def _forced(asking: _Asking, tokens: Sequence[Sample]) -> list[int]:
 
 def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:
     (_, request, branch, _), past, known = asking.whose, asking.past, asking.num_output_tokens
-    rows, draws, _ = asking.readout
+    rows, draws, _, _ = asking.readout
     if draws > 1:
         for fork in range(draws):
             yield SampleRow(request, fork, known, past)
     else:
         for row in range(rows):
             yield SampleRow(request, branch, known + row, past)
+
+
+def _looks_at_prompt(known: Opened) -> bool:
+    """Whether something is made of the states of its prompt."""
+    request = known.request
+    return request.params.prompt_logprobs is not None or request.pooling is not None
 
 
 def _takes_waiting(asking: _Asking) -> bool:

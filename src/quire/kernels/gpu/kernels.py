@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from quire.kernels.experts import mixed
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
@@ -16,6 +17,7 @@ from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    Experts,
     Kernels,
     LayerKV,
     Norm,
@@ -110,6 +112,10 @@ class GPUKernels(Kernels):
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
         """See ``Kernels.add_norm``."""
         return _norm(x, delta, norm)
+
+    def mix(self, x: Tensor, experts: Experts) -> Tensor:
+        """See ``Kernels.mix``. Waits for the device."""
+        return mixed(x, experts, self)
 
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""

@@ -6,59 +6,23 @@ A row [in] is stored as blocks of bytes. How each is laid out: ggml-quants.c of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from quire.gguf import TensorType
 from quire.kernels.packing import Format, Groups
+from quire.model.stored import ByGroups
 
 # Of IQ4_NL, by code.
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
-class Rounded(NamedTuple):
-    """A weight [out, in] of integers and what they mean."""
-
-    form: Format
-    codes: Tensor  # [out, in] uint8
-    groups: Groups
-
-    def floats(self) -> Tensor:
-        """What the weights stand for, in float32."""
-        scales, _, offsets, factors, offset_factors = self.groups
-        each = self.groups.num_groups // scales.shape[1]
-
-        def of_groups(numbers: Tensor, factors: Tensor | None) -> Tensor:
-            spread = numbers.float().repeat_interleave(each, dim=1)
-            return (spread if factors is None else spread * factors)[..., None]
-
-        codes = self.codes.view(len(self.codes), self.groups.num_groups, -1).float()
-        if offsets is None:
-            codes -= 1 << (self.form.bits - 1)
-        weight = codes * of_groups(scales, factors)
-        if offsets is not None:
-            weight += of_groups(offsets, offset_factors)
-        return weight.view(self.codes.shape)
-
-    @staticmethod
-    def joined(parts: list[Rounded]) -> Rounded:
-        """The outputs of ``parts``, all of one type, side by side."""
-        codes = torch.cat([part.codes for part in parts])
-        fields = {
-            name: torch.cat([getattr(part.groups, name) for part in parts])
-            for name, value in parts[0].groups._asdict().items()
-            if value is not None
-        }
-        return Rounded(parts[0].form, codes, Groups(**fields))
-
-
-def read_blocks(kind: TensorType, rows: Tensor) -> Rounded:
+def read_blocks(kind: TensorType, rows: Tensor) -> ByGroups:
     """rows [out, bytes] uint8 of a rounded type."""
     form, read = _KINDS[kind.name]
     codes, groups = read(rows.view(len(rows), -1, kind.num_bytes))
-    return Rounded(form, codes.reshape(len(rows), -1), groups)
+    return ByGroups(form, codes.reshape(len(rows), -1), groups)
 
 
 _Read = tuple[Tensor, Groups]  # of blocks [out, blocks, bytes]: codes, as they come

@@ -13,7 +13,8 @@ from torch import Tensor
 from quire.errors import ModelError
 from quire.gguf import GGUFFile, TensorInfo, open_gguf
 from quire.gguf.config import architecture_of
-from quire.model.gguf.blocks import Rounded, read_blocks
+from quire.model.gguf.blocks import read_blocks
+from quire.model.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -72,12 +73,12 @@ class GGUFTensors:
         """Its floats."""
         info = self._info(name)
         if info.type.is_rounded:
-            return self.get_rounded(name).floats()
+            return self.get_rounded(name).floats(torch.float32)
         tensor = self._bytes(info).view(_FLOATS[info.type.name]).view(info.shape)
         order = self._order(name, info.shape[0])
         return tensor if order is None else tensor[order]
 
-    def get_rounded(self, name: str) -> Rounded:
+    def get_rounded(self, name: str) -> ByGroups:
         """Its codes and what they mean."""
         info = self._info(name)
         rows = self._bytes(info).view(info.shape[0], -1)

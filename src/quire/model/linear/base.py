@@ -63,7 +63,9 @@ class Joined:
 
     product: Linear
     parts: Mapping[str, int]  # outputs of each, in their order: whose rows of the weight are whose
+    # Row i of the weight is row order[i] of what the checkpoint has, side by side; None: row i.
+    order: Tensor | None = None
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x [rows, in] -> [rows, out] of each part: views of one tensor."""
-        return torch.split(self.product(x), list(self.parts.values()), dim=1)
+    def split(self, out: Tensor) -> tuple[Tensor, ...]:
+        """What the product gave -> [rows, out] of each part: views of it."""
+        return torch.split(out, list(self.parts.values()), dim=1)

@@ -2,34 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import FLOAT_FORMATS
 from quire.kernels.products import PackedWeight, Products
-from quire.model.linear.rounding import (
-    GROUPS,
-    Grouped,
-    Quantization,
-    round_groups,
-    round_outputs,
-)
+from quire.model.linear.base import Linear, PlainLinear
+from quire.model.stored import ByGroups, ByOutputs, Stored, as_alike, side_by_side
 
 
-def pack_grouped(products: Products, weight: Grouped, bias: Tensor | None) -> PackedWeight:
-    """An int4 weight that comes rounded."""
-    zeros = None if bool((weight.zeros == 8).all()) else weight.zeros
-    return PackedWeight.from_groups(
-        products, Format.int4, weight.codes, Groups(weight.scales, zeros), bias
-    )
+@dataclass(frozen=True)
+class Reordered:
+    """A projection whose inputs are taken in another order (GPTQ's desc_act)."""
+
+    product: Linear
+    order: Tensor  # [in] int64
+
+    @property
+    def nbytes(self) -> int:
+        """See ``Linear.nbytes``."""
+        return self.product.nbytes + self.order.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See ``Linear``."""
+        return self.product(x[:, self.order])
+
+    def floats(self, x: Tensor) -> Tensor:
+        """See ``Linear.floats``."""
+        return self.product.floats(x[:, self.order])
+
+    def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """See ``Linear.rows``."""
+        found = self.product.rows(outputs, dtype)
+        return torch.empty_like(found).index_copy_(1, self.order, found)
 
 
-def pack_rounded(
-    products: Products, weight: Tensor, bias: Tensor | None, quantization: Quantization
-) -> PackedWeight:
-    """The weight rounded; to int8 where int4 has no group that divides its inputs."""
-    group = next((size for size in GROUPS if weight.shape[1] % size == 0), None)
-    if quantization is Quantization.int4 and group is not None:
-        return pack_grouped(products, round_groups(weight, group), bias)
-    codes, scales = round_outputs(weight)
-    rounds_rows = quantization is Quantization.w8a8
-    return PackedWeight.from_int8(products, codes, scales, bias, rounds_rows)
+def pack_parts(
+    products: Products, parts: Sequence[Stored], biases: Sequence[Tensor | None], dtype: torch.dtype
+) -> Linear:
+    """One product of all parts, the outputs of each in the form that it comes in."""
+    joined: list[tuple[Stored, Tensor | None]] = []
+    for part, bias in zip(as_alike(parts, dtype), biases, strict=True):
+        both = side_by_side(joined[-1][0], part) if joined else None
+        if both is None:
+            joined.append((part, bias))
+        else:
+            biases_of_both = [one for one in (joined[-1][1], bias) if one is not None]
+            joined[-1] = (both, torch.cat(biases_of_both) if biases_of_both else None)
+    if len(joined) == 1:
+        return pack(products, *joined[0])
+    packed = [_pack(products, part, bias) for part, bias in joined]
+    return _reordered(PackedWeight.joined(packed), joined[0][0])
+
+
+def pack(products: Products, weight: Stored, bias: Tensor | None) -> Linear:
+    """A single one."""
+    if isinstance(weight, Tensor) and weight.dtype not in FLOAT_FORMATS:
+        return PlainLinear(weight, bias)
+    return _reordered(_pack(products, weight, bias), weight)
+
+
+def _pack(products: Products, weight: Stored, bias: Tensor | None) -> PackedWeight:
+    if isinstance(weight, Tensor):
+        return PackedWeight.from_floats(products, weight, bias)
+    if isinstance(weight, ByOutputs):
+        return PackedWeight.from_int8(
+            products, weight.codes, weight.scales, bias, weight.rounds_rows
+        )
+    return PackedWeight.from_groups(products, weight.form, weight.codes, weight.groups, bias)
+
+
+def _reordered(product: PackedWeight, weight: Stored) -> Linear:
+    if isinstance(weight, ByGroups) and weight.order is not None:
+        return Reordered(product, weight.order)
+    return product

@@ -1,19 +1,27 @@
-"""Weights rounded to few bits."""
+"""Weights rounded to few bits, so that they change least; nothing is known of what they multiply.
+
+int4 takes groups of inputs to a scale each, by which a group's largest weight becomes the lowest
+code. That is no bad choice, but few weights are as large: to cut them makes all steps smaller. So a
+narrower span is tried as well, both are fitted to the codes that they give, and what errs least is
+kept. Attention has 6 bits: its weights are the fewer, and what they lose shows most.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from quire.kernels.packing import Format, Groups
+from quire.model.stored import ByGroups, ByOutputs, Stored
 
 
 class Quantization(Enum):
     """How weights are rounded; the values are ``quantization`` in the engine's config.
 
-    int8: each output's weights to one scale. int4: groups of inputs to a scale each. w8a8: as int8,
-    and each row of activations to int8 as well, as it is multiplied.
+    int8: each output's weights to one scale. int4: groups of inputs to a scale each.
+    w8a8: as int8, and each row of activations to int8 as well, as it is multiplied.
     """
 
     int8 = "int8"
@@ -21,41 +29,70 @@ class Quantization(Enum):
     w8a8 = "w8a8"
 
 
-# Inputs that share a scale in int4: the first that divides them.
-GROUPS = (128, 64, 32)
+GROUP = 32  # inputs that share a scale in int4
+_SPANS = (1.0, 0.9)  # of a group's weights, those that are tried
+_FITS = 1  # times that a span is fitted to its codes
+_SMALLEST = 2.0**-24  # of float16
+_AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
-class Grouped(NamedTuple):
-    """An int4 weight [out, in], (codes - zeros) * scales by groups of inputs."""
+def round_weight(weight: Tensor, quantization: Quantization, attention: bool = False) -> Stored:
+    """weight [out, in] rounded; to int8 where int4's groups do not divide its inputs.
 
-    codes: Tensor  # [out, in] uint8, 0 to 15
-    scales: Tensor  # [out, groups]
-    zeros: Tensor  # [out, groups] uint8
-
-    @staticmethod
-    def joined(parts: list[Grouped]) -> Grouped:
-        """The outputs of ``parts``, side by side."""
-        return Grouped(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    attention: it is one of attention's.
+    """
+    if quantization is Quantization.int4 and weight.shape[1] % GROUP == 0:
+        return round_groups(weight, Format.int6 if attention else Format.int4)
+    return round_outputs(weight, quantization is Quantization.w8a8)
 
 
-def round_outputs(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """weight [out, in] ~ (codes - 128) * scales: codes uint8 [out, in], scales [out] float32."""
+def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
+    """weight [out, in] by outputs, whose largest weight becomes -127 or 127."""
     largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))
     scales = largest.float() / 127
-    codes = (weight / _nonzero(scales)[:, None]).round_().add_(128)
-    return codes.to(torch.uint8), scales
+    codes = (weight / scales.masked_fill(scales == 0, 1)[:, None]).round_().add_(128)
+    return ByOutputs(codes.to(torch.uint8), scales, rounds_rows)
 
 
-def round_groups(weight: Tensor, group: int) -> Grouped:
-    """weight [out, in] by groups of ``group`` inputs, whose largest weight becomes -8 exactly."""
-    outputs, inputs = weight.shape
-    groups = weight.view(outputs, inputs // group, group)
-    low, high = groups.amin(dim=2), groups.amax(dim=2)
-    scales = (torch.where(-low > high, low, high).float() / -8).half()
-    codes = (groups / _nonzero(scales.float())[..., None]).round_().add_(8).clamp_(0, 15)
-    zeros = torch.full_like(scales, 8, dtype=torch.uint8)
-    return Grouped(codes.to(torch.uint8).view(outputs, inputs), scales, zeros)
+def round_groups(weight: Tensor, form: Format) -> ByGroups:
+    """weight [out, in] by groups of inputs."""
+    half = 1 << (form.bits - 1)
+    groups = weight.reshape(-1, GROUP)
+    codes = torch.empty(groups.shape, dtype=torch.uint8)
+    scales = torch.empty(len(groups), dtype=torch.float16)
+    for first in range(0, len(groups), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        columns = groups[some].T.float().contiguous()  # sums over groups are sums of rows then
+        scale = _least_error(columns, half)
+        codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
+        scales[some] = scale
+    shape = (len(weight), weight.shape[1] // GROUP)
+    return ByGroups(form, codes.view(weight.shape), Groups(scales.view(shape)))
 
 
-def _nonzero(scales: Tensor) -> Tensor:
-    return scales.masked_fill(scales == 0, 1)
+def _codes(groups: Tensor, scale: Tensor, half: int) -> Tensor:
+    """groups [GROUP, n] -> whole numbers from -half to half - 1, as floats."""
+    return (groups * (1 / scale)).round_().clamp_(-half, half - 1)
+
+
+def _least_error(groups: Tensor, half: int) -> Tensor:
+    """groups [GROUP, n] -> scales [n], which float16 holds."""
+    low, high = torch.aminmax(groups, dim=0)
+    lowest = torch.where(-low > high, low, high) / -half
+    least, best = torch.full_like(lowest, torch.inf), _as_kept(lowest)
+    for span in _SPANS:
+        scale = lowest * span
+        for _ in range(_FITS + 1):
+            scale = _as_kept(scale)
+            codes = _codes(groups, scale, half)
+            error = (codes * scale).sub_(groups).square_().sum(dim=0)
+            better = error < least
+            least, best = torch.where(better, error, least), torch.where(better, scale, best)
+            scale = (codes * groups).sum(dim=0) / codes.square().sum(dim=0).clamp_min(1)
+    return best
+
+
+def _as_kept(scale: Tensor) -> Tensor:
+    """As float16 has it, and never zero."""
+    kept = scale.half().float()
+    return kept.masked_fill(kept == 0, _SMALLEST)

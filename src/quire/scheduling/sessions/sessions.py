@@ -11,7 +11,7 @@ from quire.errors import (
     UnknownSessionError,
 )
 from quire.memory import KVAllocator
-from quire.protocol.request import Request
+from quire.protocol.request import Adapter, Request
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.sequence import SequenceGroup
 from quire.scheduling.sessions.session import Session, SessionVerb
@@ -61,7 +61,13 @@ class Sessions:
     def resting(self) -> list[SequenceGroup]:
         return [session.resting for session in self._sessions.values()]
 
-    def open(self, session_id: str, cache_salt: str = "", client: str | None = None) -> None:
+    def open(
+        self,
+        session_id: str,
+        cache_salt: str = "",
+        client: str | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         """A sequence that lives from turn to turn; RequestError if too many are open.
 
         client: whose share it counts against; None: nobody's.
@@ -74,7 +80,7 @@ class Sessions:
                 f"max_num_sessions, {self.max_num_sessions}, are open: close one first",
                 "session_id",
             )
-        resting = self._live.resting_group(session_id, cache_salt)
+        resting = self._live.resting_group(session_id, cache_salt, adapter)
         self._sessions[session_id] = Session(session_id, resting, client)
 
     def _refuse_above_share(self, client: str | None) -> None:

@@ -168,7 +168,7 @@ class ModelCard(_Answer):
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int | None
     permission: list[Any]
 

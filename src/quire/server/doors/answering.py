@@ -8,11 +8,11 @@ from contextlib import aclosing, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from quire.engine import Delta, Message, Prompt, RequestOutput
+from quire.engine import Delta, Message, Prompt, RequestOutput, as_dict
 from quire.errors import RequestError
 from quire.server.answers.streaming import Events, Json
 from quire.server.guards.clients import Caller
-from quire.server.service import Progress, Service
+from quire.server.service import Asked, Progress
 
 
 async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:
@@ -61,15 +61,12 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def asked(
-    service: Service, caller: Caller, prompt: str | list[int], user: str | None = None
-) -> Prompt:
-    """A prompt, together with whose it is."""
-    name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
-    return {name: prompt, **options(service, caller, user)}
+def asked(model: Asked, caller: Caller, prompt: str | list[int], user: str | None = None) -> Prompt:
+    """A prompt, together with whose it is, and for which model."""
+    return {**as_dict(prompt), **options(model, caller, user)}
 
 
-def options(service: Service, caller: Caller, user: str | None = None) -> dict[str, Any]:
-    """What a prompt says beside its text: whose it is."""
+def options(model: Asked, caller: Caller, user: str | None = None) -> dict[str, Any]:
+    """What a prompt says beside its text: whose it is, and for which model."""
     given = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
-    return {name: value for name, value in given.items() if value}
+    return {**{name: value for name, value in given.items() if value}, **model.options}

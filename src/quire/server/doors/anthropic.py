@@ -43,9 +43,9 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         model = service.check_model(request.model)
         with in_their_words(FIELD_NAMES):
             params = sampling_params(request, service.input_processor.sampling_defaults)
-            asked = turn(request, params, options(service, service.caller(http)))
+            asked = turn(request, params, options(model, service.caller(http)))
             conversation = await begin(service, asked)
-        writer = MessageWriter(conversation, model)
+        writer = MessageWriter(conversation, model.name)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, in_anthropic_s_shape)
         message = await writer.whole()

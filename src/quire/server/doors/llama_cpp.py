@@ -47,12 +47,12 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
     async def completion(http: Request) -> Response:
         """llama.cpp's: complete a prompt; several have a list of answers."""
         request = await service.bodies.parse(http, LlamaCppRequest)
-        service.check_model(request.model)
+        model = service.check_model(request.model)
         names = {**_NAMES, "structured_outputs": request.structure_field}
         with in_their_words(names):
             params = _params(service, request)
         caller = service.caller(http)
-        prompts = [asked(service, caller, prompt) for prompt in request.prompts]
+        prompts = [asked(model, caller, prompt) for prompt in request.prompts]
         run = service.run(f"completion-{uuid.uuid4().hex}", prompts, params, {})
         wording = LlamaCppWording(service, request, params)
         if request.stream:

@@ -22,7 +22,7 @@ from quire.server.doors.telling import RawText, Speaker, Telling
 from quire.server.error_shapes import in_ollama_s_shape
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
-from quire.server.service import Service
+from quire.server.service import Asked, Service
 
 _NAMES = {  # of fields that are called otherwise here
     "max_tokens": "options.num_predict",
@@ -50,12 +50,12 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     async def generate(http: Request) -> Response:
         """Ollama's: answer a prompt."""
         request = await service.bodies.parse(http, GenerateRequest, from_tools=True)
-        check_model(service, request.model)
+        model = check_model(service, request.model)
         if not request.prompt:
             return _loaded(request, _as_response)
         with in_their_words(_NAMES | {"messages": "prompt"}):
             params = _params(service, request)
-            speaker = await _speaker(service, service.caller(http), request, params)
+            speaker = await _speaker(service, model, service.caller(http), request, params)
         return await _answer(request, speaker, _as_response)
 
     @app.post(
@@ -66,7 +66,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     async def chat(http: Request) -> Response:
         """Ollama's: answer a conversation."""
         request = await service.bodies.parse(http, OllamaChatRequest, from_tools=True)
-        check_model(service, request.model)
+        model = check_model(service, request.model)
         if not request.messages:
             return _loaded(request, _as_message)
         with in_their_words(_NAMES | {"prompt": "messages"}):
@@ -77,7 +77,7 @@ def add_ollama(app: FastAPI, service: Service) -> None:
                 tools=[tool.as_tool() for tool in request.tools],
                 variables=request.variables,
                 rendering=going_on(messages),
-                options=options(service, service.caller(http)),
+                options=options(model, service.caller(http)),
             )
             speaker = await begin(service, turn)
         return await _answer(request, speaker, _as_message)
@@ -94,16 +94,20 @@ def _as_message(said: Json) -> Json:
 
 
 async def _speaker(
-    service: Service, caller: Caller, request: GenerateRequest, params: SamplingParams
+    service: Service,
+    model: Asked,
+    caller: Caller,
+    request: GenerateRequest,
+    params: SamplingParams,
 ) -> Speaker:
     templated = service.input_processor.tokenizer.chat_template or request.system
     if request.raw or not templated:
-        return RawText(service, asked(service, caller, request.prompt), params)
+        return RawText(service, asked(model, caller, request.prompt), params)
     turn = Turn(
         messages=request.messages,
         params=params,
         variables=request.variables,
-        options=options(service, caller),
+        options=options(model, caller),
     )
     return await begin(service, turn)
 

@@ -14,7 +14,7 @@ from quire.server.description.openapi import gives, takes
 from quire.server.doors.answering import now
 from quire.server.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.server.doors.ollama_types import ShowRequest
-from quire.server.service import Service
+from quire.server.service import Asked, Service
 
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
 _LATEST = ":latest"
@@ -23,7 +23,9 @@ _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
 
 def add_models(app: FastAPI, service: Service) -> None:
     started = now()
-    cards = [_card(service, name, started) for name in service.model_names]
+
+    def cards() -> list[Json]:
+        return [_card(service, name, started) for name in service.all_names]
 
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
@@ -37,15 +39,15 @@ def add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/api/tags", responses=gives(OllamaModels))
     async def tags() -> Json:
-        """Ollama's list of models: the one that is served, by each of its names."""
-        return {"models": cards}
+        """Ollama's list of models: the one that is served, by each of its names, and adapters."""
+        return {"models": cards()}
 
     @app.get("/api/ps", responses=gives(OllamaModels))
     async def running() -> Json:
         """Ollama's list of models that are loaded."""
         length = service.input_processor.max_model_len
         more = {"expires_at": _NEVER, "size_vram": 0, "context_length": length or 0}
-        return {"models": [{**card, **more} for card in cards]}
+        return {"models": [{**card, **more} for card in cards()]}
 
     @app.post("/api/show", openapi_extra=takes(ShowRequest), responses=gives(ShownModel))
     async def show(http: Request) -> Json:
@@ -54,13 +56,12 @@ def add_models(app: FastAPI, service: Service) -> None:
         name = request.model or request.name
         if name is None:
             raise RequestError("model is missing", "model")
-        check_model(service, name)
-        return _description(service, started)
+        return _description(service, check_model(service, name).name, started)
 
 
-def check_model(service: Service, name: str) -> None:
+def check_model(service: Service, name: str) -> Asked:
     """UnknownModelError unless the name is served, with or without Ollama's tag for the newest."""
-    service.check_model(name if name in service.model_names else name.removesuffix(_LATEST))
+    return service.check_model(name if name in service.all_names else name.removesuffix(_LATEST))
 
 
 def _card(service: Service, name: str, started: str) -> Json:
@@ -71,14 +72,14 @@ def _card(service: Service, name: str, started: str) -> Json:
         "modified_at": started,
         "size": service.facts.weight_bytes,
         "digest": sha256(name.encode()).hexdigest(),
-        "details": _details(service),
+        "details": _details(service, name),
     }
 
 
-def _details(service: Service) -> Json:
+def _details(service: Service, name: str) -> Json:
     facts = service.facts
     return {
-        "parent_model": "",
+        "parent_model": "" if name in service.model_names else service.model_names[0],
         "format": "safetensors",
         "family": "",
         "families": [],
@@ -88,21 +89,21 @@ def _details(service: Service) -> Json:
 
 
 def _capabilities(service: Service) -> Iterator[str]:
-    yield "completion"
+    yield "completion" if service.input_processor.generates else "embedding"
     if service.speech.dialect is not None:
         yield "tools"
     if service.speech.marks is not None:
         yield "thinking"
 
 
-def _description(service: Service, started: str) -> Json:
+def _description(service: Service, name: str, started: str) -> Json:
     input_processor = service.input_processor
     defaults = input_processor.sampling_defaults
     return {
         "modelfile": "",
         "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
         "template": input_processor.tokenizer.chat_template,  # Jinja, not Go's
-        "details": _details(service),
+        "details": _details(service, name),
         "model_info": {
             "general.architecture": "quire",
             "quire.context_length": input_processor.max_model_len,

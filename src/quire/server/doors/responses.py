@@ -26,7 +26,7 @@ from quire.server.doors.responses_turns import FIELD_NAMES, turn
 from quire.server.doors.responses_types import ItemReference, ResponsesRequest
 from quire.server.doors.responses_writer import ResponseWriter
 from quire.server.guards.clients import Caller
-from quire.server.service import Service
+from quire.server.service import Asked, Service
 
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
@@ -52,13 +52,13 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
         owner, items = caller.key, _items(store, caller.key, request)
-        conversation = await _begin(service, store, caller, request, items)
+        conversation = await _begin(service, store, caller, request, items, model)
 
         def keep(response: Json) -> None:
             if request.store:
                 store.add(owner, response, items)
 
-        writer = ResponseWriter(conversation, request, model, keep)
+        writer = ResponseWriter(conversation, request, model.name, keep)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, writer.error)
         response = await writer.whole()
@@ -72,10 +72,9 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
     async def count(http: Request) -> Json:
         """The tokens of what would be asked."""
         request = await service.bodies.parse(http, ResponsesRequest)
-        service.check_model(request.model)
-        caller = service.caller(http)
+        model, caller = service.check_model(request.model), service.caller(http)
         items = _items(store, caller.key, request)
-        conversation = await _begin(service, store, caller, request, items)
+        conversation = await _begin(service, store, caller, request, items, model)
         counted = conversation.num_prompt_tokens
         return {"object": "response.input_tokens", "input_tokens": counted}
 
@@ -114,10 +113,11 @@ async def _begin(
     caller: Caller,
     request: ResponsesRequest,
     items: list[Json],
+    model: Asked,
 ) -> Conversation:
     history = await _history(service, store, caller.key, request.previous_response_id)
     with in_their_words(FIELD_NAMES):
-        asked = options(service, caller, request.user)
+        asked = options(model, caller, request.user)
         defaults = service.input_processor.sampling_defaults
         return await begin(service, turn(request, [*history, *items], defaults, asked))
 

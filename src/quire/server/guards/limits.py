@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.engine import InputProcessor
 from quire.errors import RequestError, shown
 from quire.protocol import SamplingParams
 
 MOST_CHOICES = 4096
+_CHARACTER, _SPECIAL = 4, 16  # most tokens of a character, and around a text
 MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in the answer
 
 
@@ -15,10 +18,12 @@ def check_answer(
     params: SamplingParams,
     input_processor: InputProcessor,
     max_logprobs: int | None = None,
+    prompts: Sequence[str | Sequence[int]] | None = None,
 ) -> None:
     """RequestError if the answer could become larger than a server should have to hold.
 
     max_logprobs: the operator's own bound for each token.
+    prompts: where they are at hand; else each may be as long as the model takes.
     """
     for name in ("logprobs", "prompt_logprobs"):
         if max_logprobs is not None and (getattr(params, name) or 0) > max_logprobs:
@@ -33,7 +38,7 @@ def check_answer(
     counts = {
         "logprobs": (num_prompts * params.width * each, params.sample_logprobs),
         "prompt_logprobs": (
-            num_prompts * (input_processor.max_model_len or each),
+            _most_tokens(num_prompts, input_processor.max_model_len or each, prompts),
             params.prompt_logprobs,
         ),
     }
@@ -45,3 +50,13 @@ def check_answer(
                 "outputs",
                 name,
             )
+
+
+def _most_tokens(count: int, longest: int, prompts: Sequence[str | Sequence[int]] | None) -> int:
+    """Of ``count`` prompts; a character may be as many tokens as it has bytes."""
+    if prompts is None:
+        return count * longest
+    lengths = (
+        _CHARACTER * len(one) + _SPECIAL if isinstance(one, str) else len(one) for one in prompts
+    )
+    return sum(min(length, longest) for length in lengths)

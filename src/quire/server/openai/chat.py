@@ -41,7 +41,7 @@ async def create_chat_completion(
         variables=request.chat_template_kwargs or {},
         rendering=request.rendering,
         form=request.prompt_form(service.input_processor.max_model_len),
-        options=request.options(caller),
+        options=request.options(caller, model.options),
         field_names=request.field_names,
     )
     conversation = await begin(service, turn)
@@ -49,7 +49,7 @@ async def create_chat_completion(
         service,
         caller,
         request,
-        model,
+        model.name,
         conversation.params,
         ChatWording(request, conversation),
         conversation.run,

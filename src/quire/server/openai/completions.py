@@ -28,7 +28,7 @@ async def create_completion(
     model, prompts = service.check_model(request.model), request.prompts()
     inputs = service.input_processor
     params = request.sampling_params(inputs.sampling_defaults)
-    check_answer(len(prompts), params, inputs, service.config.max_logprobs)
+    check_answer(len(prompts), params, inputs, service.config.max_logprobs, prompts)
     form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
@@ -37,7 +37,7 @@ async def create_completion(
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
     asked = [
-        request.with_options(found or prompt, caller)
+        request.with_options(found or prompt, caller, model.options)
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 
@@ -46,7 +46,7 @@ async def create_completion(
         return _without_outputs(progress) if request.only_prompts else progress
 
     wording = CompletionWording(request, prompts if form.most is None else ids, inputs.tokenizer)
-    return await answer(service, caller, request, model, params, wording, run, ids)
+    return await answer(service, caller, request, model.name, params, wording, run, ids)
 
 
 async def _without_outputs(progress: Progress) -> Progress:

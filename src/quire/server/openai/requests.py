@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from quire.engine import Prompt, PromptForm
+from quire.engine import Prompt, PromptForm, as_dict
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -84,16 +84,20 @@ class GenerationRequest(StructuredFields):
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self
 
-    def with_options(self, prompt: str | list[int], caller: Caller) -> Prompt:
-        """A prompt, together with what the request says about its place in line and in memory."""
-        options = self.options(caller)
-        if not options:
-            return prompt
-        return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+    def with_options(
+        self, prompt: str | list[int], caller: Caller, model: Mapping[str, str]
+    ) -> Prompt:
+        """A prompt, together with what the request says about its place in line and in memory.
 
-    def options(self, caller: Caller) -> dict[str, Any]:
+        model: what prompts say of it.
+        """
+        options = self.options(caller, model)
+        return {**as_dict(prompt), **options} if options else prompt
+
+    def options(self, caller: Caller, model: Mapping[str, str]) -> dict[str, Any]:
         salt = caller.cache_salt(self.cache_salt)
         options = {
+            **model,
             "cache_salt": salt or None,
             "priority": self.priority,
             "client": caller.client(self.user) or None,
@@ -204,7 +208,9 @@ class CompletionRequest(PromptedRequest):
         others: dict[str, Any] = {}
         if self.echo and self.logprobs is not None:  # the prompt's tokens have logprobs too
             others["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
-        if self.only_prompts:  # computing a prompt ends with a token, which nobody is told
+        scored = others.get("prompt_logprobs", self.prompt_logprobs) is not None
+        alone = scored and (self.best_of or self.n or 1) == 1
+        if self.only_prompts and not alone:  # computing it ends with a token that nobody is told
             others["max_tokens"] = 1
         return self._sampling_params(defaults, **others)
 

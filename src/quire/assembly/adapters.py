@@ -1,0 +1,72 @@
+"""The adapters of an engine: what they take, and where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quire.adapters import check_adapter
+from quire.capacity import AdapterShare, MemoryBudget, size_of
+from quire.config import EngineConfig
+from quire.engine import AdapterShelf, AdapterSource
+from quire.errors import ConfigError, ModelError
+from quire.kernels.adapters import packed_bytes
+from quire.kernels.dispatch import choose_kernels
+from quire.model import Adaptable, DecoderModel, Model, adaptable
+
+
+def adapter_shelf(
+    config: EngineConfig, model: Model, instruction_set: str
+) -> tuple[AdapterShelf, AdapterShare] | None:
+    """The adapters that are asked for, none of them in memory yet; and what they may take there.
+
+    Raises:
+        ConfigError: the model's code is not our own.
+        ModelError: one cannot be served with this model.
+    """
+    if not config.enable_lora:
+        return None
+    if not isinstance(model, DecoderModel):
+        raise ConfigError("enable_lora needs a model with code of its own here, and this has none")
+    modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
+    num_layers, dtype = len(model.kv_shapes), model.dtype
+
+    def check(path: Path) -> AdapterSource:
+        if not path.is_dir():
+            raise ModelError(f"adapter {path} is not a directory")
+        found = check_adapter(path, modules, config.max_lora_rank)
+        return AdapterSource(
+            found.fingerprint,
+            found.path,
+            lambda: kernels.keep_adapter(found.read(), num_layers, dtype),
+        )
+
+    most_kept = config.max_cpu_loras or config.max_loras
+    shelf = AdapterShelf(most_kept, check)
+    for module in config.adapters:
+        source = shelf.check(Path(module.path).expanduser())
+        shelf.add(module.name, source, module.base_model_name)
+    share = AdapterShare(
+        config.max_loras, most_kept, config.max_lora_rank, _bytes_of_each(modules, config, model)
+    )
+    return shelf, share
+
+
+def without_adapters(budget: MemoryBudget, share: AdapterShare | None) -> MemoryBudget:
+    """What they leave for the pool. ConfigError: there is not so much."""
+    if share is None:
+        return budget
+    if share.num_bytes > budget.free:
+        raise ConfigError(
+            f"max_cpu_loras {share.most_kept} with max_lora_rank {share.max_rank} may take "
+            f"{size_of(share.num_bytes)}, but only {size_of(budget.free)} are free: lower one of "
+            "them"
+        )
+    return budget._replace(free=budget.free - share.num_bytes)
+
+
+def _bytes_of_each(modules: dict[str, Adaptable], config: EngineConfig, model: Model) -> int:
+    """Of an adapter of the largest rank, of all that can be adapted."""
+    return sum(
+        packed_bytes(config.max_lora_rank, one.inputs, one.outputs, model.dtype)
+        for one in modules.values()
+    )

@@ -1,0 +1,136 @@
+"""What vectors a model gives, by its files: sentence-transformers', and its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from quire.engine import Tokenizer
+from quire.errors import ConfigError, ModelError, RequestError, shown
+from quire.files import read_json, read_object
+from quire.model import ModelConfig
+from quire.protocol import Pooler, Pooling, PoolingParams
+from quire.shape import Fields, read_fields
+
+_WIDTHS = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model")  # of what the head is given
+# Of sentence-transformers' Pooling.
+_MODES = {
+    "pooling_mode_lasttoken": Pooling.LAST,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_cls_token": Pooling.CLS,
+}
+_NAMED = {"lasttoken": Pooling.LAST, "mean": Pooling.MEAN, "cls": Pooling.CLS}
+
+
+def read_pooler(
+    directory: Path, config: ModelConfig, given: Mapping[str, Any] | None, tokenizer: Tokenizer
+) -> Pooler:
+    """As ``modules.json`` has it, or else the last token's state, normalised, as vLLM's default.
+
+    given: ``EngineConfig.pooler_config``, over that.
+
+    Raises:
+        ConfigError: it asks for vectors that the model has not.
+        ModelError: a file is not what it should be.
+    """
+    fields = config.fields
+    width = next((fields.positive(name) for name in _WIDTHS if name in fields), 0)
+    pooling, normalize, why_not = _of_modules(directory)
+    given = given or {}
+    if "pooling_type" in given:
+        pooling, why_not = Pooling[given["pooling_type"]], ""
+    pooler = Pooler(
+        width,
+        pooling,
+        given.get("normalize", normalize),
+        shorter=_shorter(fields),
+        classes=_classes(fields, tokenizer),
+        ending=_ending(directory, tokenizer),
+        why_not=why_not,
+    )
+    dimensions = given.get("dimensions")
+    if dimensions is None:
+        return pooler
+    try:
+        filled = pooler.filled(PoolingParams(dimensions=dimensions))
+    except RequestError as error:
+        raise ConfigError(f"pooler_config: {error}") from error
+    return pooler.with_dimensions(filled.dimensions)
+
+
+def _of_modules(directory: Path) -> tuple[Pooling, bool, str]:
+    """Pooling, whether vectors are normalised, and why there can be none, if so."""
+    path = directory / "modules.json"
+    if not path.exists():
+        return Pooling.LAST, True, ""
+    pooling, normalize, why_not = Pooling.LAST, False, ""
+    modules = read_json(path)
+    if not isinstance(modules, list) or not all(isinstance(one, Mapping) for one in modules):
+        raise ModelError(f"{path} must be a list of modules")
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Pooling":
+            pooling, why_not = _read_pooling(directory, module.get("path"))
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer" and not why_not:
+            why_not = f"modules.json asks for a module {shown(kind)}, which Quire does not have"
+    return pooling, normalize, why_not
+
+
+def _read_pooling(directory: Path, name: object) -> tuple[Pooling, str]:
+    """What a Pooling module does; why it cannot be done here, if so."""
+    path = PurePosixPath(str(name))
+    if not isinstance(name, str) or path.is_absolute() or ".." in path.parts:
+        raise ModelError(f"{directory / 'modules.json'} names {shown(name)}, no path below it")
+    fields = read_fields(directory / path / "config.json")
+    if "pooling_mode" in fields:
+        asked = fields.values["pooling_mode"]
+        modes = [asked] if isinstance(asked, str) else list(asked)
+        found = [_NAMED.get(mode) for mode in modes]
+    else:
+        modes = [
+            n for n, on in fields.values.items() if n.startswith("pooling_mode_") and on is True
+        ]
+        found = [_MODES.get(mode) for mode in modes]
+    if len(found) == 1 and found[0] is not None:
+        return found[0], ""
+    names = " and ".join(map(shown, modes)) or "none"
+    return Pooling.LAST, f"it pools by {names}; Quire has last token, mean and cls, one at a time"
+
+
+def _shorter(fields: Fields) -> Sequence[int] | None:
+    """See ``Pooler.shorter``; vLLM's names."""
+    lengths = fields.get("matryoshka_dimensions", list, [])
+    if not all(type(length) is int and length > 0 for length in lengths):
+        raise fields.wrong("matryoshka_dimensions", "a list of numbers above zero")
+    if lengths:
+        return tuple(lengths)
+    return None if fields.get("is_matryoshka", bool, False) else ()
+
+
+def _ending(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The end of sequence, where ``add_eos_token`` asks for it and the tokenizer does not write it.
+
+    Embedding models say so of every text; those that generate mean their training.
+    """
+    path = directory / "tokenizer_config.json"
+    settings = read_object(path) if path.exists() else {}
+    name = settings.get("eos_token")
+    name = name.get("content") if isinstance(name, Mapping) else name
+    if settings.get("add_eos_token") is not True or not isinstance(name, str):
+        return ()
+    end = tokenizer.token_id(name)
+    return () if end is None or tokenizer.encode("a")[-1:] == [end] else (end,)
+
+
+def _classes(fields: Fields, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """See ``Pooler.classes``; vLLM's name for it."""
+    names = fields.get("classifier_from_token", list, [])
+    if not names:
+        return None
+    ids = [tokenizer.token_id(name) if isinstance(name, str) else None for name in names]
+    if len(ids) != 2 or ids[0] is None or ids[1] is None:
+        raise fields.wrong("classifier_from_token", "two tokens, for no and for yes")
+    return ids[0], ids[1]

@@ -1,0 +1,183 @@
+"""The adapters that are served: by their names, and which of them are in memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quire.errors import QuireError, RequestError, UnknownAdapterError
+from quire.protocol import Adapter
+from quire.scheduling import AdapterSlots
+
+logger = logging.getLogger(__name__)
+
+_AT_MOST = 0.05  # seconds to wait where there is nothing to do until an adapter has been read
+
+
+class AdapterSource(NamedTuple):
+    """Where an adapter is read from; what ``load`` gives is for the executor alone.
+
+    load: raises a QuireError where its files are not what they were.
+    """
+
+    fingerprint: bytes
+    path: Path
+    load: Callable[[], Any]
+
+
+class AdapterCard(NamedTuple):
+    """What is told of an adapter."""
+
+    name: str
+    path: str
+    parent: str | None  # what whoever named it says it is an adapter of
+
+
+class Read(NamedTuple):
+    """What came of reading one."""
+
+    adapter: Adapter
+    weights: Any
+    error: Exception | None
+
+
+class AdapterShelf:
+    """Names, sources, and the weights of the adapters that were needed last.
+
+    Weights are read by a thread of its own, one adapter after the other, so that steps go on
+    meanwhile; what is in memory changes between two steps only. An adapter that is let go is served
+    to the end of the requests that have it.
+
+    most_kept: adapters in memory, at least as many as there are slots.
+    check: what is in a directory, or a QuireError; takes time, and no memory.
+    """
+
+    def __init__(self, most_kept: int, check: Callable[[Path], AdapterSource]) -> None:
+        self._most_kept = most_kept
+        self._check = check
+        self._cards: dict[str, tuple[Adapter, AdapterCard]] = {}
+        self._sources: dict[Adapter, AdapterSource] = {}
+        self._users: Counter[Adapter] = Counter()  # requests that have not ended
+        self.weights: dict[Adapter, Any] = {}  # in memory, the one that was used longest ago first
+        self._read: Read | None = None  # by the thread, for the engine's to take
+        self._reader: threading.Thread | None = None
+
+    # -- from any thread -----------------------------------------------------------------------
+
+    def find(self, name: str) -> Adapter:
+        """UnknownAdapterError: none is called so."""
+        found = self._cards.get(name)
+        if found is None:
+            raise UnknownAdapterError(f"adapter {name:.100} is not loaded", "model")
+        return found[0]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._cards
+
+    @property
+    def cards(self) -> list[AdapterCard]:
+        return [card for _, card in list(self._cards.values())]
+
+    def waiting(self, in_use: Iterable[Adapter]) -> list[Adapter]:
+        """Those that requests wait for, beside the ones in use."""
+        return [adapter for adapter in list(self._users) if adapter not in set(in_use)]
+
+    def check(self, path: Path) -> AdapterSource:
+        """The adapter in a directory; takes as long as reading it. A QuireError: it is none."""
+        return self._check(path)
+
+    # -- in the engine's thread ----------------------------------------------------------------
+
+    def add(
+        self, name: str, source: AdapterSource, parent: str | None, *, in_place: bool = False
+    ) -> None:
+        """Serve an adapter under a name. RequestError: there is one, and not ``in_place``."""
+        if name in self._cards and not in_place:
+            raise RequestError(
+                f"adapter {name} is loaded already; with load_inplace it is exchanged", "lora_name"
+            )
+        if name in self._cards:
+            self.remove(name)
+        adapter = Adapter(source.fingerprint, name)
+        self._sources[adapter] = source
+        self._cards[name] = adapter, AdapterCard(name, str(source.path), parent)
+
+    def remove(self, name: str) -> None:
+        """Serve it to the requests that have it, and to nobody else."""
+        adapter = self.find(name)
+        del self._cards[name]
+        self._forget(adapter)
+
+    def begin(self, adapter: Adapter) -> None:
+        """A request has it from now on. UnknownAdapterError: it has been removed meanwhile."""
+        if adapter not in self._sources:
+            raise UnknownAdapterError(f"adapter {adapter.name} is not loaded any more", "model")
+        self._users[adapter] += 1
+
+    def end(self, adapter: Adapter) -> None:
+        """A request that had it has ended."""
+        self._users[adapter] -= 1
+        if not self._users[adapter]:
+            del self._users[adapter]
+            self._forget(adapter)
+
+    def _forget(self, adapter: Adapter) -> None:
+        named = any(adapter == served for served, _ in self._cards.values())
+        if not named and adapter not in self._users:
+            self._sources.pop(adapter, None)
+            self.weights.pop(adapter, None)
+
+    def page(self, slots: AdapterSlots) -> Read | None:
+        """Before a step is planned: take what has been read, have the next one read.
+
+        What failed, if that did.
+        """
+        slots.ready = self.weights
+        failed = self._take()
+        in_use = slots.in_use
+        for adapter in in_use:
+            self.weights[adapter] = self.weights.pop(adapter)
+        wanted = [*in_use, *slots.asked][: self._most_kept]
+        absent = [one for one in wanted if one not in self.weights and one in self._sources]
+        if absent and self._reader is None and failed is None:
+            self._make_room(wanted)
+            self._reader = threading.Thread(
+                target=self._load, args=(absent[0], self._sources[absent[0]]), daemon=True
+            )
+            self._reader.start()
+        return failed
+
+    def wait(self) -> None:
+        """There is nothing to do but to wait for what is being read, or for another request."""
+        if self._reader is not None:
+            self._reader.join(_AT_MOST)
+
+    def _take(self) -> Read | None:
+        if self._reader is None or self._reader.is_alive():
+            return None
+        read, self._reader, self._read = self._read, None, None
+        assert read is not None
+        if read.error is not None:
+            return read
+        if read.adapter in self._sources:  # else nobody wants it any more
+            self.weights[read.adapter] = read.weights
+        return None
+
+    def _make_room(self, wanted: Iterable[Adapter]) -> None:
+        """For one more; there is one that is not wanted, or there is room."""
+        spare = (adapter for adapter in list(self.weights) if adapter not in wanted)
+        while len(self.weights) >= self._most_kept:
+            del self.weights[next(spare)]
+
+    def _load(self, adapter: Adapter, source: AdapterSource) -> None:
+        try:
+            self._read = Read(adapter, source.load(), None)
+        except QuireError as error:
+            self._read = Read(adapter, None, error)
+        except Exception as error:
+            logger.exception("adapter %s cannot be read", adapter.name)
+            self._read = Read(adapter, None, error)

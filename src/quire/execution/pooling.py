@@ -1,0 +1,81 @@
+"""Prompts become vectors: of their last token's state, of the first one's, or the mean of all."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from quire.execution.worker import Worker
+from quire.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams, Step
+
+_NOT_NUMBERS = "the model's states are not numbers (NaN)"
+_AT_ONCE = 256  # rows; bounds the logits held at once where tokens are scored
+
+
+class Pools:
+    """What is known of prompts that are pooled while they are computed, chunk by chunk.
+
+    Unlike what else is kept of a sequence it cannot be made again from its tokens alone: it goes
+    with their blocks. Where those are lost the prompt is computed anew from its beginning.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Tensor] = {}  # by sequence: the first state, or the sum, float64 [d]
+
+    def follow(self, step: Step) -> None:
+        """To be done with every step, once tokens of the one before have been chosen."""
+        for seq_id in step.closed:
+            self._kept.pop(seq_id, None)
+
+    def outcomes(
+        self, chunks: Sequence[Chunk], known: Sequence[Opened], states: Tensor, worker: Worker
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Of the chunks that end a prompt which is pooled. states [T, d], the chunks' in order."""
+        first, scored = 0, []
+        for chunk, whose in zip(chunks, known, strict=True):
+            end, params = first + len(chunk.token_ids), whose.request.pooling
+            if params is not None and params.token_ids:
+                if chunk.readout is not None:
+                    scored.append((chunk.seq_id, end - 1, params.token_ids))
+            elif params is not None:
+                state = self._pooled(chunk, params, states[first:end])
+                if chunk.readout is not None:
+                    self._kept.pop(chunk.seq_id, None)
+                    yield chunk.seq_id, _outcome(_finished(state, params))
+            first = end
+        for start in range(0, len(scored), _AT_ONCE):
+            part = scored[start : start + _AT_ONCE]
+            logits = worker.logits(states[[row for _, row, _ in part]])
+            for (seq_id, _, token_ids), row in zip(part, logits, strict=True):
+                yield seq_id, _outcome(row[list(token_ids)])
+
+    def _pooled(self, chunk: Chunk, params: PoolingParams, states: Tensor) -> Tensor:
+        """[d], of all that has been computed: what is wanted once the prompt ends."""
+        if params.pooling is Pooling.LAST:
+            return states[-1]
+        if params.pooling is Pooling.CLS:
+            if chunk.start == 0:
+                self._kept[chunk.seq_id] = states[0].clone()
+            return self._kept[chunk.seq_id]
+        # One state is added after the other, so that no bit depends on where chunks are cut: in
+        # main memory, where a running sum is one.
+        rows = states.double().cpu()
+        if chunk.start:
+            rows = torch.cat([self._kept[chunk.seq_id][None], rows])
+        total = self._kept[chunk.seq_id] = rows.cumsum(0)[-1].clone()
+        return total / (chunk.start + len(chunk.token_ids))
+
+
+def _finished(state: Tensor, params: PoolingParams) -> Tensor:
+    vector = state.double()[: params.dimensions]
+    return vector / vector.norm().clamp(min=1e-12) if params.normalize else vector
+
+
+def _outcome(vector: Tensor) -> Outcome:
+    numbers = vector.float().cpu()
+    if not numbers.isfinite().all():
+        return Outcome(failure=_NOT_NUMBERS)
+    return Outcome(vector=array("f", numbers.numpy().tobytes()))

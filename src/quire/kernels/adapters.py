@@ -1,0 +1,97 @@
+"""What adapters (LoRA) add to products: as data, and as the C++ has it (csrc/adapters.hpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.kernels.huge_pages import HugePages
+
+PANEL = 16
+_FOUR_LINES = 16  # bytes of an output
+
+
+class Site(IntEnum):
+    """A product of a layer; the values are ``Walk::Projection`` in C++."""
+
+    qkv = 0
+    output = 1
+    up = 2
+    down = 3
+
+
+class Update(NamedTuple):
+    """Added to neighbouring outputs of a product of x: scale * (x downᵀ) upᵀ."""
+
+    first_output: int
+    down: Tensor  # [rank, in]
+    up: Tensor  # [outputs, rank]
+    scale: float
+
+
+Updates = Mapping[tuple[int, Site], Sequence[Update]]
+"""All that an adapter does, by layer and product: to each output at most once."""
+
+
+class AdaptedRows(NamedTuple):
+    """Rows of a step that are changed by one adapter."""
+
+    ranges: tuple[tuple[int, int], ...]  # from, up to
+    adapter: Any  # as ``Kernels.keep_adapter`` gave it
+
+
+def packed_bytes(rank: int, inputs: int, outputs: int, dtype: torch.dtype) -> int:
+    """Memory that an update of that rank takes."""
+    fours = _FOUR_LINES // dtype.itemsize
+    down, up = _whole(rank) * _whole(inputs, fours), _whole(rank, fours) * _whole(outputs)
+    return dtype.itemsize * (down + up) + 4 * _whole(rank)
+
+
+def panels(weight: Tensor) -> Tensor:
+    """weight [out, in] -> [panels, lines, 16] int32, filled up with zeros to four whole lines."""
+    outputs, inputs = weight.shape
+    whole = _whole(inputs, _FOUR_LINES // weight.itemsize)
+    padded = torch.nn.functional.pad(weight, (0, whole - inputs, 0, _whole(outputs) - outputs))
+    lanes = padded.contiguous().view(torch.int32)
+    return lanes.view(-1, PANEL, lanes.shape[1]).transpose(1, 2).contiguous()
+
+
+class PackedUpdates:
+    """An adapter's updates for the C++ kernels, in the order in which they are read."""
+
+    def __init__(self, native: Any, updates: Updates, dtype: torch.dtype) -> None:
+        """native: an ``Adapter`` of the C++ module, to be filled."""
+        self.native = native
+        self.nbytes = sum(
+            packed_bytes(len(one.down), one.down.shape[1], len(one.up), dtype)
+            for several in updates.values()
+            for one in several
+        )
+        self._left = self._memory = HugePages.of(self.nbytes)
+        for (layer, site), of_product in sorted(updates.items()):
+            self._set(len(Site) * layer + site, of_product, dtype)
+
+    def _set(self, product: int, updates: Sequence[Update], dtype: torch.dtype) -> None:
+        downs = [panels(one.down.to(dtype)) for one in updates]
+        address, parts, first_rank = self._put(torch.cat(downs)), [], 0
+        for first_output, _, up, _ in updates:
+            lines = panels(up.to(dtype))
+            parts.append((first_output, up.shape[0], first_rank, lines.shape[1], self._put(lines)))
+            first_rank += _whole(up.shape[1])
+        scales = [torch.full((_whole(one.up.shape[1]),), one.scale) for one in updates]
+        sizes = updates[0].down.shape[1], first_rank, downs[0].shape[1]
+        self.native.set(product, *sizes, address, self._put(torch.cat(scales)), parts)
+
+    def _put(self, tensor: Tensor) -> int:
+        """Where it is from now on."""
+        place, self._left = self._left[: tensor.nbytes], self._left[tensor.nbytes :]
+        place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return int(place.data_ptr())
+
+
+def _whole(count: int, of: int = PANEL) -> int:
+    return -(-count // of) * of

@@ -1,0 +1,137 @@
+"""A decoder's parts as C++ has them (csrc/module.cpp): addresses and numbers.
+
+Whoever makes one keeps the tensors alive that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from quire.kernels import _native
+from quire.kernels.ops import (
+    AttentionSpec,
+    DenseMLP,
+    Experts,
+    LayerKV,
+    Norm,
+    Norms,
+    Rotation,
+    SelfAttention,
+)
+from quire.kernels.products import PackedWeight
+
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # DType in C++
+
+# Activation in C++.
+ACTIVATION_CODES: Mapping[str, int] = {
+    "silu": 0,
+    "gelu": 1,
+    "gelu_new": 2,
+    "gelu_pytorch_tanh": 2,
+    "relu": 3,
+}
+_NO_LIMIT = 2**30  # a window or a number of sinks beyond every context
+
+
+def native_attention(
+    attention: SelfAttention, kv: LayerKV, dtype: torch.dtype
+) -> _native.SelfAttention | None:
+    qkv, output = attention.qkv, attention.output
+    if not isinstance(qkv, PackedWeight) or not isinstance(output, PackedWeight):
+        return None
+    return _native.SelfAttention.make(
+        qkv.native,
+        native_layer(kv, attention.spec, dtype, attention.num_heads),
+        output.native,
+        _norm_or_none(attention.query_norm),
+        _norm_or_none(attention.key_norm),
+        -1 if attention.rotation is None else attention.rotation,
+    )
+
+
+def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
+    if not isinstance(mlp.up, PackedWeight) or not isinstance(mlp.down, PackedWeight):
+        return None
+    activation = ACTIVATION_CODES[mlp.activation]
+    return _native.Mlp.make(mlp.up.native, mlp.down.native, activation, mlp.gated)
+
+
+def native_experts(experts: Experts) -> _native.Experts | None:
+    """None where a weight is not packed, or experts are not of one form."""
+    shared = () if experts.shared is None else (experts.shared.up, experts.shared.down)
+    weights = (experts.router, *experts.up, *experts.down, *shared)
+    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
+    count = len(experts.up)
+    if len(packed) < len(weights) or not all(
+        PackedWeight.alike(packed[first : first + count]) for first in (1, 1 + count)
+    ):
+        return None
+    router, *rest = (weight.native for weight in packed)
+    shared_up, shared_down = rest[2 * count :] or (None, None)
+    return _native.Experts.make(
+        router,
+        rest[:count],
+        rest[count : 2 * count],
+        ACTIVATION_CODES[experts.activation],
+        experts.gated,
+        experts.chosen,
+        experts.renormalise,
+        shared_up,
+        shared_down,
+    )
+
+
+def native_layer(
+    kv: LayerKV, spec: AttentionSpec, dtype: torch.dtype, num_heads: int
+) -> _native.Layer:
+    _, kv_heads, _, key_dim = kv.keys.shape
+    return _native.Layer(
+        kv.kv_group,
+        kv.keys.data_ptr(),
+        kv.values.data_ptr(),
+        _address(kv.key_scales),
+        _address(kv.value_scales),
+        CODES[kv.keys.dtype],
+        CODES[dtype],
+        num_heads,
+        kv_heads,
+        key_dim,
+        kv.values.shape[3],
+        spec.scale,
+        spec.softcap or 0.0,
+        min(spec.window or 0, _NO_LIMIT),
+        min(spec.sinks, _NO_LIMIT),
+        _norm_or_none(spec.query_norm),
+        _norm_or_none(spec.key_norm),
+    )
+
+
+def native_norms(norms: Norms) -> _native.Norms:
+    return _native.Norms.make(*map(_norm_or_none, norms))
+
+
+def _norm_or_none(norm: Norm | None) -> _native.Norm | None:
+    return None if norm is None else native_norm(norm)
+
+
+def native_norm(norm: Norm) -> _native.Norm:
+    parameters = [part for part in (norm.weight, norm.bias) if part is not None]
+    return _native.Norm.make(
+        _address(norm.weight),
+        _address(norm.bias),
+        CODES[parameters[0].dtype] if parameters else 0,
+        norm.eps,
+        norm.centred,
+    )
+
+
+def native_rotation(rotation: Rotation) -> _native.Rotation:
+    cos, sin, sink_cos, sink_sin = map(_address, rotation)
+    return _native.Rotation(cos, sin, sink_cos, sink_sin, rotation.cos.shape[1])
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

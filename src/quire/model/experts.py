@@ -1,0 +1,66 @@
+"""The experts of a layer, out of a checkpoint."""
+
+from __future__ import annotations
+
+from quire.kernels.ops import DenseMLP, Experts
+from quire.model.blueprint import Blueprint, Mixture
+from quire.model.linear import Linear, LinearReader
+
+
+def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str) -> Experts:
+    """Those of the layer ``prefix``. One expert is held twice while it is packed, not all."""
+    shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
+    routers = [f"{prefix}.{name}" for name in names.routers]
+    router = {next((r for r in routers if linears.has(f"{r}.weight")), routers[0]): shape.count}
+    gated = shape.shared_inner > 0 and names.shared_gate is not None
+    if gated:
+        router[f"{prefix}.{names.shared_gate}"] = 1
+    pairs = [_read_expert(plan, mixture, linears, prefix, n) for n in range(shape.count)]
+    return Experts(
+        router=linears.exact(router, hidden),
+        up=tuple(up for up, _ in pairs),
+        down=tuple(down for _, down in pairs),
+        activation=plan.activation,
+        gated=True,
+        chosen=shape.chosen,
+        renormalise=mixture.renormalise,
+        shared=_read_shared(plan, mixture, linears, prefix),
+        shared_gate=gated,
+    )
+
+
+def _read_expert(
+    plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str, number: int
+) -> tuple[Linear, Linear]:
+    """What gives gate and up, and what takes their product."""
+    shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
+    for stacks in names.stacks:
+        up, down = (f"{prefix}.{name}" for name in stacks)
+        if linears.has(up) or (stacks == names.stacks[-1] and not names.up):
+            return (
+                linears.one_of(up, number, (shape.count, 2 * shape.inner, hidden)),
+                linears.one_of(down, number, (shape.count, hidden, shape.inner)),
+            )
+    parts = {"gate": shape.inner, "up": shape.inner}
+    each = [f"{prefix}.{name.format(number)}" for name in names.up]
+    down = f"{prefix}.{names.down.format(number)}"
+    return (
+        linears.joined(each, hidden, parts, False).product,
+        linears.linear(down, shape.inner, hidden, False),
+    )
+
+
+def _read_shared(
+    plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str
+) -> DenseMLP | None:
+    inner, names = mixture.shape.shared_inner, mixture.names
+    if not inner or not names.shared_up:
+        return None
+    up = [f"{prefix}.{name}" for name in names.shared_up]
+    parts = {"gate": inner, "up": inner}
+    return DenseMLP(
+        up=linears.joined(up, plan.hidden_size, parts, False).product,
+        down=linears.linear(f"{prefix}.{names.shared_down}", inner, plan.hidden_size, False),
+        activation=plan.activation,
+        gated=True,
+    )

@@ -1,0 +1,35 @@
+"""Checkpoints whose weights are rounded already, a file for each format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from quire.model.linear.checkpoints.awq import AWQ
+from quire.model.linear.checkpoints.base import Checkpoint
+from quire.model.linear.checkpoints.bitsandbytes import BitsAndBytes
+from quire.model.linear.checkpoints.compressed_tensors import CompressedTensors
+from quire.model.linear.checkpoints.fp8 import FP8
+from quire.model.linear.checkpoints.gguf import GGUF
+from quire.model.linear.checkpoints.gptq import GPTQ
+from quire.model.weights import Weights
+from quire.shape import Fields, StoredWeights, read_stored
+
+__all__ = ["GGUF", "Checkpoint", "read_checkpoint"]
+
+_FORMATS: Mapping[str, Callable[[Weights, StoredWeights], Checkpoint]] = {
+    "awq": AWQ,
+    "bitsandbytes": BitsAndBytes,
+    "compressed-tensors": CompressedTensors,
+    "fp8": FP8,
+    "gptq": GPTQ,
+}
+
+
+def read_checkpoint(section: Fields, weights: Weights) -> Checkpoint:
+    """By config.json's ``quantization_config``.
+
+    Raises:
+        ModelError: the method, or a variant of it, is not supported.
+    """
+    stored = read_stored(section)
+    return _FORMATS[stored.method](weights, stored)

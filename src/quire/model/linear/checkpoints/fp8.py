@@ -1,0 +1,73 @@
+"""Weights of eight-bit floats, and their scales: read as floats of the model's dtype.
+
+A weight is its number times its scale, rounded once: to bfloat16 that changes it by 1/512 at most,
+where eight bits had changed it by up to 1/16. Activations are not rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quire.model.linear.checkpoints.base import RoundedCheckpoint
+from quire.model.stored import Stored
+from quire.model.weights import Weights
+
+SCALES = (torch.float32, torch.bfloat16, torch.float16)
+"""What scales are stored in."""
+
+_FLOATS_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True)
+class FP8(RoundedCheckpoint):
+    """DeepSeek's and Qwen's, with a scale for each block; vLLM's and FBGEMM's, for tensor or row.
+
+    weight [out, in], weight_scale_inv or weight_scale; what activations were rounded by is not
+    needed.
+    """
+
+    def holds(self, name: str) -> bool:
+        """See ``Checkpoint.holds``."""
+        return self._scale(name) in self.weights
+
+    def read(self, name: str, inputs: int, outputs: int) -> Stored:
+        """See ``Checkpoint.read``."""
+        block = self.stored.scheme.block
+        self.weights.leave(tuple(f"{name}.{part}" for part in ("input_scale", "activation_scale")))
+        return read_scaled(self.weights, name, self._scale(name), (outputs, inputs), block)
+
+    def _scale(self, name: str) -> str:
+        inverse = f"{name}.weight_scale_inv"
+        return inverse if inverse in self.weights else f"{name}.weight_scale"
+
+
+def read_scaled(
+    weights: Weights,
+    name: str,
+    scale_name: str,
+    shape: tuple[int, int],
+    block: tuple[int, int] | None,
+) -> Tensor:
+    """The weight of a projection [out, in]; without blocks a scale is of an output, or of all."""
+    weight = weights.read_typed(f"{name}.weight", _FLOATS_OF_8_BITS, *shape)
+    if block is None:
+        scales = read_outputs_scales(weights, scale_name, shape[0])[:, None]
+        return (weight.float() * scales).to(weights.dtype)
+    counts = [-(-size // length) for size, length in zip(shape, block, strict=True)]
+    scales = weights.read(scale_name, *counts, dtype=torch.float32)
+    result = torch.empty(shape, dtype=weights.dtype)
+    across = scales.repeat_interleave(block[1], dim=1)[:, : shape[1]]
+    for row in range(counts[0]):  # a block's outputs at a time: less memory at once
+        some = slice(row * block[0], (row + 1) * block[0])
+        result[some] = (weight[some].float() * across[row]).to(weights.dtype)
+    return result
+
+
+def read_outputs_scales(weights: Weights, name: str, outputs: int) -> Tensor:
+    """[out] float32, of scales by output ([out, 1] or [out]) or a single one ([1] or [])."""
+    shapes = ((outputs, 1), (outputs,), (1,), (), (1, 1))
+    scales = weights.read_shaped(name, SCALES, *shapes).flatten()
+    return scales.float().expand(outputs).contiguous()

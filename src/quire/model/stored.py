@@ -1,0 +1,119 @@
+"""Weights that come rounded, in the forms that the C++ products multiply as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from quire.kernels.packing import Format, Groups
+
+
+@dataclass(frozen=True)
+class ByOutputs:
+    """(codes - 128) * scales, an output to a scale."""
+
+    codes: Tensor  # [out, in] uint8
+    scales: Tensor  # [out] float32
+    rounds_rows: bool = False  # x is rounded to int8 as it is multiplied
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """The weight [out, in]."""
+        return ((self.codes.float() - 128) * self.scales[:, None]).to(dtype)
+
+
+@dataclass(frozen=True)
+class ByGroups:
+    """What codes stand for by groups of inputs, as ``Groups`` has it."""
+
+    form: Format
+    codes: Tensor  # [out, in] uint8, from 0 on
+    groups: Groups
+    order: Tensor | None = None  # [in] int64: which inputs the columns are; None: as they come
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.codes.shape[1] // self.groups.num_groups
+
+    @property
+    def kind(self) -> tuple[Format, int, tuple[bool, ...]]:
+        """What weights that become one have in common, beside the order of their inputs."""
+        return self.form, self.group, tuple(part is None for part in self.groups)
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """The weight [out, in], its inputs in their own order."""
+        scales, zeros, offsets, factors, offset_factors = self.groups
+        groups = self.groups.num_groups
+        each = groups // scales.shape[1]
+
+        def of_groups(numbers: Tensor, factors: Tensor | None) -> Tensor:
+            spread = numbers.float().repeat_interleave(each, dim=1)
+            return (spread if factors is None else spread * factors)[..., None]
+
+        codes = self.codes.view(len(self.codes), groups, -1).float()
+        if offsets is None:
+            half = 1 << (self.form.bits - 1)
+            codes -= half if zeros is None else zeros[..., None].float()
+        values = codes * of_groups(scales, factors)
+        if offsets is not None:
+            values += of_groups(offsets, offset_factors)
+        weight = values.view(self.codes.shape).to(dtype)
+        if self.order is None:
+            return weight
+        back = torch.empty_like(weight)
+        back[:, self.order] = weight
+        return back
+
+
+Stored = Tensor | ByOutputs | ByGroups
+"""Floats [out, in] of the model's dtype, or what they are rounded to."""
+
+
+def as_alike(parts: Sequence[Stored], dtype: torch.dtype) -> list[Stored]:
+    """The same, where their inputs are not in one order as floats."""
+    orders = [part.order if isinstance(part, ByGroups) else None for part in parts]
+    first = orders[0]
+    alike = all((a is None) == (first is None) for a in orders) and all(
+        a is None or first is None or torch.equal(a, first) for a in orders
+    )
+    if alike:
+        return list(parts)
+    return [
+        part.floats(dtype) if isinstance(part, ByGroups) and part.order is not None else part
+        for part in parts
+    ]
+
+
+def side_by_side(a: Stored, b: Stored) -> Stored | None:
+    """The outputs of both in one weight; None where they are rounded in different ways."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.cat([a, b])
+    if isinstance(a, ByOutputs) and isinstance(b, ByOutputs) and a.rounds_rows == b.rounds_rows:
+        codes, scales = torch.cat([a.codes, b.codes]), torch.cat([a.scales, b.scales])
+        return ByOutputs(codes, scales, a.rounds_rows)
+    if isinstance(a, ByGroups) and isinstance(b, ByGroups) and a.kind == b.kind:
+        parts = zip(a.groups._fields, a.groups, b.groups, strict=True)
+        kept = {
+            name: torch.cat([one, other])
+            for name, one, other in parts
+            if one is not None and other is not None
+        }
+        return replace(a, codes=torch.cat([a.codes, b.codes]), groups=a.groups._replace(**kept))
+    return None
+
+
+def in_rows(weight: Stored, order: Tensor | None) -> Stored:
+    """The same with its outputs in this order; None: as they are."""
+    if order is None:
+        return weight
+    if isinstance(weight, Tensor):
+        return weight[order]
+    if isinstance(weight, ByOutputs):
+        return replace(weight, codes=weight.codes[order], scales=weight.scales[order])
+    parts = zip(weight.groups._fields, weight.groups, strict=True)
+    kept = {name: part[order] for name, part in parts if part is not None}
+    groups = weight.groups._replace(**kept)
+    return replace(weight, codes=weight.codes[order], groups=groups)

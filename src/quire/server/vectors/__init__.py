@@ -1,0 +1,1 @@
+"""Texts in, vectors and scores out, by the names of several APIs."""

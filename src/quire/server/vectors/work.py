@@ -1,0 +1,76 @@
+"""Texts through the engine to vectors, and what is told of them."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping, Sequence
+
+from quire.engine import Prompt, PromptForm, RequestOutput
+from quire.errors import RequestError
+from quire.protocol import PoolingParams
+from quire.server.answers.streaming import Json
+from quire.server.doors.answering import outputs
+from quire.server.errors import in_callers_words
+from quire.server.service import Service
+
+_MOST_NUMBERS = 2**23  # in an answer: 2,048 vectors of 4,096, some 170 MB of JSON
+
+Text = str | list[int]
+
+
+async def vectors(
+    service: Service,
+    texts: Sequence[Text],
+    params: PoolingParams,
+    options: Mapping[str, object],
+    field_names: Mapping[str, str],
+    form: PromptForm = PromptForm(),  # noqa: B008  # frozen
+) -> list[RequestOutput]:
+    """The texts' finished requests, in their order; one that fails ends the others.
+
+    options: what a prompt says beside its text. field_names: the engine's, as the caller has them.
+    """
+    _check_size(service, len(texts), params, field_names)
+    prompts: Sequence[Text] = texts
+    with in_callers_words(field_names):
+        if form != PromptForm():
+            with service.reserve(len(texts)):
+                prompts = [await service.engine.text_prompt(text, form) for text in texts]
+    asked = [_with(options, prompt) for prompt in prompts]
+    run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names)
+    return await outputs(run, {})
+
+
+def usage(finished: Sequence[RequestOutput]) -> Json:
+    tokens = sum(len(output.prompt_token_ids) for output in finished)
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+
+
+def numbers(output: RequestOutput) -> list[float]:
+    return list(output.vector or ())
+
+
+def in_base64(output: RequestOutput) -> str:
+    """As OpenAI's client reads it: float32, little-endian."""
+    return base64.b64encode(memoryview(output.vector or b"")).decode()  # type: ignore[arg-type]
+
+
+def _with(options: Mapping[str, object], prompt: Text) -> Prompt:
+    if not options:
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+
+
+def _check_size(
+    service: Service, count: int, params: PoolingParams, field_names: Mapping[str, str]
+) -> None:
+    pooler = service.input_processor.pooler
+    width = 0 if pooler is None else params.dimensions or pooler.dimensions or pooler.width
+    if not params.token_ids and count * width > _MOST_NUMBERS:
+        field = field_names.get("prompt", "prompt")
+        raise RequestError(
+            f"an answer may hold at most {_MOST_NUMBERS:,} numbers; {count:,} vectors of {width:,} "
+            f"would be more: send fewer texts in one request",
+            field,
+        )

@@ -1,0 +1,259 @@
+"""How a checkpoint's weights are stored: what ``quantization_config`` says, or why it is refused.
+
+Only what is common to a checkpoint is read here; where its tensors are and what they hold is for
+the loader (``model/linear/checkpoints``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from quire.errors import ModelError
+from quire.shape.fields import Fields
+
+Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes"]
+
+_SCALE_BYTES = 2
+_MOST_REPEATS = 6  # in a regular expression
+
+# What cannot be read, and what its model is better converted to.
+_OTHERS = {
+    "aqlm": "its codebooks are not read",
+    "auto-round": "export it with format auto_gptq or auto_awq",
+    "bitnet": "its ternary weights are not read",
+    "eetq": "take the model it was made of, with --quantization int8",
+    "exl2": "take the model it was made of, with --quantization int4",
+    "exl3": "take the model it was made of, with --quantization int4",
+    "higgs": "take the model it was made of, with --quantization int4",
+    "hqq": "take the model it was made of, with --quantization int4",
+    "mxfp4": "take a GGUF file of it",
+    "quanto": "take the model it was made of, with --quantization int8 or int4",
+    "quark": "export it to compressed-tensors or AWQ",
+    "quip": "its codebooks are not read",
+    "spqr": "take the model it was made of, with --quantization int4",
+    "torchao": "take the model it was made of, with --quantization int8 or int4",
+    "vptq": "its codebooks are not read",
+}
+_SUPPORTED = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq"
+_DENSE = "save the model it was made of without them, and use --quantization"
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the weights of projections are stored."""
+
+    kind: Literal["int", "packed", "float", "codebook"]  # packed: several codes in an int32
+    bits: int
+    group: int | None = None  # inputs that share a scale; None: all of an output
+    block: tuple[int, int] | None = None  # outputs and inputs that share a scale
+    symmetric: bool = True
+    rounds_rows: bool = False  # activations are rounded to int8, each row to its own scale
+
+    def bytes_kept(self, dtype_bytes: int) -> float:
+        """Of a weight in memory: integers stay what they are, all else becomes the model's dtype.
+
+        Codes of fewer bits than 4 take 4.
+        """
+        if self.kind in ("float", "codebook"):
+            return dtype_bytes
+        codes = 0.5 if self.bits <= 4 else 1.0
+        return codes + (0 if self.group is None else _SCALE_BYTES / self.group)
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """What ``quantization_config`` says of all projections together."""
+
+    method: Method
+    schemes: tuple[tuple[tuple[str, ...], Scheme], ...]  # and which projections have each
+    ignored: tuple[str, ...] = ()
+    zero_offset: int = 0  # that was taken off zeros before they were stored
+
+    @property
+    def scheme(self) -> Scheme:
+        """The first, which most projections have."""
+        return self.schemes[0][1]
+
+    def scheme_of(self, name: str) -> Scheme | None:
+        """By names, classes of modules and regular expressions; None: floats."""
+        if any(_matches(target, name) for target in self.ignored):
+            return None
+        for targets, scheme in self.schemes:
+            if any(_matches(target, name) for target in targets):
+                return scheme
+        return None
+
+
+def _matches(target: str, name: str) -> bool:
+    if target.startswith("re:"):
+        return re.match(target[3:], name) is not None
+    return target in ("Linear", name)
+
+
+def read_stored(section: Fields) -> StoredWeights:
+    """What a ``quantization_config`` says.
+
+    Raises:
+        ModelError: the method, or a variant of it, is not supported; what is instead is said.
+    """
+    method = section.get("quant_method", str, _unnamed(section))
+    if method == "gptq":
+        return _gptq(section)
+    if method == "awq":
+        return _awq(section)
+    if method == "compressed-tensors":
+        return _compressed_tensors(section)
+    if method in ("fp8", "fbgemm_fp8"):
+        scheme = Scheme("float", 8, block=_block(section, "weight_block_size"))
+        return StoredWeights("fp8", ((("Linear",), scheme),))
+    if method == "bitsandbytes":
+        return _bitsandbytes(section)
+    _refuse(section, f"quant_method {method}; supported: {_SUPPORTED}", _OTHERS.get(method))
+
+
+def _unnamed(section: Fields) -> str:
+    return "bitsandbytes" if "load_in_4bit" in section else "unnamed"
+
+
+def _refuse(section: Fields, what: str, instead: str | None = None) -> NoReturn:
+    more = "" if instead is None else f"; {instead}"
+    raise ModelError(f"{section.source} has {what[:200]}{more}")
+
+
+def _group(section: Fields, *names: str) -> int | None:
+    """Inputs of a group under one of these names; None: all of them."""
+    for name in names:
+        if name in section:
+            size = section.get(name, int)
+            if size == -1:
+                return None
+            if size < 1:
+                _refuse(section, f"{name} {size}")
+            return size
+    return 128
+
+
+def _block(section: Fields, name: str) -> tuple[int, int] | None:
+    sizes = section.get(name, list, [])
+    if not sizes:
+        return None
+    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        raise section.wrong(name, "two positive numbers")
+    return sizes[0], sizes[1]
+
+
+def _gptq(section: Fields) -> StoredWeights:
+    bits = section.get("bits", int, 4)
+    form = section.get("checkpoint_format", str, "gptq")
+    if bits not in (2, 4, 8):
+        _refuse(section, f"{bits} bits; supported: 2, 4, 8")
+    if form not in ("gptq", "gptq_v2"):
+        _refuse(section, f"checkpoint_format {form}; supported: gptq, gptq_v2")
+    if section.get("lm_head", bool, False):
+        _refuse(section, "lm_head true: a rounded head is not read")
+    changed = [name for name in section.get("dynamic", dict, {}) if not name.startswith("-:")]
+    if changed:
+        _refuse(section, f"dynamic ({changed[0]}): projections that differ are not read")
+    scheme = Scheme("packed", bits, _group(section, "group_size"), symmetric=False)
+    return StoredWeights("gptq", ((("Linear",), scheme),), zero_offset=int(form == "gptq"))
+
+
+def _awq(section: Fields) -> StoredWeights:
+    bits = section.get("bits", int, section.get("w_bit", int, 4))
+    version = section.get("version", str, "gemm").lower()
+    if bits != 4:
+        _refuse(section, f"{bits} bits; supported: 4")
+    if version != "gemm":
+        _refuse(section, f"version {version}; supported: gemm")
+    group = _group(section, "group_size", "q_group_size")
+    return StoredWeights("awq", ((("Linear",), Scheme("packed", 4, group, symmetric=False)),))
+
+
+def _bitsandbytes(section: Fields) -> StoredWeights:
+    if section.get("load_in_4bit", bool, section.get("_load_in_4bit", bool, False)):
+        scheme = Scheme("codebook", 4)
+    elif section.get("load_in_8bit", bool, section.get("_load_in_8bit", bool, False)):
+        scheme = Scheme("int", 8)
+    else:
+        _refuse(section, "neither load_in_4bit nor load_in_8bit")
+    return StoredWeights("bitsandbytes", ((("Linear",), scheme),))
+
+
+def _compressed_tensors(section: Fields) -> StoredWeights:
+    status = section.get("quantization_status", str, "compressed")
+    if status != "compressed":
+        _refuse(section, f"quantization_status {status}; supported: compressed")
+    for name in ("sparsity_config", "transform_config"):
+        inner = section.section(name)
+        if inner.values and inner.get("format", str, "") != "dense":
+            _refuse(section, f"{name} {inner.get('format', str, '')}".rstrip(), _DENSE)
+    groups = section.section("config_groups")
+    if not groups.values:
+        raise section.wrong("config_groups", "an object with a group or more")
+    form = section.get("format", str, "")
+    schemes = []
+    for name in groups.values:
+        group = groups.section(name)
+        targets = _names(group, "targets")
+        schemes.append((targets, _scheme(group, group.get("format", str, form))))
+    return StoredWeights("compressed-tensors", tuple(schemes), _names(section, "ignore"))
+
+
+def _names(section: Fields, name: str) -> tuple[str, ...]:
+    names = section.get(name, list, [])
+    for text in names:
+        if not isinstance(text, str):
+            raise section.wrong(name, "a list of names")
+        if text.startswith("re:") and not _is_quick(text[3:]):
+            raise section.wrong(name, "a list of short regular expressions", text)
+    return tuple(names)
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether it is a pattern, and no name can keep it busy: others have written it."""
+    repeats = re.findall(r"[*+{]", pattern)
+    if len(repeats) > _MOST_REPEATS or re.search(r"\)[*+{]", pattern):
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
+
+
+_FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized")
+
+
+def _scheme(group: Fields, form: str) -> Scheme:
+    weights, rows = group.section("weights"), group.section("input_activations")
+    kind = weights.choice("type", ("int", "float"), "int")
+    bits = weights.get("num_bits", int, 8)
+    if form not in _FORMATS:
+        _refuse(group, f"format {form}; supported: {', '.join(_FORMATS)}", _DENSE)
+    packed = form == "pack-quantized"
+    if (kind == "float" and bits != 8) or bits not in ((2, 4, 8) if packed else range(2, 9)):
+        _refuse(group, f"{kind} weights of {bits} bits; supported: int 2, 4 and 8, float 8")
+    if group.section("output_activations").values:
+        _refuse(group, "output_activations, which are not rounded here")
+    strategy = weights.choice("strategy", ("tensor", "channel", "group", "block"), "tensor")
+    return Scheme(
+        kind="packed" if packed else "int" if kind == "int" else "float",
+        bits=bits,
+        group=_group(weights, "group_size") if strategy == "group" else None,
+        block=_block(weights, "block_structure") if strategy == "block" else None,
+        symmetric=weights.get("symmetric", bool, True),
+        rounds_rows=kind == "int" and _by_token(rows),
+    )
+
+
+def _by_token(rows: Fields) -> bool:
+    """Whether activations are rounded as ``w8a8`` does; in any other way they are left alone."""
+    return (
+        rows.get("type", str, "int") == "int"
+        and rows.get("num_bits", int, 0) == 8
+        and rows.get("strategy", str, "") == "token"
+        and rows.values.get("dynamic") is True
+        and rows.get("symmetric", bool, True)
+    )

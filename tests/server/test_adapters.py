@@ -1,0 +1,180 @@
+"""Adapters as models of a real server: named, listed, loaded and let go under load."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from quire.assembly import build_engine
+from quire.config import EngineConfig, ServerConfig
+from quire.errors import ConfigError
+from quire.server import Server, create_app
+from support.live_server import eventually
+from support.lora import save_adapter
+from support.small_models import make_model
+
+PROMPT = [*range(20, 45)]
+
+
+class Served:
+    """A small model with one adapter, and more that may be loaded."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.http = httpx.Client(base_url=url, timeout=20)
+        self.directory = directory
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.http.post(path, json=body)
+
+    def complete(self, model: str, **more: Any) -> httpx.Response:
+        body = {"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, **more}
+        return self.post("/v1/completions", **body)
+
+    def text(self, model: str) -> str:
+        answer = self.complete(model, return_token_ids=True)
+        assert answer.status_code == 200 and answer.json()["model"] == model
+        return str(answer.json()["choices"][0]["token_ids"])
+
+    def load(self, name: str, path: str, **more: Any) -> httpx.Response:
+        return self.post("/v1/load_lora_adapter", lora_name=name, lora_path=path, **more)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("served")
+    model = make_model("llama", root / "model")
+    save_adapter(root / "first", model, seed=1)
+    for number in range(3):
+        save_adapter(root / "more" / f"m{number}", model, seed=10 + number)
+    save_adapter(root / "more" / "wide", model, rank=17)
+    (root / "more" / "out").symlink_to(root / "first")
+    config = ServerConfig(
+        host="127.0.0.1",
+        port=0,
+        served_model_name=["base"],
+        allow_runtime_lora_updating=True,
+        lora_directory=str(root / "more"),
+    )
+    options = {"kv_cache_memory_bytes": "4MiB", "enable_lora": True, "max_cpu_loras": 2}
+    modules = [f'{{"name": "first", "path": "{root / "first"}", "base_model_name": "theirs"}}']
+    engine, _ = build_engine(EngineConfig(str(model), lora_modules=modules, **options))
+    server = Server(create_app(engine, ["base"], config), config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started)
+    client = Served(f"http://127.0.0.1:{server.port}", root)
+    with client.http:
+        yield client
+    server.should_exit = True
+    thread.join(20)
+    usage = engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+
+
+def test_adapters_are_models_with_a_parent_in_every_door(served: Served) -> None:
+    cards = {card["id"]: card for card in served.http.get("/v1/models").json()["data"]}
+    assert cards["first"]["parent"] == "theirs" and cards["base"]["parent"] is None
+    assert cards["first"]["root"] == str(served.directory / "first")
+    assert served.http.get("/v1/models/first").json() == cards["first"]
+    tags = served.http.get("/api/tags").json()["models"]
+    assert {tag["name"]: tag["details"]["parent_model"] for tag in tags} == {
+        "base:latest": "",
+        "first:latest": "base",
+    }
+    assert served.text("first") != served.text("base")
+    ids = [
+        served.post("/completion", model=name, prompt=PROMPT, n_predict=8, temperature=0,
+                    return_tokens=True).json()["tokens"]
+        for name in ("first", "base")
+    ]  # fmt: skip
+    assert [str(one) for one in ids] == [served.text("first"), served.text("base")]
+    said: dict[str, list[str]] = {}
+    for name in ("first", "first:latest", "base"):
+        body = {"model": name, "prompt": "hello", "raw": True, "stream": False}
+        options = {"temperature": 0, "num_predict": 8}
+        said["ollama"] = [
+            *said.get("ollama", []),
+            served.post("/api/generate", options=options, **body).json()["response"],
+        ]
+    assert said["ollama"][0] == said["ollama"][1] != said["ollama"][2]
+    assert served.post("/tokenize", model="first", prompt="hello").status_code == 200
+    assert served.complete("second").status_code == 404
+
+
+def test_sessions_are_of_the_model_that_they_are_opened_with(served: Served) -> None:
+    session = served.post("/v1/sessions", model="first").json()["id"]
+    served.post(f"/v1/sessions/{session}/append", input=PROMPT)
+    turn = {"max_tokens": 8, "temperature": 0, "return_token_ids": True}
+    refused = served.post(f"/v1/sessions/{session}/generate", model="base", **turn)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "model"
+    answer = served.post(f"/v1/sessions/{session}/generate", **turn).json()
+    assert answer["model"] == "first"
+    assert str(answer["choices"][0]["token_ids"]) == served.text("first")
+    assert served.http.delete(f"/v1/sessions/{session}").status_code == 200
+
+
+def test_they_are_loaded_exchanged_and_let_go_under_load(served: Served) -> None:
+    stop, texts = threading.Event(), {"base": served.text("base"), "first": served.text("first")}
+    wrong: list[str] = []
+
+    def load() -> None:
+        client = Served(str(served.http.base_url), served.directory)
+        with client.http:
+            while not stop.is_set():
+                wrong.extend(name for name, text in texts.items() if client.text(name) != text)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        assert served.load("m", "m0").text == "Success: LoRA adapter 'm' added successfully."
+        found = [served.text("m")]
+        assert served.load("m", "m1").status_code == 400, "it is there already"
+        assert served.load("m", str(served.directory / "more/m1"), load_inplace=True).is_success
+        found.append(served.text("m"))
+        assert served.post("/v1/unload_lora_adapter", lora_name="m").is_success
+        assert served.complete("m").status_code == 404
+        assert served.post("/v1/unload_lora_adapter", lora_name="m").status_code == 404
+        assert served.load("m", "m0").is_success
+        assert served.text("m") == found[0] != found[1]
+        served.post("/v1/unload_lora_adapter", lora_name="m")
+    finally:
+        stop.set()
+        thread.join(20)
+    assert not wrong
+    metrics = served.http.get("/metrics").text
+    assert 'quire:lora_requests_info{max_lora="1",model_name="base"' in metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message"),
+    [
+        ("x", "../first", "not below"),
+        ("x", "/etc", "not below"),
+        ("x", "out", "not below"),  # a link
+        ("x", "m0\x00", "not below"),
+        ("x", "nothing", "not a directory"),
+        ("x", "wide", "rank 17, above max_lora_rank, 16"),
+        ("base", "m0", "a name of the model itself"),
+        ("first", "m0", "loaded already"),
+        (" x", "m0", "printable characters"),
+        ("", "m0", "printable characters"),
+    ],
+)
+def test_what_may_not_be_loaded_is_refused_by_name(
+    served: Served, name: str, path: str, message: str
+) -> None:
+    answer = served.load(name, path)
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] in ("lora_name", "lora_path")
+
+
+def test_the_routes_are_not_there_unless_asked_for() -> None:
+    for options in ({"allow_runtime_lora_updating": True}, {"lora_directory": "/tmp"}):
+        with pytest.raises(ConfigError, match="need each other"):
+            ServerConfig(**options)  # type: ignore[arg-type]

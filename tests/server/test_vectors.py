@@ -1,0 +1,148 @@
+"""Vectors and scores over HTTP, by the names of OpenAI's, Cohere's, Ollama's and llama.cpp's APIs.
+
+The model is a fake whose vectors depend on every key that their prompts have put into memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+
+from quire.server.vectors.answers import (
+    EmbeddingList,
+    LlamaCppEmbedding,
+    OllamaEmbedding,
+    OllamaEmbeddings,
+    Ranking,
+    ScoreList,
+)
+from support.fake_model import WIDTH
+from support.live_server import MAX_MODEL_LEN, MODEL, LiveServer, eventually, live_server
+
+TEXTS = ["a bird that swims", "a stone"]
+
+
+def embed(server: LiveServer, **body: Any) -> Any:
+    return server.http.post("/v1/embeddings", json={"model": MODEL, **body})
+
+
+def vectors(server: LiveServer, **body: Any) -> list[list[float]]:
+    return [one["embedding"] for one in embed(server, **body).json()["data"]]
+
+
+def test_openai_s_client_gets_the_numbers_that_were_sent(shared: LiveServer) -> None:
+    """It asks for base64 unless it is told otherwise."""
+    answer = shared.openai.embeddings.create(model=MODEL, input=TEXTS)
+    expected = vectors(shared, input=TEXTS)
+    assert [one.embedding for one in answer.data] == expected
+    assert len(expected[0]) == WIDTH and expected[0] != expected[1]
+    counts = [len(shared.tokenizer.encode(text)) for text in TEXTS]
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(counts)
+
+
+def test_a_text_has_its_vector_in_any_form_and_company(shared: LiveServer) -> None:
+    both = vectors(shared, input=TEXTS)
+    assert vectors(shared, input=TEXTS[1]) == both[1:]
+    ids = [shared.tokenizer.encode(text) for text in TEXTS]
+    assert vectors(shared, input=ids) == both
+    assert vectors(shared, input=ids[0]) == both[:1]
+    packed = embed(shared, input=TEXTS, encoding_format="base64").json()["data"]
+    raw = [base64.b64decode(one["embedding"]) for one in packed]
+    assert [list(struct.unpack(f"<{WIDTH}f", one)) for one in raw] == both
+
+
+def test_long_texts_are_cut_on_either_side_where_that_is_asked(shared: LiveServer) -> None:
+    ids = shared.tokenizer.encode(" bird" * 300)[:300]
+    assert embed(shared, input=ids).status_code == 400
+    whole = vectors(shared, input=ids, truncate_prompt_tokens=-1)
+    assert whole == vectors(shared, input=ids[-MAX_MODEL_LEN:])
+    first = vectors(shared, input=ids, truncate_prompt_tokens=3, truncation_side="right")
+    assert first == vectors(shared, input=ids[:3])
+
+
+def test_pairs_are_scored_and_documents_ranked(shared: LiveServer) -> None:
+    query, others = TEXTS[0], [TEXTS[1], TEXTS[0], "a penguin"]
+    scored = shared.http.post("/score", json={"text_1": query, "text_2": others})
+    scores = [one.score for one in ScoreList.model_validate_json(scored.content).data]
+    ranked = shared.http.post("/v1/rerank", json={"query": query, "documents": others, "top_n": 2})
+    results = Ranking.model_validate_json(ranked.content).results
+    best = sorted(range(3), key=lambda i: -scores[i])[:2]
+    assert [one.index for one in results] == best
+    assert [one.relevance_score for one in results] == [scores[i] for i in best]
+    assert results[0].document is not None and results[0].document.text == others[best[0]]
+    body = {"query": query, "documents": [{"text": text} for text in others]}
+    short = shared.http.post("/v2/rerank", json={**body, "return_documents": False}).json()
+    assert [one["index"] for one in short["results"]][:2] == best
+    assert "document" not in short["results"][0]
+
+
+def test_other_doors(shared: LiveServer) -> None:
+    expected = vectors(shared, input=TEXTS)
+    post = shared.http.post
+    ollama = post("/api/embed", json={"model": f"{MODEL}:latest", "input": TEXTS})
+    assert OllamaEmbeddings.model_validate_json(ollama.content).embeddings == expected
+    older = post("/api/embeddings", json={"model": MODEL, "prompt": TEXTS[0]})
+    assert OllamaEmbedding.model_validate_json(older.content).embedding == expected[0]
+    assert post("/api/embed", json={"model": MODEL}).json()["embeddings"] == []
+    theirs = post("/embedding", json={"content": TEXTS}).json()
+    assert [LlamaCppEmbedding.model_validate(one).embedding for one in theirs] == [
+        [one] for one in expected
+    ]
+    EmbeddingList.model_validate_json(embed(shared, input=TEXTS).content)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("embeddings", {"input": ""}, "input"),
+        ("embeddings", {"input": []}, "input"),
+        ("embeddings", {"input": ["x", ""]}, "input"),
+        ("embeddings", {"input": [[1], "x"]}, "input"),
+        ("embeddings", {"input": [10**9]}, "input"),
+        ("embeddings", {"input": ["x"] * 2049}, "input"),
+        ("embeddings", {"input": "x", "dimensions": 0}, "dimensions"),
+        ("embeddings", {"input": "x", "dimensions": 3}, "dimensions"),
+        ("embeddings", {"input": "x", "dimensions": WIDTH + 1}, "dimensions"),
+        ("embeddings", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ("embeddings", {"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ("embeddings", {"input": "x", "max_tokens": 1}, "max_tokens"),
+        ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ("score", {"text_1": "a"}, "text_2"),
+        ("rerank", {"query": "", "documents": ["x"]}, "documents"),
+        ("rerank", {"query": "x", "documents": []}, "documents"),
+        ("rerank", {"query": "x", "documents": [{"image": "x"}]}, "documents[0]"),
+        ("classify", {"input": "x"}, "model"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    path: str, body: dict[str, Any], field: str, shared: LiveServer
+) -> None:
+    response = shared.http.post(f"/v1/{path}", json={"model": MODEL, **body})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, field), error
+
+
+def test_who_leaves_takes_nothing_along(server: LiveServer) -> None:
+    server.executor.hold()
+    with pytest.raises(Exception, match="timed out"):
+        server.http.post("/v1/embeddings", json={"model": MODEL, "input": TEXTS}, timeout=0.3)
+    server.executor.release()
+    eventually(server.is_idle)
+    eventually(lambda: server.num_aborted == 2)
+
+
+def test_a_failed_step_is_told_and_others_live_on() -> None:
+    with live_server() as server:
+        expected = vectors(server, input=TEXTS)
+        fail = server.executor.fail
+
+        def planted(step: Any) -> None:
+            server.executor.fail = fail
+            raise RuntimeError("planted")
+
+        server.executor.fail = planted
+        assert embed(server, input=TEXTS).status_code == 500
+        assert vectors(server, input=TEXTS) == expected

@@ -1,0 +1,188 @@
+"""Adapters in a real engine: the texts of merged weights, and nobody else's any different."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, LoRARequest, SamplingParams
+from quire.engine import RequestOutput
+from quire.errors import ConfigError, UnknownAdapterError
+from support.lora import merge, save_adapter
+from support.small_models import make_model
+
+GREEDY = SamplingParams(max_tokens=10, temperature=0, logprobs=1)
+PROMPTS = [[*range(20, 40), 7, 8, 9], [*range(20, 36), 50, 60]]  # they begin alike
+FLOATS: dict[str, Any] = {"dtype": "float32", "kv_cache_memory_bytes": "4MiB", "block_size": 8}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("adapters")
+    model = make_model("llama", root / "model")
+    save_adapter(root / "a", model, seed=1, rank=4)
+    patterns = {"rank_pattern": {"q_proj": 16}, "alpha_pattern": {"q_proj": 6, "down_proj": 3}}
+    save_adapter(
+        root / "b", model, seed=2, rank=3, targets=("q_proj", "v_proj", "down_proj"),
+        use_rslora=True, **patterns,
+    )  # fmt: skip
+    for name in "ab":
+        merge(model, root / name, root / f"merged-{name}")
+    return root
+
+
+def served(files: Path, **options: Any) -> LLM:
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32, **options}
+    return LLM(files / "model", **{**FLOATS, **adapters})
+
+
+def named(files: Path, names: str) -> list[LoRARequest | None]:
+    return [None if name == "-" else LoRARequest(name, 0, str(files / name)) for name in names]
+
+
+def logprobs(output: RequestOutput) -> list[list[tuple[int, float]]]:
+    return [
+        [
+            (token, table[token].logprob)
+            for token, table in zip(o.token_ids, o.logprobs or [], strict=True)
+        ]
+        for o in output.outputs
+    ]
+
+
+def ask(llm: LLM, files: Path, names: str, params: SamplingParams = GREEDY) -> list[RequestOutput]:
+    prompts: Sequence[list[int]] = [PROMPTS[number % 2] for number in range(len(names))]
+    return llm.generate(prompts, params, use_tqdm=False, lora_request=named(files, names))
+
+
+def test_texts_are_those_of_merged_weights_mixed_with_the_bases(files: Path) -> None:
+    """Through chunks of seven, prefix hits and drafts; all beside each other."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    llm = served(files, max_num_batched_tokens=7, speculative_config=drafts)
+    found = ask(llm, files, "aabb--") and ask(llm, files, "aabb--")
+    assert sum(one.metrics.cached_tokens for one in found) > 0
+    for place, directory in ((0, "merged-a"), (2, "merged-b"), (4, "model")):
+        alone = LLM(files / directory, **FLOATS).generate(PROMPTS, GREEDY, use_tqdm=False)
+        for one, expected in zip(found[place:], alone, strict=False):
+            assert one.outputs[0].token_ids == expected.outputs[0].token_ids
+            for (_, mine), (_, theirs) in zip(logprobs(one)[0], logprobs(expected)[0], strict=True):
+                assert abs(mine - theirs) < 1e-4
+
+
+@pytest.mark.parametrize("form", [{}, {"quantization": "int8"}, {"swap_space": 0.01}])
+def test_a_row_has_the_bits_that_it_has_alone(files: Path, form: dict[str, Any]) -> None:
+    """A base's those of an engine without adapters: in tight pools, with forks, in any form."""
+    params = SamplingParams(max_tokens=12, n=2, temperature=0.8, seed=3, logprobs=0)
+    floats = {**form, "dtype": "bfloat16", "max_num_batched_tokens": 9}
+    mode = {"preemption_mode": "swap"} if "swap_space" in form else {}
+    tight = {**floats, **mode, "kv_cache_memory_bytes": "44KiB", "max_model_len": 40}
+    crowded = served(files, **tight)
+    beside = ask(crowded, files, "ab-ab-", params)
+    assert crowded.engine.scheduler.stats.num_preemptions > 0
+    for place, name in enumerate("ab-ab-"):
+        alone = LLM(files / "model", **{**FLOATS, **floats, "enable_lora": name != "-"})
+        adapters = None if name == "-" else named(files, name)
+        (expected,) = alone.generate(
+            PROMPTS[place % 2], params, use_tqdm=False, lora_request=adapters
+        )
+        assert logprobs(beside[place]) == logprobs(expected)
+
+
+def test_more_adapters_than_there_is_room_for_are_paged_in_and_out(files: Path) -> None:
+    llm = served(files, max_loras=1)
+    shelf = llm.engine.adapters
+    assert shelf is not None and shelf.weights == {}
+    both = [ask(llm, files, "abab"), ask(llm, files, "ba-b")]
+    assert len(shelf.weights) == 1, "no more than max_cpu_loras"
+    texts = [[one.outputs[0].token_ids for one in some] for some in both]
+    assert texts[0][0] != texts[0][1] and texts[1][3] == texts[0][1]
+    assert llm.engine.scheduler.adapters.in_use == []
+
+
+def test_a_file_that_is_gone_ends_the_requests_that_need_it_and_no_other(
+    files: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(files / "a", tmp_path / "a")
+    llm = served(files, max_loras=1)
+    known = ask(llm, files, "b-")
+    gone = LoRARequest("gone", 0, str(tmp_path / "a"))
+    llm._load(gone)
+    (tmp_path / "a" / "adapter_model.safetensors").write_bytes(b"something else")
+    prompts = {"gone": {"adapter": "gone"}, "base": {}, "b": {"adapter": "b"}}
+    for name, more in prompts.items():
+        prompt = {"prompt_token_ids": PROMPTS[name == "base"], **more}
+        llm.engine.add_request(name, prompt, GREEDY)
+    finals, failures = {}, {}
+    while llm.engine.has_work:
+        for delta in llm.engine.step():
+            if delta.failure is not None:
+                failures[delta.request_id] = delta.failure
+            elif delta.final is not None:
+                finals[delta.request_id] = delta.final
+    assert "has changed since it was loaded" in str(failures.pop("gone")) and not failures
+    assert finals["b"].outputs[0].token_ids == known[0].outputs[0].token_ids
+    assert finals["base"].outputs[0].token_ids == known[1].outputs[0].token_ids
+
+
+def test_one_that_is_let_go_serves_who_has_it_and_nobody_new(files: Path) -> None:
+    llm = served(files)
+    shelf, engine = llm.engine.adapters, llm.engine
+    assert shelf is not None
+    (expected,) = ask(llm, files, "a")
+    session = llm.open_session(lora_request=named(files, "b")[0])
+    prompt = {"prompt_token_ids": PROMPTS[0], "adapter": "a"}
+    engine.add_request("one", prompt, GREEDY)
+    engine.step()
+    shelf.remove("a")
+    shelf.remove("b")
+    with pytest.raises(UnknownAdapterError, match="a is not loaded"):
+        engine.add_request("two", prompt, GREEDY)
+    while engine.has_work:
+        deltas = engine.step()
+    assert deltas[-1].final is not None
+    assert deltas[-1].final.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert shelf.weights == {}, "nobody has it any more"
+    session.append(PROMPTS[1])
+    with pytest.raises(UnknownAdapterError, match="b is not loaded any more"):
+        session.generate(GREEDY)
+
+
+def test_sessions_keep_their_adapter_from_turn_to_turn(files: Path) -> None:
+    llm = served(files)
+    (whole,) = ask(llm, files, "a", SamplingParams(max_tokens=8, temperature=0))
+    with llm.open_session(lora_request=named(files, "a")[0]) as session:
+        session.append(PROMPTS[0])
+        first = session.generate(SamplingParams(max_tokens=4, temperature=0))
+        session.append(whole.outputs[0].token_ids[4:5])
+        then = session.generate(SamplingParams(max_tokens=3, temperature=0))
+    told = [*first.outputs[0].token_ids, whole.outputs[0].token_ids[4]]
+    assert [*told, *then.outputs[0].token_ids] == whole.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_loras": 2}, "max_loras does nothing without enable_lora"),
+        ({"enable_lora": True, "max_loras": 3, "max_cpu_loras": 2}, "from 3 to"),
+        ({"enable_lora": True, "lora_modules": ["a"]}, "NAME=DIRECTORY"),
+        ({"enable_lora": True, "lora_modules": ["a=x", "a=y"]}, "called alike"),
+        ({"enable_lora": True, "lora_modules": ['{"name": "a", "path": 1}']}, "path must be"),
+        ({"enable_lora": True, "device": "cuda"}, "CPUs only"),
+        ({"enable_lora": True, "max_lora_rank": 512, "max_cpu_loras": 4096}, "may take"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(
+    files: Path, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.execution.device_runtime.free_memory", lambda: 2**30)
+    with pytest.raises(ConfigError, match=message):
+        LLM(files / "model", **options)
+
+
+def test_an_error_names_the_setting_that_adapters_need(files: Path) -> None:
+    with pytest.raises(ConfigError, match="needs enable_lora"):
+        ask(LLM(files / "model", **FLOATS), files, "a")
