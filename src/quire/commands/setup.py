@@ -38,8 +38,8 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="name in the catalogue, or a config.json or its directory (default: the calibrated "
-        "model)",
+        help="name in the catalogue, a GGUF file, or a config.json or its directory (default: the "
+        "calibrated model)",
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
