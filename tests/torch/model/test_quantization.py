@@ -55,7 +55,7 @@ def by_outputs(weight: Tensor) -> Tensor:
 
 def by_groups(weight: Tensor, bits: int) -> Tensor:
     """As we round it, which test_rounding.py is about."""
-    return round_groups(weight, Format.int5 if bits == 5 else Format.int4).floats(torch.float32)
+    return round_groups(weight, Format.int6 if bits == 6 else Format.int4).floats(torch.float32)
 
 
 def is_table(name: str) -> bool:
@@ -77,7 +77,7 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
         if quantization == "int4" and tensor.shape[1] % 32 == 0:
-            return {name: by_groups(tensor, 5 if "attn" in name else 4)}
+            return {name: by_groups(tensor, 6 if "attn" in name else 4)}
         return {name: by_outputs(tensor)}
 
     return rewritten(source, target, change)
