@@ -150,7 +150,7 @@ class SchedulerRun:
         self.draft_rng = random.Random(seed)
         self.vectors: dict[str, Sequence[float] | None] = {}
         self.begun: PendingStep | None = None  # and not taken in
-        self.groups: dict[str, SequenceGroup] = {}  # all that have been
+        self.by_request: dict[str, SequenceGroup] = {}  # all that have been
         self.truth: dict[str, list[list[int]]] = {}
         self.accepted = self.rejected = 0
 
@@ -167,7 +167,7 @@ class SchedulerRun:
             assert self.allocator.usage() == before
             return
         self.requests[request.request_id] = request
-        self.groups[request.request_id] = group
+        self.by_request[request.request_id] = group
         self.outputs[request.request_id] = [[] for _ in range(request.params.num_outputs)]
 
     def take_expired(self, step: Step, now: float) -> None:
@@ -290,7 +290,7 @@ class SchedulerRun:
             assert clock < MOST_STEPS, "no progress"
         for request_id, request in self.requests.items():
             assert self.outputs[request_id] == self.expected_of(request), request
-            scores = self.groups[request_id].scores
+            scores = self.by_request[request_id].scores
             if scores is not None:
                 assert list(scores) == expected_scores(request, self.windows), request
             if request.pooling is not None:
