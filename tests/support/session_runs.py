@@ -184,8 +184,9 @@ class SessionRun(SchedulerRun):
         def is_over(progress: Progress) -> bool:
             request_id = progress.request.request_id
             if request_id not in by_turn:
-                self.outputs[request_id][progress.branch].append(progress.sample.token_id)
+                self.note(progress, result)
                 return False
+            assert progress.sample is not None
             session = by_turn[request_id]
             session.output.append(progress.sample.token_id)
             stopped = self.rng.random() < 0.03  # by a stop string
