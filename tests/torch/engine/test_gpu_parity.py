@@ -57,6 +57,7 @@ class Interpreted:
         limits: EngineLimits,
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
+        adapters: Any = None,
     ) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
         from quire.execution.gpu.graphs import NoRecorder, graph_sizes
@@ -128,6 +129,15 @@ def test_tokens_are_those_of_the_cpu_engine(
     )
     assert found == expected
     assert num_swaps > 0
+
+
+def test_a_mixture_of_experts(model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which experts rows go to is asked of the device, so that nothing is recorded."""
+    directory, prompts = model_dir("qwen2_moe"), random_prompts(5, 3)
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    expected, _ = generate(directory, None, prompts, params)
+    monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
+    assert generate(directory, None, prompts, params) == (expected, 0)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen2_window"])

@@ -185,7 +185,7 @@ def test_an_expert_that_nobody_chose_is_not_touched(instructions: str) -> None:
     experts, kernels = packed(products, "float32"), CPUKernels(instructions)
     gone = packed(products, "float32")
     for weight in (*gone.up[:2], *gone.down[:2]):
-        weight.native = products.describe(0, False, weight.inputs, weight.outputs, 64, 0, 0, 0, 0)
+        weight.native = products.describe(0, False, weight.inputs, weight.outputs, 64, 0, 0)
     left = replace(
         experts, up=(*gone.up[:2], *experts.up[2:]), down=(*gone.down[:2], *experts.down[2:])
     )
