@@ -35,7 +35,7 @@ class PipelinedRun(SchedulerRun):
 
     def run(self) -> None:
         super().run()
-        copied = sum(group.memory.copied_blocks for group in self.groups.values())
+        copied = sum(group.memory.copied_blocks for group in self.by_request.values())
         if self.kv_groups():  # regions are copied by forks too, which groups are not told
             assert copied == self.num_copies, "each copy is put down to the group that asked for it"
 

@@ -62,7 +62,7 @@ def random_params(rng: random.Random) -> SamplingParams:
             early_stopping=rng.choice([True, False, "never"]),
             presence_penalty=rng.choice([0.0, 1.0]),
         )
-    if rng.random() < 0.15:
+    if rng.random() < 0.06:
         return SamplingParams(max_tokens=0, prompt_logprobs=0)
     return SamplingParams(
         n=rng.choice([1, 1, 1, 2, 4]),
@@ -88,7 +88,7 @@ def random_request(rng: random.Random, number: int, policy: SchedulingPolicy) ->
         prefix = [7, 8, 9, 10] * rng.randint(1, 5)
         prompt = prefix + prompt if rng.random() < 0.7 else prefix
     params, pooling = random_params(rng), None
-    if rng.random() < 0.1:
+    if rng.random() < 0.05:
         params, pooling = SamplingParams(), PoolingParams(rng.choice(list(Pooling)), True)
     return Request(
         request_id=f"r{number}",
