@@ -14,10 +14,12 @@ from quire.engine import RequestOutput
 from quire.memory import Demand, KVAllocator
 from quire.protocol import Roster, Step
 from support.drafting import Drafting, knowing
+from support.lora import ALL, ATTENTION, save_adapter
 from support.small_models import VOCAB_SIZE, save_model
 
 _BEGINNINGS = (301, 524)  # tokens of the texts that several prompts begin with
 _ROOM = "64MiB"  # of a pool in which nobody has to give way
+ADAPTERS = ("a", "b")  # in directories of a model's
 
 
 class Asked(NamedTuple):
@@ -25,6 +27,7 @@ class Asked(NamedTuple):
 
     prompt: list[int]
     params: SamplingParams
+    adapter: str | None = None  # one of ADAPTERS
 
 
 @dataclass(frozen=True)
@@ -107,20 +110,29 @@ class Squeeze:
         if self._held and self._rng.random() < 0.4:
             self.end()
         elif not self._held and self._rng.random() < 0.2:
-            one, left = Demand(self._allocator.block_size), self._rng.randint(0, 2)
-            while self._allocator.num_free_blocks > left:
-                seq_id = -1 - len(self._held)
-                if self._allocator.admit(seq_id, one) is None:
-                    break
-                self._held.append(seq_id)
+            left = self._rng.randint(0, 2)
+            for blocks in (16, 1):
+                self._take(blocks, left)
+
+    def _take(self, blocks: int, left: int) -> None:
+        """So many at once, as long as ``left`` are left."""
+        demand = Demand(blocks * self._allocator.block_size)
+        while self._allocator.num_free_blocks >= left + blocks:
+            seq_id = -1 - len(self._held)
+            if self._allocator.admit(seq_id, demand) is None:
+                break
+            self._held.append(seq_id)
 
     def end(self) -> None:
         while self._held:
             self._allocator.free(self._held.pop())
 
 
-def draw_requests(rng: random.Random, count: int) -> list[Asked]:
-    """Greedy and sampled ones, alone, forked and as beams; some begin alike."""
+def draw_requests(rng: random.Random, count: int, *, adapted: bool = False) -> list[Asked]:
+    """Greedy and sampled ones, alone, forked and as beams; some begin alike.
+
+    adapted: two of three with an adapter.
+    """
     texts = random.Random(7)
     beginnings = [[texts.randrange(3, VOCAB_SIZE) for _ in range(n)] for n in _BEGINNINGS]
     asked = []
@@ -134,7 +146,8 @@ def draw_requests(rng: random.Random, count: int) -> list[Asked]:
         own = max(1, near - len(prompt)) if near > 200 else near
         prompt += [rng.randrange(3, VOCAB_SIZE) for _ in range(own)]
         params = _draw_params(rng, number, 60 if len(prompt) < 100 else 30)
-        asked.append(Asked(prompt, params))
+        adapter = rng.choice((None, *ADAPTERS)) if adapted else None
+        asked.append(Asked(prompt, params, adapter))
     return asked
 
 
@@ -178,7 +191,9 @@ def serve(
     while coming or engine.has_work:
         while coming and (coming[-1][0] <= step or not engine.has_work):
             _, number = coming.pop()
-            engine.add_request(str(number), asked[number].prompt, asked[number].params)
+            prompt, params, adapter = asked[number]
+            given = {"prompt_token_ids": prompt, "adapter": adapter} if adapter else prompt
+            engine.add_request(str(number), given, params)
         scheduler.max_num_batched_tokens = round(low * (high / low) ** rng.random())
         if life.squeezed:
             squeeze.turn()
@@ -206,10 +221,14 @@ def _options(life: Life) -> dict[str, Any]:
 def alone(
     directory: Path, settings: Mapping[str, Any], asked: Sequence[Asked]
 ) -> dict[str, RequestOutput]:
-    """Each in a fresh engine of one thread, whose only request it is, in whole prompts."""
+    """Each in a fresh engine of one thread, whose only request it is, in whole prompts.
+
+    Without an adapter, in an engine that has none.
+    """
     outputs = {}
+    base = {name: value for name, value in settings.items() if "lora" not in name}
     for number, one in enumerate(asked):
-        found, _ = serve(directory, settings, [one], Life((0,)))
+        found, _ = serve(directory, settings if one.adapter else base, [one], Life((0,)))
         outputs[str(number)] = found["0"]
     return outputs
 
@@ -283,8 +302,8 @@ def save_models(directory: Path) -> dict[str, Path]:
         num_key_value_heads=3, initializer_range=0.05,
     )  # fmt: skip
     return {
-        "6 heads on 2 of 32": save_model(biased, directory / "biased"),
-        "9 heads on 3 of 64": save_model(plain, directory / "plain"),
+        "6 heads on 2 of 32": _with_adapters(save_model(biased, directory / "biased"), ALL),
+        "9 heads on 3 of 64": _with_adapters(save_model(plain, directory / "plain"), ALL),
     }
 
 
@@ -297,4 +316,15 @@ def save_mixture(directory: Path) -> dict[str, Path]:
         num_experts=8, num_experts_per_tok=3, moe_intermediate_size=96, norm_topk_prob=True,
         initializer_range=0.1,
     )  # fmt: skip
-    return {"3 of 8 experts": save_model(config, directory)}
+    return {"3 of 8 experts": _with_adapters(save_model(config, directory), ATTENTION)}
+
+
+def _with_adapters(model: Path, targets: Sequence[str]) -> Path:
+    for number, name in enumerate(ADAPTERS):
+        save_adapter(model / name, model, number, rank=3 + 8 * number, targets=targets)
+    return model
+
+
+def adapter_settings(model: Path) -> dict[str, Any]:
+    """Of an engine that serves a saved model with both of its adapters."""
+    return {"lora_modules": [f"{name}={model / name}" for name in ADAPTERS]}

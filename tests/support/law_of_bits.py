@@ -20,6 +20,7 @@ from support.engine_lives import (
     LIVES,
     Asked,
     Piece,
+    adapter_settings,
     alone,
     draw_life,
     draw_requests,
@@ -38,6 +39,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "int8 cache": {**_BFLOAT16, "kv_cache_dtype": "int8"},
     "window": {**_BFLOAT16, "window": 272},
     "sinks": {**_BFLOAT16, "window": 272, "attention_sinks": 20},
+    "adapters": {**_BFLOAT16, "enable_lora": True},  # one of two at once
 }
 """Of weights, activations and the cache, as settings of an engine."""
 
@@ -176,8 +178,11 @@ def tallies(
     for number in range(max(1, requests // at_once)):
         rng = random.Random(f"{seed} {number}")
         directory = list(models.values())[number % len(models)]
-        asked = draw_requests(rng, min(at_once, requests))
+        adapted = "enable_lora" in settings
+        asked = draw_requests(rng, min(at_once, requests), adapted=adapted)
         sized = {**settings, "block_size": rng.choice((4, 8, 16))}
+        if adapted:
+            sized |= adapter_settings(directory)
         expected = alone(directory, sized, asked)
         for kind in kinds:
             found, happened = differences(directory, sized, asked, expected, kind, rng)
