@@ -53,6 +53,10 @@ def load_draft(config: EngineConfig, target: Model, tokenizer: Tokenizer, load: 
 
 def check_draft(draft: Model, target: Model, vocabulary: Mapping[str, int] | None) -> None:
     """ConfigError where a loaded model cannot draft for ``target``. vocabulary: its tokenizer's."""
+    if not draft.has_head:
+        raise ConfigError("it has no head for tokens (it gives embeddings): choose one that has")
+    if not target.has_head:
+        raise ConfigError("there is nothing to draft for a model that has no head for tokens")
     if draft.weight_bytes >= target.weight_bytes:
         raise ConfigError(
             f"its weights take {size_of(draft.weight_bytes)}, those of the model it drafts for "

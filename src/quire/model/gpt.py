@@ -18,7 +18,7 @@ from quire.model.rope import RopeConfig
 from quire.shape import find_family, positions_of
 
 _NEOX = TensorNames(
-    roots=("gpt_neox",),
+    roots=("gpt_neox", ""),
     embedding="embed_in",
     final_norm="final_layer_norm",
     heads=("lm_head", "embed_out"),
@@ -28,7 +28,7 @@ _NEOX = TensorNames(
     down="mlp.dense_4h_to_h",
 )
 _GPTJ = TensorNames(
-    roots=("transformer",),
+    roots=("transformer", ""),
     embedding="wte",
     layers="h",
     final_norm="ln_f",
@@ -40,7 +40,7 @@ _GPTJ = TensorNames(
     mlp_before=None,
 )
 _FALCON = TensorNames(
-    roots=("transformer",),
+    roots=("transformer", ""),
     embedding="word_embeddings",
     layers="h",
     final_norm="ln_f",
@@ -197,7 +197,10 @@ _READERS: Mapping[str, Callable[[Fields], Blueprint]] = {
 
 def read(config: ModelConfig) -> Blueprint:
     """See ``Family.read``."""
-    return _READERS[config.architecture](config.fields)
+    plan = _READERS[config.architecture](config.fields)
+    if config.has_head:
+        return plan
+    return replace(plan, biases=replace(plan.biases, head=False))
 
 
 FAMILY = Family(tuple(_READERS), read, build, {"FalconForCausalLM": ("alibi",)})

@@ -285,6 +285,12 @@ def no_words(directory: Path) -> None:
     (directory / "tokenizer.json").unlink()
 
 
+def no_head(directory: Path) -> None:
+    file = directory / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**config, "architectures": ["LlamaModel"]}), encoding="utf-8")
+
+
 REFUSALS: list[tuple[dict[str, Any], Callable[[Path], object] | None, dict[str, Any], str]] = [
     (
         {"num_hidden_layers": 2, "num_key_value_heads": 4},
@@ -294,6 +300,8 @@ REFUSALS: list[tuple[dict[str, Any], Callable[[Path], object] | None, dict[str, 
     ),
     ({"vocab_size": 310}, no_words, {}, "310 tokens where the model that it drafts for has 300"),
     ({"vocab_size": 290}, None, {}, "its tokenizer has 300 tokens, the model only 290"),
+    ({}, no_head, {}, "has no head for tokens"),
+    ({}, None, {"hf_overrides": {"architectures": ["LlamaModel"]}}, "nothing to draft"),
     ({}, other_words, {}, "another vocabulary: 'et' is token 2.., and token 2"),
     ({"max_position_embeddings": 64}, None, {}, "max_model_len is 256; this model allows 1 to 64"),
     ({}, None, {"kv_cache_memory_bytes": "8KiB", "max_model_len": 99}, "256 bytes of the 1.25 KiB"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from quire import LLM, SamplingParams
+from quire import LLM, PoolingParams, SamplingParams
 from quire.assembly import engine as assembly
 from quire.capacity import EngineLimits
 from quire.capacity.pool import MemoryBudget
@@ -20,7 +20,7 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
 from quire.model import Model
-from quire.protocol import PendingStep, RecoveryCosts, Step
+from quire.protocol import PendingStep, Pooling, RecoveryCosts, Step
 from support.drafting import Drafting, knowing
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts
@@ -192,3 +192,41 @@ def facts(outputs: list[RequestOutput]) -> list[float]:
         one.logprob for b in branches for table in b.logprobs or () for one in table.values()
     ]
     return [token for branch in branches for token in branch.token_ids] + logprobs
+
+
+def test_vectors_beside_texts(model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of prompts in chunks, while steps run ahead; and scored prompts."""
+    asked: list[SamplingParams | PoolingParams] = [
+        *map(PoolingParams, Pooling),
+        SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True),
+        SamplingParams(max_tokens=0, prompt_logprobs=0),
+    ]
+    prompts = random_prompts(7, 3, 7, 2, 5)
+
+    def finals() -> list[RequestOutput]:
+        sizes = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 9}
+        llm = LLM(model_dir("qwen2"), dtype="float32", block_size=BLOCK_SIZE, **sizes)
+        for number, (prompt, params) in enumerate(zip(prompts, asked, strict=True)):
+            llm.engine.add_request(str(number), prompt, params)
+        found = {}
+        while llm.engine.has_work:
+            found |= {d.request_id: d.final for d in llm.engine.step() if d.final is not None}
+        return [found[name] for name in sorted(found)]
+
+    expected = finals()
+    monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
+    found = finals()
+    assert facts(found) == pytest.approx(facts(expected), abs=1e-4)
+    for mine, theirs in zip(found[:3], expected, strict=False):
+        assert theirs.vector and list(mine.vector or ()) == pytest.approx(
+            [*theirs.vector], abs=1e-5
+        )
+    scores = [
+        [
+            one.logprob
+            for table in (outputs[4].prompt_logprobs or ())
+            for one in (table or {}).values()
+        ]
+        for outputs in (found, expected)
+    ]
+    assert len(scores[0]) == 4 and scores[0] == pytest.approx(scores[1], abs=1e-4)
