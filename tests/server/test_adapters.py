@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from quire.assembly import build_engine
 from quire.config import EngineConfig, ServerConfig
+from quire.engine import AdapterShelf, Engine
 from quire.errors import ConfigError
 from quire.server import Server, create_app
 from support.live_server import eventually
@@ -24,9 +26,15 @@ PROMPT = [*range(20, 45)]
 class Served:
     """A small model with one adapter, and more that may be loaded."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, server: Server, engine: Engine, directory: Path) -> None:
+        url = f"http://127.0.0.1:{server.port}"
         self.http = httpx.Client(base_url=url, timeout=20)
-        self.directory = directory
+        self.server, self.engine, self.directory = server, engine, directory
+
+    @property
+    def shelf(self) -> AdapterShelf:
+        assert self.engine.adapters is not None
+        return self.engine.adapters
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.http.post(path, json=body)
@@ -43,9 +51,49 @@ class Served:
     def load(self, name: str, path: str, **more: Any) -> httpx.Response:
         return self.post("/v1/load_lora_adapter", lora_name=name, lora_path=path, **more)
 
+    def hold(self, name: str) -> threading.Event:
+        """From now on the adapter's files are read only once the event is set."""
+        adapter, read = self.shelf.find(name), threading.Event()
+        source = self.shelf._sources[adapter]
+
+        def load() -> Any:
+            assert read.wait(20)
+            return source.load()
+
+        self.shelf._sources[adapter] = source._replace(load=load)
+        self.shelf.weights.pop(adapter, None)
+        return read
+
+
+@contextmanager
+def serving(root: Path, **settings: Any) -> Iterator[Served]:
+    config = ServerConfig(
+        host="127.0.0.1",
+        port=0,
+        served_model_name=["base"],
+        allow_runtime_lora_updating=True,
+        lora_directory=str(root / "more"),
+        **settings,
+    )
+    options = {"kv_cache_memory_bytes": "4MiB", "enable_lora": True, "max_cpu_loras": 2}
+    modules = [f'{{"name": "first", "path": "{root / "first"}", "base_model_name": "theirs"}}']
+    engine, _ = build_engine(EngineConfig(str(root / "model"), lora_modules=modules, **options))
+    server = Server(create_app(engine, ["base"], config), config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started)
+    served = Served(server, engine, root)
+    with served.http:
+        yield served
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+    usage = engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
     model = make_model("llama", root / "model")
     save_adapter(root / "first", model, seed=1)
@@ -53,27 +101,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         save_adapter(root / "more" / f"m{number}", model, seed=10 + number)
     save_adapter(root / "more" / "wide", model, rank=17)
     (root / "more" / "out").symlink_to(root / "first")
-    config = ServerConfig(
-        host="127.0.0.1",
-        port=0,
-        served_model_name=["base"],
-        allow_runtime_lora_updating=True,
-        lora_directory=str(root / "more"),
-    )
-    options = {"kv_cache_memory_bytes": "4MiB", "enable_lora": True, "max_cpu_loras": 2}
-    modules = [f'{{"name": "first", "path": "{root / "first"}", "base_model_name": "theirs"}}']
-    engine, _ = build_engine(EngineConfig(str(model), lora_modules=modules, **options))
-    server = Server(create_app(engine, ["base"], config), config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started)
-    client = Served(f"http://127.0.0.1:{server.port}", root)
-    with client.http:
-        yield client
-    server.should_exit = True
-    thread.join(20)
-    usage = engine.scheduler.allocator.usage()
-    assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(files: Path) -> Iterator[Served]:
+    with serving(files) as served:
+        yield served
+        eventually(lambda: not served.engine.has_work)
+        assert served.engine.scheduler.adapters.in_use == [] and not served.shelf._users
 
 
 def test_adapters_are_models_with_a_parent_in_every_door(served: Served) -> None:
@@ -123,7 +159,7 @@ def test_they_are_loaded_exchanged_and_let_go_under_load(served: Served) -> None
     wrong: list[str] = []
 
     def load() -> None:
-        client = Served(str(served.http.base_url), served.directory)
+        client = Served(served.server, served.engine, served.directory)
         with client.http:
             while not stop.is_set():
                 wrong.extend(name for name, text in texts.items() if client.text(name) != text)
@@ -148,6 +184,68 @@ def test_they_are_loaded_exchanged_and_let_go_under_load(served: Served) -> None
     assert not wrong
     metrics = served.http.get("/metrics").text
     assert 'quire:lora_requests_info{max_lora="1",model_name="base"' in metrics
+
+
+def test_their_vectors_and_scores_are_their_own(served: Served) -> None:
+    """Asked twice, so that whatever may be found is found."""
+    assert served.load("m", "m0").is_success
+    told = []
+    for name in ("base", "first", "m") * 2:
+        vector = served.post("/v1/embeddings", model=name, input=PROMPT).json()
+        scored = served.complete(name, max_tokens=0, echo=True, logprobs=0).json()
+        assert vector["model"] == scored["model"] == name
+        told.append(
+            (vector["data"][0]["embedding"], scored["choices"][0]["logprobs"]["token_logprobs"])
+        )
+    assert told[:3] == told[3:]
+    assert all(len({str(one[part]) for one in told}) == 3 for part in (0, 1))
+    served.post("/v1/unload_lora_adapter", lora_name="m")
+
+
+def test_whoever_waits_for_one_to_be_read_may_leave_or_see_it_unloaded(served: Served) -> None:
+    assert served.load("m", "m0").is_success
+    text = served.text("m")
+    read = served.hold("m")
+    bodies = {
+        "/v1/completions": {"prompt": PROMPT, "stream": True},
+        "/v1/embeddings": {"input": [PROMPT, PROMPT[3:]]},
+        "/v1/sessions": {},
+    }
+    for path, body in bodies.items():
+        if path == "/v1/sessions":
+            session = served.post(path, model="m").json()["id"]
+            served.post(f"{path}/{session}/append", input=PROMPT)
+            path += f"/{session}/generate"
+        with pytest.raises(httpx.ReadTimeout):
+            served.http.post(path, json={"model": "m", **body}, timeout=0.3)
+        eventually(lambda: not served.engine.has_work)
+    assert served.text("base") and not read.is_set()
+    assert served.http.delete(f"/v1/sessions/{session}").status_code == 200
+
+    texts: list[str] = []
+    waiter = threading.Thread(target=lambda: texts.append(served.text("m")))
+    waiter.start()
+    eventually(lambda: served.engine.has_work)
+    assert served.post("/v1/unload_lora_adapter", lora_name="m").is_success
+    assert served.complete("m").status_code == 404
+    read.set()
+    waiter.join(20)
+    assert texts == [text]
+    eventually(lambda: not served.engine.has_work)
+    assert all(adapter.name != "m" for adapter in served.shelf.weights)
+
+
+def test_a_server_ends_while_one_is_read(files: Path) -> None:
+    answers: list[httpx.Response] = []
+    with serving(files, shutdown_timeout=0.2) as served:
+        read = served.hold("first")
+        waiter = threading.Thread(target=lambda: answers.append(served.complete("first")))
+        waiter.start()
+        eventually(lambda: served.engine.has_work)
+        served.server.should_exit = True
+        waiter.join(20)
+    read.set()
+    assert answers[0].status_code == 503
 
 
 @pytest.mark.parametrize(

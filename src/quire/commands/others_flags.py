@@ -37,7 +37,8 @@ _FLAGS = (
     _Flag("lora-dtype", "adapters are kept in the model's dtype", ("auto",)),
     _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
           "refused as it is loaded"),
-    _Flag("load-format", "weights are read from safetensors files", ("auto", "safetensors")),
+    _Flag("load-format", "weights are read from safetensors or GGUF files",
+          ("auto", "safetensors", "gguf")),
     _Flag("tokenizer-mode", "a tokenizer is read as its files say", ("auto", "hf")),
     _Flag("config-format", _ALIKE, ("auto", "hf")),
     _Flag("model-impl", _ALIKE, ("auto",)),
