@@ -44,7 +44,10 @@ QUANTIZATIONS = ("int8", "int4", "w8a8")
 def check_quantization(name: str, value: object) -> None:
     """ConfigError unless the value is absent or a way to round weights."""
     if value is not None and value not in QUANTIZATIONS:
-        raise ConfigError(f"{name} must be one of {', '.join(QUANTIZATIONS)}; got {value!r}")
+        raise ConfigError(
+            f"{name} must be one of {', '.join(QUANTIZATIONS)}; got {value!r}. Leave it out for a "
+            "checkpoint that is quantised: its files say how"
+        )
 
 
 def parse_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:

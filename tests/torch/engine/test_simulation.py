@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from quire.assembly import build_engine
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.drafting import Proposal, Speculation
-from quire.engine import Engine, RequestRecorder
+from quire.engine import Engine, Prompt, RequestRecorder
 from quire.protocol import (
     Executor,
     Opened,
@@ -40,10 +41,12 @@ from quire.simulation import (
 from quire.simulation.result import SimulationResult
 from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
+from support.lora import save_adapter
 
 Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
 DRAFTING = SimulatedDrafting("ngram", 6, AcceptanceProfile((0.5, 0.8, 0.9), coverage=0.8))
+ADAPTERS = ("a", "b", "c")
 _BEYOND = 9  # tokens of texts that nobody gets to see
 TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
 
@@ -112,7 +115,9 @@ def seen(now: float, step: Step, known: list[Opened]) -> tuple[float, Any, Any, 
         (who.request.request_id, who.branch, len(c.token_ids), c.start, c.table, c.readout)
         for c, who in zip(step.chunks, known, strict=True)
     ]
-    return now, step.moves, chunks, step.decisions
+    # Not an adapter's name: a recording does not tell it.
+    decisions = [d._replace(why=re.sub("^adapter [^ ]+ ", "", d.why)) for d in step.decisions]
+    return now, step.moves, chunks, decisions
 
 
 @pytest.mark.parametrize(
@@ -174,12 +179,28 @@ def test_the_same_steps_of_models_with_windows(
         assert gave_way == ("kv_cache_memory_bytes" in options)
 
 
+@pytest.mark.parametrize("blocks", [1024, 60])
+@pytest.mark.parametrize("kind", ["", "drafts"])
+def test_the_same_steps_of_adapters_that_wait_for_each_other(
+    blocks: int, kind: str, model_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = model_dir("llama")
+    modules = [f"{name}={save_adapter(tmp_path / name, model, ord(name))}" for name in ADAPTERS]
+    options = {"kv_cache_memory_bytes": blocks * 4 * 1024, "lora_modules": modules, "max_loras": 2}
+    config = EngineConfig.create({"model": str(model), **WINDOWED, "enable_lora": True, **options})
+    result = compare_steps(tmp_path, config, kind, longest_prompt=60)
+    assert (result.preemptions.recomputes > 0) == (blocks == 60)
+
+
 def compare_steps(
     tmp_path: Path, config: EngineConfig, kind: str, longest_prompt: int | None = None
 ) -> SimulationResult:
     """Serve and record with the real engine, and simulate that by its limits."""
     built, capacity = build_engine(config)
     executor = TimedExecutor(built.executor, capacity.limits)
+    if built.adapters is not None:  # there is no waiting for what a simulator has at once
+        sources = built.adapters._sources.items()
+        built.adapters.weights |= {adapter: source.load() for adapter, source in sources}
     path = tmp_path / "trace.jsonl"
     recorder = RequestRecorder(path, config.block_size, 0.0, drafts=kind == "drafts")
     engine = Engine(
@@ -192,7 +213,9 @@ def compare_steps(
     if kind == "drafts":
         texts = executor.texts = plain_texts(config, longest_prompt)
         engine.speculation = Speculation([Knowing(texts)], DRAFTING.most)
-    measured, _ = serve(engine, executor, kind == "beams", longest_prompt)
+    measured, _ = serve(
+        engine, executor, kind == "beams", longest_prompt, adapted=config.enable_lora
+    )
     recorder.close()
 
     steps: Seen = []
@@ -246,12 +269,17 @@ class Knowing:
 def plain_texts(config: EngineConfig, longest_prompt: int | None) -> dict[str, list[list[int]]]:
     """What is answered without drafts, and with them, and what nobody gets to see of it."""
     engine, _ = build_engine(config)
-    _, texts = serve(engine, None, False, longest_prompt)
+    _, texts = serve(engine, None, False, longest_prompt, adapted=config.enable_lora)
     return {name: [text + [1] * _BEYOND for text in each] for name, each in texts.items()}
 
 
 def serve(
-    engine: Engine, executor: TimedExecutor | None, beams: bool, longest_prompt: int | None
+    engine: Engine,
+    executor: TimedExecutor | None,
+    beams: bool,
+    longest_prompt: int | None,
+    *,
+    adapted: bool,
 ) -> tuple[dict[str, tuple[Any, ...]], dict[str, list[list[int]]]]:
     """Questions that arrive while others are answered; what each of them cost, and its texts.
 
@@ -267,7 +295,10 @@ def serve(
             executor.now = max(executor.now, arrivals[number])
         while number < len(arrivals) and (executor is None or arrivals[number] <= executor.now):
             text = cut(prompt(number), longest_prompt, number)
-            engine.add_request(str(number), text, params(number, beams), arrivals[number])
+            given: Prompt = text
+            if adapted and number % 4:
+                given = {"prompt": text, "adapter": ADAPTERS[number % 4 - 1]}
+            engine.add_request(str(number), given, params(number, beams), arrivals[number])
             number += 1
         for delta in engine.step():
             if delta.final is not None:
