@@ -87,13 +87,14 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """The vectors of one text or many, in order, as the model's files say they are made.
 
         ``pooling_params`` says it otherwise. What a model wants before a text (an instruction, or
         the ``prompts`` of sentence-transformers) is its caller's to write there.
         """
-        many = _with_priority(_as_list(prompts), priority)
+        many = self._with_adapters(_with_priority(_as_list(prompts), priority), lora_request)
         params = self.engine.input_processor.prepare_params(pooling_params or PoolingParams())
         return [
             EmbeddingRequestOutput(
@@ -110,6 +111,7 @@ class LLM:
         text_1: str | Sequence[str],
         text_2: str | Sequence[str],
         use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """How well texts go together, pair by pair, or one text with each of many."""
         processor = self.engine.input_processor
@@ -117,8 +119,8 @@ class LLM:
         second = [text_2] if isinstance(text_2, str) else list(text_2)
         scoring = Scoring(processor.pooler, first, second)
         params = processor.prepare_params(scoring.params)
-        count = len(scoring.prompts)
-        done = self._finish(list(scoring.prompts), [params] * count, use_tqdm, "Scoring")
+        prompts = self._with_adapters(list(scoring.prompts), lora_request)
+        done = self._finish(prompts, [params] * len(prompts), use_tqdm, "Scoring")
         last = done[-len(second) :]
         return [
             ScoringRequestOutput(output.request_id, ScoringOutput(score), output.prompt_token_ids)

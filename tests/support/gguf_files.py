@@ -61,6 +61,18 @@ def write_gguf(
     return rounded
 
 
+def add_tokenizer(writer: Any, source: Path) -> None:
+    """The byte-level one of the model in ``source``."""
+    parts = json.loads((source / "tokenizer.json").read_text())
+    special = {token["id"] for token in parts["added_tokens"]}
+    tokens = sorted(parts["model"]["vocab"], key=parts["model"]["vocab"].__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if number in special else 1 for number in range(len(tokens))])
+    writer.add_token_merges([" ".join(pair) for pair in parts["model"]["merges"]])
+
+
 def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     """A head's two halves become neighbours, as in llama.cpp's converter."""
     parts = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])

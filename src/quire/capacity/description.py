@@ -96,8 +96,8 @@ class Capacity:
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
             f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
             f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
-            f"That holds {full:,} sequences of {longest}, "
-            f"or {usual:,} typical chats of {typical}{chats}. "
+            f"That holds {full:,} sequence{'s' if full != 1 else ''} of {longest}, "
+            f"or {usual:,} typical chat{'s' if usual != 1 else ''} of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
             f"{self._describe_swap()}{self._describe_speculation()}{self._describe_adapters()} "
             f"Kernels: {self.kernels}."
@@ -127,7 +127,7 @@ class Capacity:
             return ""
         most, kept, rank, each = self.adapters
         return (
-            f" Adapters of up to rank {rank}: {most:,} run at once, {kept:,} are kept in "
+            f" Adapters of up to rank {rank}: at most {most:,} at once, and {kept:,} kept in "
             f"{size_of(kept * each)} of memory."
         )
 

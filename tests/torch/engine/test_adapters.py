@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import save_file
+from transformers import LlamaConfig
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import ConfigError, UnknownAdapterError
-from support.lora import merge, save_adapter
-from support.small_models import make_model
+from support.gguf_files import add_tokenizer, write_gguf
+from support.lora import ATTENTION, merge, save_adapter
+from support.small_models import SMALL_LLAMA, make_model, save_model
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0, logprobs=1)
 PROMPTS = [[*range(20, 40), 7, 8, 9], [*range(20, 36), 50, 60]]  # they begin alike
@@ -24,6 +28,8 @@ FLOATS: dict[str, Any] = {"dtype": "float32", "kv_cache_memory_bytes": "4MiB", "
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("adapters")
     model = make_model("llama", root / "model")
+    config = {**SMALL_LLAMA, "num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32}
+    save_model(LlamaConfig(**config), root / "draft")
     save_adapter(root / "a", model, seed=1, rank=4)
     patterns = {"rank_pattern": {"q_proj": 16}, "alpha_pattern": {"q_proj": 6, "down_proj": 3}}
     save_adapter(
@@ -73,10 +79,21 @@ def test_texts_are_those_of_merged_weights_mixed_with_the_bases(files: Path) -> 
                 assert abs(mine - theirs) < 1e-4
 
 
-@pytest.mark.parametrize("form", [{}, {"quantization": "int8"}, {"swap_space": 0.01}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"quantization": "int8"},
+        {"swap_space": 0.01},
+        {"speculative_config": {"method": "draft"}},
+    ],
+)
 def test_a_row_has_the_bits_that_it_has_alone(files: Path, form: dict[str, Any]) -> None:
     """A base's those of an engine without adapters: in tight pools, with forks, in any form."""
     params = SamplingParams(max_tokens=12, n=2, temperature=0.8, seed=3, logprobs=0)
+    if "speculative_config" in form:  # by a model that knows nothing of adapters
+        guesses = {"model": str(files / "draft"), "num_speculative_tokens": 3}
+        form = {"speculative_config": {**form["speculative_config"], **guesses}}
     floats = {**form, "dtype": "bfloat16", "max_num_batched_tokens": 9}
     mode = {"preemption_mode": "swap"} if "swap_space" in form else {}
     tight = {**floats, **mode, "kv_cache_memory_bytes": "44KiB", "max_model_len": 40}
@@ -90,6 +107,37 @@ def test_a_row_has_the_bits_that_it_has_alone(files: Path, form: dict[str, Any])
             PROMPTS[place % 2], params, use_tqdm=False, lora_request=adapters
         )
         assert logprobs(beside[place]) == logprobs(expected)
+
+
+@pytest.mark.parametrize("family", ["gptj", "gpt_neox", "olmoe", "llama.gguf"])
+def test_models_of_other_orders_and_forms_have_those_of_merged_weights(
+    family: str, tmp_path: Path
+) -> None:
+    """Rows that are reordered, attention before experts, blocks of a GGUF file."""
+    model = make_model(family.removesuffix(".gguf"), tmp_path / "model")
+    served = model
+    if family.endswith(".gguf"):
+        served = tmp_path / family
+        rounded = write_gguf(model, served, lambda _: Kind.Q4_0, lambda w: add_tokenizer(w, model))
+        save_file(rounded, model / "model.safetensors", metadata={"format": "pt"})
+    targets = (*ATTENTION, "query_key_value", "attention.dense", "out_proj", "fc_in", "fc_out")
+    save_adapter(tmp_path / "a", model, targets=targets, strength=1.0)
+    merged = LLM(merge(model, tmp_path / "a", tmp_path / "merged"), **FLOATS)
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    llm = LLM(
+        served, **FLOATS, enable_lora=True, max_num_batched_tokens=7, speculative_config=drafts
+    )
+    asked = named(tmp_path, "a")[0]
+    expected = merged.generate(PROMPTS, GREEDY, use_tqdm=False)
+    for _ in range(2):
+        found = llm.generate(PROMPTS, GREEDY, use_tqdm=False, lora_request=asked)
+        for one, other in zip(found, expected, strict=True):
+            assert one.outputs[0].token_ids == other.outputs[0].token_ids
+            for (_, mine), (_, theirs) in zip(logprobs(one)[0], logprobs(other)[0], strict=True):
+                assert abs(mine - theirs) < 1e-4
+    vectors = llm.embed(PROMPTS, use_tqdm=False, lora_request=asked)
+    for vector, other_vector in zip(vectors, merged.embed(PROMPTS, use_tqdm=False), strict=True):
+        assert vector.outputs.embedding == pytest.approx(other_vector.outputs.embedding, abs=1e-4)
 
 
 def test_more_adapters_than_there_is_room_for_are_paged_in_and_out(files: Path) -> None:

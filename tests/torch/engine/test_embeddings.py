@@ -76,17 +76,24 @@ def test_vectors_are_transformers_states_pooled(kind: Pooling, directory: Path) 
             assert output.metrics.cached_tokens == 0 or kind is Pooling.LAST
 
 
-def test_no_bit_depends_on_chunks_company_memory_or_what_is_found(directory: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"window": 24, "attention_sinks": 4}, {"swap_space": 0.01, "preemption_mode": "swap"}],
+)
+def test_no_bit_depends_on_chunks_company_memory_or_what_is_found(
+    settings: dict[str, Any], directory: Path
+) -> None:
     alone = {
         kind: [
-            embed(load(directory, block_size=8), [prompt], pooling=kind)[0] for prompt in PROMPTS
+            embed(load(directory, block_size=8, **settings), [prompt], pooling=kind)[0]
+            for prompt in PROMPTS
         ]
         for kind in KINDS
     }
     found = preempted = 0
     for budget, blocks in ((7, "96KiB"), (31, "4MiB")):
         llm = load(directory, block_size=8, max_num_batched_tokens=budget,
-                   kv_cache_memory_bytes=blocks)  # fmt: skip
+                   kv_cache_memory_bytes=blocks, **settings)  # fmt: skip
         engine, rng = llm.engine, random.Random(budget)
         squeeze = Squeeze(engine.scheduler.allocator, rng)
         wanted: dict[str, bytes] = {}
@@ -95,7 +102,9 @@ def test_no_bit_depends_on_chunks_company_memory_or_what_is_found(directory: Pat
             for number, prompt in enumerate(PROMPTS):
                 name = f"{kind}{number}"
                 engine.add_request(name, prompt, PoolingParams(kind))
-                engine.add_request(f"text{name}", prompt, SamplingParams(max_tokens=8))
+                engine.add_request(
+                    f"text{name}", prompt, SamplingParams(max_tokens=8, n=1 + number % 2)
+                )
                 wanted[name] = alone[kind][number]
         while engine.has_work:
             squeeze.turn()
@@ -180,6 +189,17 @@ def test_a_decoder_saved_alone_embeds_and_refuses_to_generate(
     assert embed(llm, PROMPTS) == embed(load(directory), PROMPTS)
     with pytest.raises(RequestError, match="has no head for tokens"):
         llm.generate(PROMPTS[:1], use_tqdm=False)
+
+
+@pytest.mark.parametrize("family", ["opt", "gpt_neox", "gptj", "falcon"])
+def test_so_does_one_whose_tensors_are_called_otherwise(family: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    whole = make_model(family, tmp_path / "whole")
+    AutoModelForCausalLM.from_pretrained(whole).base_model.save_pretrained(tmp_path / "alone")
+    for file in whole.glob("tokenizer*"):
+        (tmp_path / "alone" / file.name).write_bytes(file.read_bytes())
+    assert embed(load(tmp_path / "alone"), PROMPTS) == embed(load(whole), PROMPTS)
 
 
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
