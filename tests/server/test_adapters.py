@@ -193,12 +193,12 @@ def test_their_vectors_and_scores_are_their_own(served: Served) -> None:
     for name in ("base", "first", "m") * 2:
         vector = served.post("/v1/embeddings", model=name, input=PROMPT).json()
         scored = served.complete(name, max_tokens=0, echo=True, logprobs=0).json()
+        pair = served.post("/v1/score", model=name, text_1="a bird", text_2="that swims").json()
         assert vector["model"] == scored["model"] == name
-        told.append(
-            (vector["data"][0]["embedding"], scored["choices"][0]["logprobs"]["token_logprobs"])
-        )
+        logprobs = scored["choices"][0]["logprobs"]["token_logprobs"]
+        told.append((vector["data"][0]["embedding"], logprobs, pair["data"][0]["score"]))
     assert told[:3] == told[3:]
-    assert all(len({str(one[part]) for one in told}) == 3 for part in (0, 1))
+    assert all(len({str(one[part]) for one in told}) == 3 for part in range(3))
     served.post("/v1/unload_lora_adapter", lora_name="m")
 
 
