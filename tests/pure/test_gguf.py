@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[Callable[[Parts], None], str]] = {
     "arrays of arrays": (field("x", struct.pack("<IIQ", 9, 9, 1)), "an array of type 9"),
     "no text": (field("x", struct.pack("<IQ", 8, 1) + b"\xff"), "'x' is not UTF-8"),
     "alignment": (field("general.alignment", number(33)), "general.alignment must be a power of"),
-    "a part": (field("split.count", number(3)), "one of 3 parts of a model: put them together"),
+    "a part": (field("split.count", number(3)), "one of 3 parts of a model: name the first, which"),
     "dimensions": (norm((1,) * 9, 0, 96), "output_norm.weight' has 9 dimensions; 1 to 4"),
     "a large shape": (norm((HUGE, HUGE), 0, 96), "which the file has no room for"),
     "an empty shape": (norm((0,), 0, 96), "which the file has no room for"),
@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[Parts], None], str]] = {
     "experts": (field("qwen3.expert_count", number(8)), "qwen3.expert_count is 8"),
     "no size": (field("qwen3.block_count", None), "qwen3.block_count is missing"),
     "another kind of size": (
-        field("qwen3.block_count", string("x")), "num_hidden_layers must be int, but is 'x'"
+        field("qwen3.block_count", string("x")), "qwen3.block_count must be 1 to 2, but is 'x'"
     ),
     "layers that differ": (
         field("qwen3.feed_forward_length", struct.pack("<IIQII", 9, 4, 2, 32, 64)),

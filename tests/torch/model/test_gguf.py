@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from gguf import GGMLQuantizationType as Kind
 
 from quire.errors import ConfigError, ModelError
@@ -23,6 +24,7 @@ from support.hf_reference import hf_greedy, hf_logits, random_prompts
 from support.instruction_sets import TESTED
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import rewritten
+from support.small_models import SMALL_LLAMA, save_model
 
 ModelDir = Callable[[str], Path]
 
@@ -32,7 +34,57 @@ HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
 HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 CHUNK = 7
 FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
-            "longrope")  # fmt: skip
+            "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel")  # fmt: skip
+_EXPERTS = {**SMALL_LLAMA, "intermediate_size": 64, "num_experts_per_tok": 3}
+_GEMMA = {
+    **SMALL_LLAMA,
+    "num_hidden_layers": 3,
+    "head_dim": 24,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 12,
+    "final_logit_softcapping": 8.0,
+}
+_COHERE = {**SMALL_LLAMA, "logit_scale": 0.3, "tie_word_embeddings": True}
+# As GGUF files can have them.
+OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("GemmaConfig", {**SMALL_LLAMA, "head_dim": 24}),
+    "gemma2": ("Gemma2Config", {**_GEMMA, "attn_logit_softcapping": 5.0}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **_GEMMA,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, "sliding_window": None}),
+    "cohere": ("CohereConfig", _COHERE),
+    "cohere2": ("Cohere2Config", {**_COHERE, "sliding_window": 12, "sliding_window_pattern": 2}),
+    "mixtral": ("MixtralConfig", {**_EXPERTS, "num_local_experts": 6}),
+    "qwen2moe": (
+        "Qwen2MoeConfig",
+        {
+            **_EXPERTS,
+            "num_experts": 6,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 96,
+        },
+    ),
+    "qwen3moe": (
+        "Qwen3MoeConfig",
+        {
+            **_EXPERTS,
+            "head_dim": 24,
+            "num_experts": 12,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+    ),
+    "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),
+}
 
 
 def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
@@ -66,15 +118,24 @@ def test_every_number_is_exact(kind: Any, instruction_set: str) -> None:
 
 def mixed(name: str) -> Kind:
     """Parts of one product in types of their own, as in llama.cpp's mixtures."""
-    by_part = {"k_proj": Kind.Q5_1, "v_proj": Kind.F16, "up_proj": Kind.Q4_1, "o_proj": Kind.Q5_0,
-               "embed_tokens": Kind.Q8_0, "lm_head": Kind.Q4_0}  # fmt: skip
+    by_part = {"experts.up_proj": Kind.Q4_0, "k_proj": Kind.Q5_1, "v_proj": Kind.F16,
+               "up_proj": Kind.Q4_1, "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
+               "lm_head": Kind.Q4_0}  # fmt: skip
     return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_tokens(family: str, model_dir: ModelDir, tmp_path: Path) -> None:
+@pytest.fixture
+def source(family: str, model_dir: ModelDir, tmp_path: Path) -> Path:
+    """A model with safetensors files."""
+    if family not in OWN:
+        return model_dir(family)
+    class_name, fields = OWN[family]
+    return save_model(getattr(transformers, class_name)(**fields), tmp_path / "source")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OWN])
+def test_logits_and_tokens(family: str, source: Path, tmp_path: Path) -> None:
     """As transformers computes them with the rounded weights."""
-    source = model_dir(family)
     rounded = write_gguf(source, tmp_path / "model.gguf", mixed)
     reference = rewritten(source, tmp_path / "hf", lambda name, _: {name: rounded[name]})
     texts = random_prompts(5, 30, 45)
@@ -83,7 +144,7 @@ def test_logits_and_tokens(family: str, model_dir: ModelDir, tmp_path: Path) -> 
     found = PagedHarness(model).prefill(texts, CHUNK)
     for logits, text in zip(found, texts, strict=True):
         assert float((logits - hf_logits(reference, text)).abs().max()) < 1e-4
-    if family in ("llama", "qwen3"):
+    if family in ("llama", "qwen3", "qwen3moe"):
         greedy = PagedHarness(model).generate(texts[:1], 24, CHUNK)
         assert greedy == [hf_greedy(reference, texts[0], 24)]
 
