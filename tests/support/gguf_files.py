@@ -31,6 +31,7 @@ _ARCHITECTURES = {
 }
 _INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe")
 _WITH_ONE = ("gemma", "gemma2", "gemma3_text")
+_GATES_AND_UPS = "block_sparse_moe.input_linear.weight"  # of all experts in one
 _RULES = {  # config.json's names, and what the writer calls them
     "num_key_value_heads": "head_count_kv",
     "rms_norm_eps": "layer_norm_rms_eps",
@@ -90,7 +91,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return rounded
+    return _joined(rounded)
 
 
 def _gathered(tensors: dict[str, Tensor]) -> dict[str, dict[str, np.ndarray]]:
@@ -98,7 +99,27 @@ def _gathered(tensors: dict[str, Tensor]) -> dict[str, dict[str, np.ndarray]]:
     found: dict[str, dict[str, np.ndarray]] = {}
     for key in sorted(tensors, key=lambda key: [(len(part), part) for part in key.split(".")]):
         whole = re.sub(r"experts\.\d+\.", "experts.", key)
-        found.setdefault(whole, {})[key] = tensors[key].float().numpy()
+        values = tensors[key].float().numpy()
+        if key.endswith(_GATES_AND_UPS):
+            layer = key.removesuffix(_GATES_AND_UPS)
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                experts = {f"{part} {number} {key}": one for number, one in enumerate(half)}
+                found[f"{layer}mlp.experts.{part}_proj.weight"] = experts
+        else:
+            found.setdefault(whole, {})[key] = values
+    return found
+
+
+def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What ``_gathered`` took apart is one again."""
+    found = {key: tensor for key, tensor in tensors.items() if " " not in key}
+    for key in {key.split()[2] for key in tensors.keys() - found.keys()}:
+        gates, ups = (
+            torch.stack([one for name, one in tensors.items() if name.startswith(part)
+                         and name.endswith(key)])
+            for part in ("gate ", "up ")
+        )  # fmt: skip
+        found[key] = torch.cat([gates, ups], dim=1)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),
+    "granitemoe": (
+        "GraniteMoeConfig",
+        {
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+        },
+    ),
 }
 
 
@@ -162,17 +174,39 @@ def test_floats_may_be_rounded_and_what_is_rounded_may_not(
         load_model(tmp_path / "rounded.gguf", quantization="int8")
 
 
-def test_the_planner_knows_the_bytes(model_dir: ModelDir, tmp_path: Path) -> None:
-    write_gguf(model_dir("qwen3"), tmp_path / "model.gguf", mixed)
+@pytest.mark.parametrize("family", ["qwen3", "qwen2moe"])
+def test_the_planner_knows_the_bytes(source: Path, tmp_path: Path) -> None:
+    write_gguf(source, tmp_path / "model.gguf", mixed)
     shape, model = read_shape(tmp_path / "model.gguf"), load_model(tmp_path / "model.gguf")
     padding = 4 * 2 * 32 * 64 * 2  # panels come in pairs
     assert 0 <= model.weight_bytes - shape.weight_bytes < padding
     assert shape.num_layers == 2
 
 
+def test_stacks_of_another_number_of_experts(tmp_path: Path) -> None:
+    """Refused before any expert is read."""
+    class_name, fields = OWN["olmoe"]
+    source = save_model(getattr(transformers, class_name)(**fields), tmp_path / "source")
+    write_gguf(source, tmp_path / "model.gguf", mixed)
+    content = (tmp_path / "model.gguf").read_bytes()
+    said = b"olmoe.expert_count" + struct.pack("<I", 4)
+    told = content.replace(said + struct.pack("<I", 6), said + struct.pack("<I", 5))
+    assert told != content
+    (tmp_path / "model.gguf").write_bytes(told)
+    with pytest.raises(ModelError, match=r"shape \(6, .*but olmoe\.expert_count is 5"):
+        load_model(tmp_path / "model.gguf")
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    for name in ("a-Q4_K_M.gguf", "a-Q4_K_S.gguf", "a-Q8_0.gguf", "b.q8_0.gguf"):
+    for name in (
+        "c-Q6_K-00001-of-00002.gguf",
+        "c-Q6_K-00002-of-00002.gguf",
+        "a-Q4_K_M.gguf",
+        "a-Q4_K_S.gguf",
+        "a-Q8_0.gguf",
+        "b.q8_0.gguf",
+    ):
         (tmp_path / name).touch()
     yield tmp_path
 
@@ -181,7 +215,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     ("wanted", "found"),
     [("Q4_K_M", "a-Q4_K_M.gguf"), ("q4_k_s", "a-Q4_K_S.gguf"), ("b.q8_0", "b.q8_0.gguf"),
      ("a-Q8_0.gguf", "a-Q8_0.gguf"), ("Q8_0", "several such files"), ("Q4", "no such file"),
-     ("../b.q8_0.gguf", "no such file")],
+     ("Q6_K", "c-Q6_K-00001-of-00002.gguf"), ("../b.q8_0.gguf", "no such file")],
 )  # fmt: skip
 def test_files_by_name(directory: Path, wanted: str, found: str) -> None:
     if found.endswith(".gguf"):
