@@ -2,7 +2,7 @@
 
 from quire.gguf.config import config_of
 from quire.gguf.header import GGUFFile, TensorInfo, is_gguf
-from quire.gguf.parts import open_gguf
+from quire.gguf.parts import open_gguf, parts_of
 from quire.gguf.types import ROUNDED_BYTES, TensorType
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "config_of",
     "is_gguf",
     "open_gguf",
+    "parts_of",
 ]

@@ -9,8 +9,18 @@ from reprlib import repr as short
 from quire.errors import ModelError
 from quire.gguf.header import GGUFFile, TensorInfo, read_header
 
-_NAME = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
+_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _MOST_PARTS = 1 << 10
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of the model that ``path`` begins, by their names; none if it is a later part."""
+    name = _NAME.fullmatch(path.name)
+    if name is None or int(name[3]) > _MOST_PARTS:
+        return [path]
+    count = int(name[3])
+    parts = (f"{name[1]}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
+    return [path.with_name(part) for part in parts] if int(name[2]) == 1 else []
 
 
 def open_gguf(path: Path) -> GGUFFile:
@@ -26,15 +36,14 @@ def open_gguf(path: Path) -> GGUFFile:
         return first
     if type(count) is not int or not 0 < count <= _MOST_PARTS:
         raise ModelError(f"{path}: split.count must be 1 to {_MOST_PARTS:,}, but is {short(count)}")
-    name = _NAME.fullmatch(path.name)
-    if name is None or int(name[2]) != count:
+    paths = parts_of(path)
+    if len(paths) != count:
         raise ModelError(
             f"{path} is one of {count} parts of a model: name the first, which must be called "
             f"NAME-00001-of-{count:05}.gguf, with the others beside it"
         )
     tensors: dict[str, TensorInfo] = {}
-    for number in range(count):
-        own = path.with_name(f"{name[1]}-{number + 1:05}-of-{count:05}.gguf")
+    for number, own in enumerate(paths):
         _add_part(tensors, read_header(own) if number else first, number, count)
     told = first.metadata.get("split.tensors.count", len(tensors))
     if told != len(tensors):
