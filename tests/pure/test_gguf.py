@@ -195,6 +195,25 @@ def test_what_is_wrong_is_said(name: str, tmp_path: Path) -> None:
     assert str(path) in str(refusal.value)
 
 
+def test_what_files_leave_to_the_code(tmp_path: Path) -> None:
+    """The scale of Gemma 2's queries hangs on its size; routers are in F32 whatever all else is."""
+    for layers, scalar in ((46, 32 // 2), (45, 24)):
+        told = parts()
+        told["fields"] = {k.replace("qwen3.", "gemma2."): v for k, v in told["fields"].items()}
+        told["fields"]["general.architecture"] = string("gemma2")
+        told["fields"]["gemma2.block_count"] = number(layers)
+        told["fields"]["gemma2.attention.key_length"] = number(24)
+        places = {"token_embd.weight": tensor((4, 32), 1, 0)}
+        for layer in range(layers):
+            routers = f"blk.{layer}.ffn_gate_inp.weight"
+            places[routers] = tensor((1, 32), 0, 256 + 128 * layer)
+        told |= {"tensors": places, "data": bytes(256 + 128 * layers)}
+        config = config_of(open_gguf(written(told, tmp_path / "model.gguf")))
+        assert config["query_pre_attn_scalar"] == scalar
+        assert config["dtype"] == "float16"
+        assert config["sliding_window"] == 4096
+
+
 SPLIT = "model-{:05}-of-00002.gguf"
 
 
