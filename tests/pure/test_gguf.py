@@ -151,6 +151,9 @@ WRONG: dict[str, tuple[Callable[[Parts], None], str]] = {
     "more chosen than there are": (
         mixture(chosen=HUGE), "qwen3moe.expert_used_count must be 1 to 4, but is 115"
     ),
+    "another router": (
+        field("qwen3.expert_gating_func", number(2)), "qwen3.expert_gating_func is 2; supported"
+    ),
     "as many layers": (
         field("qwen3.block_count", number(1 << 30)), "qwen3.block_count must be 1 to 2, but is 107"
     ),

@@ -1,6 +1,6 @@
 """GGUF files: what is in them, read without trust, and what that would be in a config.json."""
 
-from quire.gguf.config import config_of
+from quire.gguf.config import config_of, kept_bytes
 from quire.gguf.header import GGUFFile, TensorInfo, is_gguf
 from quire.gguf.parts import open_gguf, parts_of
 from quire.gguf.types import ROUNDED_BYTES, TensorType
@@ -12,6 +12,7 @@ __all__ = [
     "TensorType",
     "config_of",
     "is_gguf",
+    "kept_bytes",
     "open_gguf",
     "parts_of",
 ]

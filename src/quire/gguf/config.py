@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from reprlib import repr as short
 from typing import Any
 
@@ -27,6 +28,14 @@ _OPTIONAL = {
 _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"  # stored in F32 in all files
+# What is computed here, where files of these architectures may say otherwise.
+_ALLOWED: Mapping[str, tuple[object, ...]] = {
+    "expert_gating_func": (0, 1),  # softmax
+    "expert_weights_scale": (0, 1),
+    "expert_group_count": (0, 1),
+    "attention.clamp_kqv": (0,),
+}
+_OF_GRANITE = {"rope.scaling.finetuned": (True,)}  # False: no positions are told
 _END_TOKENS = ("eos", "eot", "eom")
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
@@ -82,10 +91,37 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
         elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
+    _check_allowed(file, known)
     _check_counts(file, known, fields)
     _check_heads(file, known)
     fields |= _windows(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
+
+
+def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
+    """What all tensors take in memory, those of floats with so many bytes a number."""
+    known = architecture_of(file)
+    total = 0
+    for name, info in file.tensors.items():
+        size: float = float_bytes
+        if info.type.is_rounded and _ROUTER not in name:
+            size = info.type.kept_bytes
+        elif known.norms_with_one and len(info.shape) == 1:
+            size = 4  # 1 + w has more digits than w
+        total += int(size * math.prod(info.shape))
+    return total
+
+
+def _check_allowed(file: GGUFFile, known: Architecture) -> None:
+    """That files say nothing of which their families know nothing."""
+    more = _OF_GRANITE if known.model_type.startswith("granite") else {}
+    for name, allowed in {**_ALLOWED, **more}.items():
+        value = file.metadata.get(f"{known.name}.{name}")
+        if value is not None and value not in allowed:
+            names = ", ".join(map(str, allowed))
+            raise ModelError(
+                f"{file.path}: {known.name}.{name} is {short(value)}; supported: {names}"
+            )
 
 
 def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:

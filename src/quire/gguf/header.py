@@ -69,15 +69,6 @@ class GGUFFile(NamedTuple):
     metadata: Mapping[str, Any]  # numbers, texts, and lists or arrays of them
     tensors: Mapping[str, TensorInfo]
 
-    def kept_bytes(self, float_bytes: int) -> int:
-        """What all tensors take in memory, those of floats with so many bytes a number."""
-        return sum(
-            int(info.type.kept_bytes * math.prod(info.shape))
-            if info.type.is_rounded
-            else float_bytes * math.prod(info.shape)
-            for info in self.tensors.values()
-        )
-
     def floats(self, name: str) -> list[float]:
         """A small tensor of F32. ModelError: it is of another type."""
         info = self.tensors[name]
