@@ -1,19 +1,22 @@
 """What adapters cost: requests with several adapters against the same requests without.
 
-    python benchmarks/adapters.py [MODEL] [--adapters 8] [--rank 16] [--requests 32] [--rounds 5]
+    python -m benchmarks.adapters [MODEL] [--adapters 8] [--rank 16] [--requests 32] [--rounds 5]
 
 Adapters are random, of all that can be adapted. Each round serves the requests without adapters,
 with one for all of them, and with all adapters in turn, in one engine; rates are the medians of
 rounds, and shares the medians of each round's own, so that what the machine does besides meets all
-of them alike.
+of them alike. --vllm names the Python of an environment with vLLM's build for CPUs, which then does
+the same: MODEL must be a directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -60,6 +63,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of each output (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quantization")
+    parser.add_argument("--vllm", metavar="PYTHON", help="to measure beside it")
     arguments = parser.parse_args()
     llm = LLM(
         arguments.model,
@@ -88,11 +92,38 @@ def main() -> None:
                 rate = tokens_per_second(llm, prompts, arguments.tokens, chosen)
                 if number:  # the first one warms up, and reads the adapters
                     rates[kind].append(rate)
+        show(rates)
+        if arguments.vllm:
+            llm.engine.close()
+            theirs = of_vllm(arguments, prompts, directory)
+            show({"vLLM, none": theirs["none"], "vLLM, all": theirs["all"]})
+
+
+def of_vllm(
+    arguments: argparse.Namespace, prompts: list[list[int]], folder: str
+) -> dict[str, list[float]]:
+    job = {"prompts": prompts, "tokens": arguments.tokens}
+    job |= {"rank": arguments.rank, "rounds": arguments.rounds}
+    runner = "benchmarks.peers.runners.vllm_adapters"
+    command = [arguments.vllm, "-m", runner, arguments.model, folder, json.dumps(job)]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    environment |= {"VLLM_CPU_OMP_THREADS_BIND": cores}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+    rates: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return rates
+
+
+def show(rates: dict[str, list[float]]) -> None:
+    """The first is what the others are compared with."""
+    base = next(iter(rates.values()))
     for kind, found in rates.items():
-        shares = [rate / base for rate, base in zip(found, rates["none"], strict=True)]
+        shares = [rate / without for rate, without in zip(found, base, strict=True)]
         print(
             f"{kind:>12} adapters: {statistics.median(found):8.1f} tokens/s, "
-            f"{statistics.median(shares):.3f} of the rate without"
+            f"{statistics.median(shares):.3f} of the rate without",
+            flush=True,
         )
 
 

@@ -1,16 +1,18 @@
-"""Vectors a second: Quire beside sentence-transformers, turn by turn.
+"""Vectors a second: Quire beside sentence-transformers and vLLM, turn by turn.
 
     python benchmarks/embeddings.py MODEL [--dtype bfloat16] [--texts 512] [--tokens 128]
 
-Texts of random tokens, pooled by the last one and normalised, in one process each. Both are told
-the threads and the dtype; sentence-transformers (left out if it is not installed) sorts the texts
-by length and takes them in batches. --python names an interpreter that has it, if this one has not.
+Texts of random tokens, pooled by the last one and normalised, in one process each. All are told
+the threads and the dtype, and left out if they are not there; sentence-transformers sorts the texts
+by length and takes them in batches. --python and --vllm name interpreters that have them, where
+this one has not.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="theirs (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="medians of (%(default)s)")
     parser.add_argument("--python", default=sys.executable, help="that has sentence-transformers")
+    parser.add_argument("--vllm", metavar="PYTHON", default=sys.executable, help="that has vLLM")
     parser.add_argument("--only", choices=SYSTEMS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only:
@@ -95,7 +98,30 @@ def sentence_transformers(arguments: argparse.Namespace) -> dict[str, Any]:
     return _report(seconds, tokens, vectors[0].tolist(), len(vectors))
 
 
-SYSTEMS = {"quire": quire, "sentence-transformers": sentence_transformers}
+def vllm(arguments: argparse.Namespace) -> dict[str, Any]:
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    cores = sorted(os.sched_getaffinity(0))[: arguments.threads]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+    from vllm import LLM
+
+    llm = LLM(
+        arguments.model,
+        runner="pooling",
+        convert="embed",
+        dtype=arguments.dtype,
+        max_model_len=2048,
+        disable_log_stats=True,
+    )
+    prompts = texts(arguments)
+    llm.embed(prompts[:8], use_tqdm=False)
+    begun = time.perf_counter()
+    outputs = llm.embed(prompts, use_tqdm=False)
+    seconds = time.perf_counter() - begun
+    tokens = sum(len(one.prompt_token_ids) for one in outputs)
+    return _report(seconds, tokens, outputs[0].outputs.embedding, len(outputs))
+
+
+SYSTEMS = {"quire": quire, "sentence-transformers": sentence_transformers, "vllm": vllm}
 
 
 def _report(seconds: float, tokens: int, first: list[float], count: int) -> dict[str, Any]:
@@ -104,7 +130,8 @@ def _report(seconds: float, tokens: int, first: list[float], count: int) -> dict
 
 
 def _in_a_process(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    python = sys.executable if name == "quire" else arguments.python
+    others = {"sentence-transformers": arguments.python, "vllm": arguments.vllm}
+    python = others.get(name, sys.executable)
     done = subprocess.run(
         [python, __file__, *sys.argv[1:], "--only", name], capture_output=True, text=True
     )
@@ -127,10 +154,10 @@ def _show(found: dict[str, list[dict[str, Any]]]) -> None:
         tokens = statistics.median(one["tokens_per_second"] for one in rounds)
         print(f"{name}: {medians[name]:.1f} texts/s, {tokens:,.0f} tokens/s "
               f"({min(rates):.1f} to {max(rates):.1f})")  # fmt: skip
-    if len(medians) == 2:
-        ours, theirs = (rounds[0]["first"] for rounds in found.values())
-        cosine = sum(a * b for a, b in zip(ours, theirs, strict=True))
-        print(f"ratio: {medians['quire'] / medians['sentence-transformers']:.2f}; "
+    ours = found.pop("quire")[0]["first"]
+    for name, rounds in found.items():
+        cosine = sum(a * b for a, b in zip(ours, rounds[0]["first"], strict=True))
+        print(f"quire to {name}: {medians['quire'] / medians[name]:.2f}; "
               f"cosine of the first vectors: {cosine:.5f}")  # fmt: skip
 
 

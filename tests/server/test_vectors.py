@@ -134,6 +134,7 @@ def test_who_leaves_takes_nothing_along(server: LiveServer) -> None:
     with socket.create_connection(("127.0.0.1", server.server.port)) as client:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\n" + head + body)
         eventually(lambda: server.engine.has_work)
+    eventually(lambda: not server.server._drain.running)  # it is known that nobody waits
     server.executor.release()
     eventually(lambda: server.num_aborted == 2)
     eventually(server.is_idle)

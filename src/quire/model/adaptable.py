@@ -20,7 +20,7 @@ class Adaptable(NamedTuple):
     first: int  # of its outputs among the product's
     inputs: int
     outputs: int
-    order: Tensor | None  # the product's outputs, as the checkpoint has them; None: as they are
+    order: Tensor | None = None  # the product's outputs, by the checkpoint's; None: the same
 
 
 def adaptable(model: DecoderModel) -> dict[str, Adaptable]:

@@ -113,6 +113,10 @@ class Weights:
         """The dtype of a tensor, as its file calls it."""
         return str(self._slice(name).get_dtype())
 
+    def has_floats(self, name: str) -> bool:
+        """Whether there is such a tensor, of a type that weights may be kept in."""
+        return name in self._files and self.stored(name) in _DTYPES
+
     def is_rounded(self, name: str) -> bool:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
         return name in self._files and self.stored(name) in ROUNDED_BYTES

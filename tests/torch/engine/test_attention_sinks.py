@@ -144,7 +144,7 @@ def test_branches_survive_preemption(mode: str, kind: str, model_dir: ModelDir) 
     [
         ("opt", {"window": 16}, "rotary positions"),
         ("gpt2", {"window": 16}, "GPT2LMHeadModel is none"),
-        ("gemma2", {"window": 16}, "Gemma2ForCausalLM is none"),
+        ("gemma2", {"window": 16}, "sliding windows of its own"),
         ("mistral", {"window": 16}, "sliding windows of its own"),
         ("dynamic", {"window": 16}, r"\(dynamic\) change with the length"),
         ("longrope", {"window": 16}, r"\(longrope\) change with the length"),

@@ -43,8 +43,8 @@ def edited(model_dir: ModelDir, tmp_path: Path) -> Callable[..., Path]:
         ({"architectures": ["NoSuchModel"]}, "NoSuchModel is not a decoder"),
         ({"is_encoder_decoder": True}, "LlamaForCausalLM is an encoder-decoder"),
         (
-            {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config has quant_method fp8",
+            {"quantization_config": {"quant_method": "quip"}},
+            "quantization_config has quant_method quip",
         ),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "64"}, "hidden_size must be int, but is '64'"),

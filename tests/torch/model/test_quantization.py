@@ -77,7 +77,7 @@ def rounded_model(source: Path, target: Path, quantization: str) -> Path:
         if tensor.ndim < 2 or is_table(name) or "embed_positions" in name:
             return {name: tensor}
         if quantization == "int4" and tensor.shape[1] % 32 == 0:
-            return {name: by_groups(tensor, 6 if "attn" in name else 4)}
+            return {name: by_groups(tensor, 6 if "attn" in name or "attention" in name else 4)}
         return {name: by_outputs(tensor)}
 
     return rewritten(source, target, change)

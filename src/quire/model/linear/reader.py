@@ -168,9 +168,9 @@ class LinearReader:
 
     def _rounded_table(self, name: str) -> Checkpoint | None:
         """The checkpoint, if it has this one rounded."""
-        checkpoint = None if self._products is None else self._checkpoint
-        rounded = checkpoint is not None and checkpoint.holds(name.removesuffix(".weight"))
-        return checkpoint if rounded else None
+        if self._products is None or self._checkpoint is None or self._weights.has_floats(name):
+            return None
+        return self._checkpoint if self._checkpoint.holds(name.removesuffix(".weight")) else None
 
     def _keep(self, linear: Linear) -> Linear:
         self.nbytes += linear.nbytes

@@ -109,7 +109,8 @@ def test_replayed_decodes_equal_unpadded_ones(model_dir: ModelDir) -> None:
         assert (second.states - judge.states).abs().max() < 1e-3
 
 
-REPLAYABLE = [family for family in FAMILIES if family != "gpt2"]
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe")
+REPLAYABLE = [family for family in FAMILIES if family not in ("gpt2", *MIXTURES)]
 
 
 @pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
