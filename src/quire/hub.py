@@ -64,7 +64,7 @@ def split_file(name: str) -> tuple[str, str | None]:
 
 
 def choose_gguf(where: str, names: Iterable[str], wanted: str) -> str:
-    """The GGUF file that ``wanted`` is, or is the one word at the end of.
+    """The GGUF file that ``wanted`` is, or is the one word at the end of; of parts the first.
 
     Raises:
         ModelError: there is none, or more than one.
@@ -72,7 +72,7 @@ def choose_gguf(where: str, names: Iterable[str], wanted: str) -> str:
     files = [file for file in names if file.endswith(".gguf")]
     if wanted in files or f"{wanted}.gguf" in files:
         return wanted if wanted in files else f"{wanted}.gguf"
-    word = re.compile(rf"(^|[-._/]){re.escape(wanted)}\.gguf", re.IGNORECASE)
+    word = re.compile(rf"(^|[-._/]){re.escape(wanted)}(-00001-of-\d{{5}})?\.gguf", re.I)
     found = [file for file in files if word.search(file)]
     if len(found) == 1:
         return found[0]
@@ -108,7 +108,7 @@ def gguf_file(
             here = Path(found("*.gguf"))
             names = [file.relative_to(here).as_posix() for file in here.rglob("*.gguf")]
         file = choose_gguf(name, names, wanted)
-        path = Path(found(file)) / file
+        path = Path(found(file.replace("-00001-of-", "-?????-of-"))) / file  # and its other parts
     if not path.exists():
         raise ModelError(f"cannot load {name}:{file}: it could not be downloaded")
     return path

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,35 @@ Choose = Callable[[str], Kind]
 
 _ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
-    "qwen2": gguf.MODEL_ARCH.QWEN2,
-    "qwen3": gguf.MODEL_ARCH.QWEN3,
-    "phi3": gguf.MODEL_ARCH.PHI3,
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
+}
+_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe")
+_WITH_ONE = ("gemma", "gemma2", "gemma3_text")
+_GATES_AND_UPS = "block_sparse_moe.input_linear.weight"  # of all experts in one
+_RULES = {  # config.json's names, and what the writer calls them
+    "num_key_value_heads": "head_count_kv",
+    "rms_norm_eps": "layer_norm_rms_eps",
+    "layer_norm_eps": "layer_norm_eps",
+    "norm_epsilon": "layer_norm_eps",
+    "num_local_experts": "expert_count",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "use_parallel_residual": "parallel_residual",
+    "logit_scale": "logit_scale",
+    "logits_scaling": "logit_scale",
+    "attention_multiplier": "attention_scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
 }
 
 
@@ -33,32 +61,80 @@ def write_gguf(
     vocabulary: adds a tokenizer.
     """
     config = json.loads((source / "config.json").read_text())
-    name = config["model_type"]
-    writer = gguf.GGUFWriter(target, name)
+    kind = config["model_type"]
+    architecture = _ARCHITECTURES.get(kind) or gguf.MODEL_ARCH[kind.upper()]
+    writer = gguf.GGUFWriter(target, gguf.MODEL_ARCH_NAMES[architecture])
     _write_config(writer, config)
     if vocabulary is not None:
         vocabulary(writer)
-    names = gguf.get_tensor_name_map(_ARCHITECTURES[name], config["num_hidden_layers"])
-    rounded = {}
-    for key, tensor in load_file(source / "model.safetensors").items():
-        own, _, kind = key.rpartition(".")
-        stored = f"{names.get_name(own)}.{kind}"
-        values = tensor.float().numpy()
-        if name == "llama" and own.endswith(("q_proj", "k_proj")):
-            heads = config["num_attention_heads" if "q_proj" in own else "num_key_value_heads"]
-            values = _interleaved(values, heads)
-        wanted = choose(key) if values.ndim == 2 else Kind.F32
-        data = gguf.quantize(values, wanted)
-        writer.add_tensor(stored, data, raw_dtype=wanted)
-        after = gguf.dequantize(data, wanted).reshape(values.shape)
-        if name == "llama" and own.endswith(("q_proj", "k_proj")):
-            after = _halves(after, heads)
-        rounded[key] = torch.from_numpy(np.ascontiguousarray(after))
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    rounded: dict[str, Tensor] = {}
+    for whole, parts in _gathered(load_file(source / "model.safetensors")).items():
+        own, _, end = whole.rpartition(".")
+        values = (
+            np.stack(list(parts.values())) if ".experts." in own else next(iter(parts.values()))
+        )
+        wanted = choose(whole)
+        if values.ndim == 1 or own.endswith(("gate", "router.layer")):
+            wanted = Kind.F32
+        elif values.shape[-1] % 32:
+            wanted = Kind.F16
+        change, back = _changes(config, own)
+        data = gguf.quantize(change(values), wanted)
+        if own.endswith("shared_expert_gate"):
+            data = data[0]
+        writer.add_tensor(f"{names.get_name(own)}.{end}", data, raw_dtype=wanted)
+        after = np.ascontiguousarray(back(gguf.dequantize(data, wanted).reshape(values.shape)))
+        for key, part in zip(parts, after if ".experts." in own else [after], strict=True):
+            rounded[key] = torch.from_numpy(part)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return rounded
+    return _joined(rounded)
+
+
+def _gathered(tensors: dict[str, Tensor]) -> dict[str, dict[str, np.ndarray]]:
+    """By their names without an expert's number: tensors by their own names."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for key in sorted(tensors, key=lambda key: [(len(part), part) for part in key.split(".")]):
+        whole = re.sub(r"experts\.\d+\.", "experts.", key)
+        values = tensors[key].float().numpy()
+        if key.endswith(_GATES_AND_UPS):
+            layer = key.removesuffix(_GATES_AND_UPS)
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                experts = {f"{part} {number} {key}": one for number, one in enumerate(half)}
+                found[f"{layer}mlp.experts.{part}_proj.weight"] = experts
+        else:
+            found.setdefault(whole, {})[key] = values
+    return found
+
+
+def _joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What ``_gathered`` took apart is one again."""
+    found = {key: tensor for key, tensor in tensors.items() if " " not in key}
+    for key in {key.split()[2] for key in tensors.keys() - found.keys()}:
+        gates, ups = (
+            torch.stack([one for name, one in tensors.items() if name.startswith(part)
+                         and name.endswith(key)])
+            for part in ("gate ", "up ")
+        )  # fmt: skip
+        found[key] = torch.cat([gates, ups], dim=1)
+    return found
+
+
+_Change = Callable[[np.ndarray], np.ndarray]
+
+
+def _changes(config: dict[str, Any], own: str) -> tuple[_Change, _Change]:
+    """What the converter makes of a tensor, and the way back."""
+    kind = config["model_type"]
+    if kind in _INTERLEAVED and own.endswith(("q_proj", "k_proj")):
+        heads = config["num_attention_heads" if "q_proj" in own else "num_key_value_heads"]
+        return partial(_interleaved, heads=heads), partial(_halves, heads=heads)
+    if kind in _WITH_ONE and own.endswith("norm"):
+        return lambda x: x + np.float32(1), lambda x: x - np.float32(1)
+    return lambda x: x, lambda x: x
 
 
 def add_tokenizer(writer: Any, source: Path) -> None:
@@ -92,12 +168,19 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    for name, rule in _RULES.items():
+        if config.get(name) is not None:
+            getattr(writer, f"add_{rule}")(config[name])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+        if config["model_type"] != "gemma2":  # its files leave that to the code
+            windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
+            writer.add_sliding_window_pattern(windowed)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_eos_token_id(config["eos_token_id"])
     rope = config["rope_parameters"]
+    rope = rope.get("full_attention", rope)
     rotated = int(head_dim * rope.get("partial_rotary_factor", 1.0))
     writer.add_rope_dimension_count(rotated)
     writer.add_rope_freq_base(rope["rope_theta"])

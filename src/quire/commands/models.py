@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from quire.commands.text import size, table
 from quire.config import EngineConfig
 from quire.config.settings import check_count
 from quire.errors import ConfigError, ModelError
-from quire.gguf import is_gguf
+from quire.gguf import is_gguf, parts_of
 from quire.hub import CachedModel, cache_directory, cached_models
 from quire.shape import read_shape
 
@@ -77,7 +77,7 @@ def _found(download_dir: str | None) -> Iterator[CachedModel]:
         files = sorted(model.directory.glob("*.gguf"))
         if not files or any(model.directory.glob("*.safetensors")):
             yield model
-        for file in files:
+        for file in filter(parts_of, files):
             yield CachedModel(f"{model.name}:{file.name}", model.revision, file)
 
 
@@ -94,9 +94,9 @@ def _memory(is_gpu: bool) -> tuple[int, float]:
 
 
 def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Report:
-    files = model.directory.glob("*.safetensors")
-    weights = [model.directory] if is_gguf(model.directory) else files
-    weight_bytes = sum(file.stat().st_size for file in weights)
+    files: Iterable[Path] = model.directory.glob("*.safetensors")
+    weights = parts_of(model.directory) if is_gguf(model.directory) else files
+    weight_bytes = sum(file.stat().st_size for file in weights if file.exists())
     found = Report(model.name, str(model.directory), weight_bytes)
     try:
         found = replace(found, served_by=_served_by(model.directory))

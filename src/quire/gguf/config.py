@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
-from quire.gguf.architectures import ARCHITECTURES, Architecture
+from quire.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
 from quire.gguf.header import GGUFFile
 
 # By the names after the architecture's; all are needed.
@@ -16,7 +18,6 @@ _NEEDED = {
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
     "attention.head_count": "num_attention_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
 _OPTIONAL = {
     "attention.head_count_kv": "num_key_value_heads",
@@ -24,21 +25,43 @@ _OPTIONAL = {
     "attention.sliding_window": "sliding_window",
     "rope.freq_base": "rope_theta",
 }
+_OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
+_MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
+_ROUTER = "ffn_gate_inp"  # stored in F32 in all files
+# What is computed here, where files of these architectures may say otherwise.
+_ALLOWED: Mapping[str, tuple[object, ...]] = {
+    "expert_gating_func": (0, 1),  # softmax
+    "expert_weights_scale": (0, 1),
+    "expert_group_count": (0, 1),
+    "attention.clamp_kqv": (0,),
+}
+_OF_GRANITE = {"rope.scaling.finetuned": (True,)}  # False: no positions are told
 _END_TOKENS = ("eos", "eot", "eom")
+_BIASED = {
+    "attn_q": ("qkv_bias", "use_qkv_bias"),
+    "attn_output": ("attention_bias",),
+    "ffn_up": ("mlp_bias", "use_bias"),
+}
+_LAYERS = {True: "sliding_attention", False: "full_attention"}
 _STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def architecture_of(file: GGUFFile) -> Architecture:
     """ModelError: it is missing or unknown, or a variant of it is."""
     name = file.metadata.get("general.architecture")
-    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if known is None:
-        names = ", ".join(ARCHITECTURES)
-        raise ModelError(f"{file.path}: general.architecture is {name!r}; supported: {names}")
-    experts = file.metadata.get(f"{name}.expert_count", 0)
-    if experts:
-        raise ModelError(f"{file.path}: {name}.expert_count is {experts}; experts are not read yet")
-    return known
+    known = [record for record in ARCHITECTURES if record.name == name]
+    if not known:
+        names = ", ".join(dict.fromkeys(record.name for record in ARCHITECTURES))
+        raise ModelError(f"{file.path}: general.architecture is {short(name)}; supported: {names}")
+    told = [record for record in known if file.metadata.get(f"{name}.{record.told_by}")]
+    plain = [record for record in known if record.told_by is None]
+    if not told and not plain:
+        raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing")
+    found = (told or plain)[0]
+    experts = file.metadata.get(f"{name}.{EXPERTS}", 0)
+    if experts and not found.has_experts:
+        raise ModelError(f"{file.path}: {name}.{EXPERTS} is {short(experts)}, where none are known")
+    return found
 
 
 def config_of(file: GGUFFile) -> dict[str, Any]:
@@ -48,26 +71,72 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         ModelError: the architecture is not supported, or what it needs is missing.
     """
     known = architecture_of(file)
+    biases = {part: f"blk.0.{part}.bias" in file.tensors for part in _BIASED}
     fields: dict[str, Any] = {
         "architectures": [known.class_name],
         "model_type": known.model_type,
         "vocab_size": _vocabulary(file),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attention_bias": "blk.0.attn_output.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        **{field: biases[part] for part, names in _BIASED.items() for field in names},
         "dtype": _dtype(file),
         "eos_token_id": _end_tokens(file),
+        **known.fixed,
     }
     if any(info.type.is_rounded for info in file.tensors.values()):
         fields["quantization_config"] = {"quant_method": "gguf"}
-    for name, field in {**_NEEDED, **_OPTIONAL}.items():
+    needed = {**_NEEDED, known.eps[0]: known.eps[1], **(_OF_EXPERTS if known.has_experts else {})}
+    for name, field in {**needed, **_OPTIONAL, **known.fields}.items():
         value = file.metadata.get(f"{known.name}.{name}")
         if value is not None:
             fields[field] = _of_all_layers(file, f"{known.name}.{name}", value)
-        elif name in _NEEDED:
+        elif name in needed:
             raise ModelError(f"{file.path}: {known.name}.{name} is missing")
+    _check_allowed(file, known)
+    _check_counts(file, known, fields)
     _check_heads(file, known)
+    fields |= _windows(file, known, fields)
     return {**fields, **_rotation(file, known, fields)}
+
+
+def kept_bytes(file: GGUFFile, float_bytes: int) -> int:
+    """What all tensors take in memory, those of floats with so many bytes a number."""
+    known = architecture_of(file)
+    total = 0
+    for name, info in file.tensors.items():
+        size: float = float_bytes
+        if info.type.is_rounded and _ROUTER not in name:
+            size = info.type.kept_bytes
+        elif known.norms_with_one and len(info.shape) == 1:
+            size = 4  # 1 + w has more digits than w
+        total += int(size * math.prod(info.shape))
+    return total
+
+
+def _check_allowed(file: GGUFFile, known: Architecture) -> None:
+    """That files say nothing of which their families know nothing."""
+    more = _OF_GRANITE if known.model_type.startswith("granite") else {}
+    for name, allowed in {**_ALLOWED, **more}.items():
+        value = file.metadata.get(f"{known.name}.{name}")
+        if value is not None and value not in allowed:
+            names = ", ".join(map(str, allowed))
+            raise ModelError(
+                f"{file.path}: {known.name}.{name} is {short(value)}; supported: {names}"
+            )
+
+
+def _check_counts(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> None:
+    """Those of what is made in so many pieces before tensors are compared with them."""
+    limits = {"block_count": ("num_hidden_layers", len(file.tensors))}
+    if known.has_experts:
+        experts = fields["num_experts"]
+        limits[EXPERTS] = ("num_experts", _MOST_EXPERTS)
+        limits["expert_used_count"] = ("num_experts_per_tok", experts)
+    for name, (field, most) in limits.items():
+        count = fields[field]
+        if type(count) is not int or not 1 <= count <= most:
+            raise ModelError(
+                f"{file.path}: {known.name}.{name} must be 1 to {most:,}, but is {short(count)}"
+            )
 
 
 def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
@@ -87,7 +156,11 @@ def _vocabulary(file: GGUFFile) -> int:
 
 def _dtype(file: GGUFFile) -> str:
     """In which to compute: as the matrices are stored; bfloat16 where they are rounded."""
-    stored = {info.type.name for info in file.tensors.values() if len(info.shape) > 1}
+    stored = {
+        info.type.name
+        for name, info in file.tensors.items()
+        if len(info.shape) > 1 and _ROUTER not in name
+    }
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
 
 
@@ -108,20 +181,44 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
         )
 
 
+def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
+    """Which layers have one: every how manieth has none, or a truth for each."""
+    name = f"{known.name}.attention.sliding_window_pattern"
+    pattern = file.metadata.get(name)
+    if pattern is None:
+        return {}
+    if isinstance(pattern, int):
+        return {"sliding_window_pattern": pattern}
+    listed = isinstance(pattern, Sequence) and not isinstance(pattern, str)
+    if not listed or len(pattern) != fields["num_hidden_layers"]:
+        raise ModelError(f"{file.path}: {name} must be a number, or a truth for each layer")
+    return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern]}
+
+
 def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
-    """``rope_scaling``, and which share of a head is rotated."""
-    head_dim = fields.get("head_dim")
-    if head_dim is None:
-        heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
-        if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
-            return {}  # refused by who reads them
-        head_dim = hidden // heads
+    """``rope_scaling``, which share of a head is rotated, and what hangs on its width."""
+    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+    if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
+        return {}  # refused by who reads them
+    head_dim = fields.get("head_dim", hidden // heads)
     found: dict[str, Any] = {}
     rotated = file.metadata.get(f"{known.name}.rope.dimension_count", head_dim)
     if rotated != head_dim and isinstance(rotated, int) and head_dim:
         found["partial_rotary_factor"] = rotated / head_dim
+    if known.scaled_by_share is not None:
+        shares = fields["num_hidden_layers"] == known.scaled_by_share
+        found["query_pre_attn_scalar"] = hidden // heads if shares else head_dim
     scaling = _scaling(file, f"{known.name}.rope.scaling", fields)
-    return {**found, "rope_scaling": scaling} if scaling else found
+    local = fields.get("rope_theta") if known.alike_theta else known.local_theta
+    if local is None:
+        return {**found, "rope_scaling": scaling} if scaling else found
+    local = file.metadata.get(f"{known.name}.rope.freq_base_swa", local)
+    theta = {"rope_theta": fields["rope_theta"]} if "rope_theta" in fields else {}
+    found["rope_parameters"] = {
+        "full_attention": {**theta, **scaling},
+        "sliding_attention": {"rope_theta": local},
+    }
+    return found
 
 
 def _scaling(file: GGUFFile, prefix: str, fields: dict[str, Any]) -> dict[str, Any]:

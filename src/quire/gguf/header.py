@@ -50,6 +50,16 @@ class TensorInfo(NamedTuple):
     type: TensorType
     start: int  # in the file
     num_bytes: int
+    path: Path
+
+    def each(self) -> list[TensorInfo]:
+        """Along the first dimension: what lies one after the other."""
+        count, *shape = self.shape
+        size = self.num_bytes // count
+        return [
+            self._replace(shape=tuple(shape), start=self.start + index * size, num_bytes=size)
+            for index in range(count)
+        ]
 
 
 class GGUFFile(NamedTuple):
@@ -59,21 +69,12 @@ class GGUFFile(NamedTuple):
     metadata: Mapping[str, Any]  # numbers, texts, and lists or arrays of them
     tensors: Mapping[str, TensorInfo]
 
-    def kept_bytes(self, float_bytes: int) -> int:
-        """What all tensors take in memory, those of floats with so many bytes a number."""
-        return sum(
-            int(info.type.kept_bytes * math.prod(info.shape))
-            if info.type.is_rounded
-            else float_bytes * math.prod(info.shape)
-            for info in self.tensors.values()
-        )
-
     def floats(self, name: str) -> list[float]:
         """A small tensor of F32. ModelError: it is of another type."""
         info = self.tensors[name]
         if info.type.name != "F32":
             raise ModelError(f"{self.path}: {name} is of {info.type.name} where F32 is expected")
-        with self.path.open("rb") as file:
+        with info.path.open("rb") as file:
             file.seek(info.start)
             return array("f", file.read(info.num_bytes)).tolist()
 
@@ -83,8 +84,8 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf"
 
 
-def open_gguf(path: Path) -> GGUFFile:
-    """Read and check all that stands before the tensors.
+def read_header(path: Path) -> GGUFFile:
+    """Read and check all that stands before the tensors of one file.
 
     Raises:
         ModelError: the file is damaged, or holds what is not supported; names the field or tensor.
@@ -159,11 +160,6 @@ def _read(cursor: _Cursor) -> GGUFFile:
         if name in metadata:
             raise cursor.error("is there twice")
         metadata[name] = _value(cursor, cursor.number("I"))
-    if metadata.get("split.count", 1) != 1:
-        raise ModelError(
-            f"{cursor.path} is one of {short(metadata['split.count'])} parts of a model: put them "
-            "together with llama-gguf-split --merge"
-        )
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= 1 << 16 or alignment & (alignment - 1):
         raise ModelError(
@@ -218,7 +214,8 @@ def _tensor(cursor: _Cursor, alignment: int) -> TensorInfo:
         raise cursor.error(f"has rows of {shape[-1]:,} numbers, no whole blocks of {kind.name}")
     if start % alignment:
         raise cursor.error(f"begins at {start:,}, no multiple of {alignment}")
-    return TensorInfo(shape, kind, start, math.prod(shape) // kind.weights * kind.num_bytes)
+    num_bytes = math.prod(shape) // kind.weights * kind.num_bytes
+    return TensorInfo(shape, kind, start, num_bytes, cursor.path)
 
 
 def _check_places(cursor: _Cursor, tensors: Mapping[str, TensorInfo]) -> None:

@@ -27,6 +27,8 @@ _MIXTRAL = ExpertNames(
 )
 _GRANITE = ExpertNames(
     routers=("block_sparse_moe.router.layer", "block_sparse_moe.router"),
+    up=_EACH,  # as GGUF files have them
+    down=_QWEN.down,
     stacks=(
         ("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
         ("block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj"),

@@ -12,7 +12,7 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.errors import ModelError
-from quire.gguf import GGUFFile, config_of, is_gguf, open_gguf
+from quire.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
 from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
@@ -70,7 +70,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         experts=experts_of(fields) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
-        stored_bytes=None if file is None else file.kept_bytes(BYTES[dtype]),
+        stored_bytes=None if file is None else kept_bytes(file, BYTES[dtype]),
         projection_bytes=_projection_bytes(fields, BYTES[dtype]),
     )
 

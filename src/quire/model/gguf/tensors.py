@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.gguf import GGUFFile, TensorInfo, open_gguf
+from quire.gguf.architectures import EXPERTS, Architecture
 from quire.gguf.config import architecture_of
 from quire.model.gguf.blocks import read_blocks
 from quire.model.stored import ByGroups
@@ -32,6 +34,14 @@ _OF_A_LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 
 
@@ -47,6 +57,13 @@ class TensorSlice(NamedTuple):
         return self.info.type.name
 
 
+class _Place(NamedTuple):
+    """Where a tensor is, or an expert's part of it."""
+
+    name: str  # in the file
+    info: TensorInfo
+
+
 class GGUFTensors:
     """As safetensors' handle of an open file, and what is rounded as it is.
 
@@ -57,11 +74,7 @@ class GGUFTensors:
         """ModelError: see ``open_gguf``; or the architecture is not supported."""
         self._file = open_gguf(path)
         self._architecture = architecture_of(self._file)
-        self._stored = {
-            _family_name(name, self._architecture.names): name
-            for name in self._file.tensors
-            if name not in _IN_CONFIG
-        }
+        self._stored = dict(_places(self._file, self._architecture))
 
     def keys(self) -> list[str]:
         return list(self._stored)
@@ -75,6 +88,8 @@ class GGUFTensors:
         if info.type.is_rounded:
             return self.get_rounded(name).floats(torch.float32)
         tensor = self._bytes(info).view(_FLOATS[info.type.name]).view(info.shape)
+        if self._architecture.norms_with_one and name.endswith("norm.weight"):
+            tensor = tensor.float() - 1
         order = self._order(name, info.shape[0])
         return tensor if order is None else tensor[order]
 
@@ -86,10 +101,10 @@ class GGUFTensors:
         return read_blocks(info.type, rows if order is None else rows[order])
 
     def _info(self, name: str) -> TensorInfo:
-        return self._file.tensors[self._stored[name]]
+        return self._stored[name].info
 
     def _bytes(self, info: TensorInfo) -> Tensor:
-        data = np.fromfile(self._file.path, np.uint8, info.num_bytes, offset=info.start)
+        data = np.fromfile(info.path, np.uint8, info.num_bytes, offset=info.start)
         if len(data) != info.num_bytes:
             raise OSError("the file has become shorter")
         return torch.from_numpy(data)
@@ -99,15 +114,42 @@ class GGUFTensors:
 
         A head's two halves are rotated with each other; stored are pairs of neighbours.
         """
-        stored = self._stored[name].split(".")
-        if not self._architecture.interleaved or stored[-2] not in ("attn_q", "attn_k"):
+        stored = self._stored[name].name
+        part = stored.split(".")[-2]
+        if not self._architecture.interleaved or part not in ("attn_q", "attn_k"):
             return None
-        heads = _num_heads(self._file, stored[-2])
+        heads = _num_heads(self._file, part)
         if rows % (2 * heads):
-            raise ModelError(
-                f"{self._file.path}: {self._stored[name]} has no rows for {heads} heads"
-            )
+            raise ModelError(f"{self._file.path}: {stored} has no rows for {heads} heads")
         return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
+
+
+def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _Place]]:
+    """All that are no part of the config, by the families' names."""
+    for name, info in file.tensors.items():
+        found = _family_name(name, architecture.names)
+        if found is None:
+            if name not in _IN_CONFIG:
+                yield name, _Place(name, info)
+        elif "{}" in found:
+            for number, one in enumerate(_experts(file, architecture, name, info)):
+                yield found.replace("{}", str(number)), _Place(name, one)
+        elif name.endswith("_inp_shexp.weight") and len(info.shape) == 1:  # a single row
+            yield found, _Place(name, info._replace(shape=(1, *info.shape)))
+        else:
+            yield found, _Place(name, info)
+
+
+def _experts(
+    file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
+) -> list[TensorInfo]:
+    field = f"{architecture.name}.{EXPERTS}"
+    count = file.metadata.get(field, 0)
+    if len(info.shape) != 3 or info.shape[0] != count:
+        raise ModelError(
+            f"{file.path}: {short(name)} has shape {info.shape}, but {field} is {short(count)}"
+        )
+    return info.each()
 
 
 def _num_heads(file: GGUFFile, part: str) -> int:
@@ -121,13 +163,13 @@ def _num_heads(file: GGUFFile, part: str) -> int:
     return int(heads)
 
 
-def _family_name(name: str, special: Mapping[str, str]) -> str:
-    """Its own, if no family has a place for it."""
+def _family_name(name: str, special: Mapping[str, str]) -> str | None:
+    """None if no family has a place for it."""
     parts = name.split(".")
     if len(parts) == 2 and parts[0] in _OUTSIDE:
         return f"{_OUTSIDE[parts[0]]}.{parts[1]}"
-    if len(parts) == 4 and parts[0] == "blk":
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdecimal():
         found = special.get(parts[2], _OF_A_LAYER.get(parts[2]))
         if found is not None:
             return f"model.layers.{parts[1]}.{found}.{parts[3]}"
-    return name
+    return None
