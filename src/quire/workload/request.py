@@ -53,9 +53,9 @@ class TraceRequest:
         """
         output = max(1, min(self.output_tokens, max_model_len // 2))
         prompt = max(1, min(self.prompt_tokens, max_model_len - output))
-        if (prompt, output) == (self.prompt_tokens, self.output_tokens) and not self.max_tokens:
-            return self
         limit = self.max_tokens and max(output, min(self.max_tokens, max_model_len - prompt))
+        if (prompt, output, limit) == (self.prompt_tokens, self.output_tokens, self.max_tokens):
+            return self
         known = prompt if prompt < self.prompt_tokens else prompt + output
         return replace(
             self,

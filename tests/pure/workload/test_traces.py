@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,8 @@ def test_a_clipped_prompt_shares_what_is_left_and_an_output_goes_its_own_way() -
     content = (Segment("a", 40), Segment("b", 60))
     request = TraceRequest(0.0, 90, 10, content=content)
     assert request.clipped(200) is request
+    limited = replace(request, max_tokens=request.output_tokens)
+    assert limited.clipped(200) is limited
     assert request.clipped(60).content == (Segment("a", 40), Segment("b", 10))
 
 
