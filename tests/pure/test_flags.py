@@ -44,7 +44,7 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--tensor-parallel-size", "2"], "may only be 1, not 2: one machine computes"),
-    (["--load-format", "dummy"], "auto or safetensors, not dummy"),
+    (["--load-format", "dummy"], "auto or safetensors or gguf, not dummy"),
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
     (["--zzzz"], "no flag --zzzz"),
     (["--max-model-len", "many"], "no whole number"),
