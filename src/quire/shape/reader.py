@@ -23,6 +23,7 @@ from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
+_MOST_LAYERS = 10_000  # each is looked at
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
@@ -38,6 +39,9 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     file = open_gguf(path) if is_gguf(path) else None
     fields = _text_fields(path, file, overrides)
     family = _known_family(fields)
+    num_layers = _size(fields, "num_hidden_layers", "n_layer")
+    if num_layers > _MOST_LAYERS:
+        raise ModelError(f"{path}: num_hidden_layers is {num_layers:,}, above {_MOST_LAYERS:,}")
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
     if heads > hidden:
@@ -51,7 +55,7 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     windows = windows_in_force(_windows(fields, family), positions.limit)
     return ModelShape(
         name=path.resolve().parent.name if path.name == "config.json" else path.stem,
-        num_layers=_size(fields, "num_hidden_layers", "n_layer"),
+        num_layers=num_layers,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, family, heads),
