@@ -245,7 +245,7 @@ def test_deepseek_is_not_taken_for_a_dense_model(
         ({"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim"),
         ({"num_key_value_heads": [8, 4]}, "num_key_value_heads must be int"),
         ({"hidden_size": 10**30}, "hidden_size must be at most"),
-        ({"num_hidden_layers": 2**31}, "num_hidden_layers is 2,147,483,648, above 10,000"),
+        ({"num_hidden_layers": 1 << 24}, "num_hidden_layers is 16,777,216, above 10,000"),
         ({"num_attention_heads": 8192}, "8192 heads are more than the hidden_size"),
     ],
     ids=str,
