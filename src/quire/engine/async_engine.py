@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -120,8 +121,10 @@ class AsyncEngine:
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
             return input_processor.prepare(request_id, prompt, ready(), arrival)
 
+        left = threading.Event()  # the caller has
+
         def together(portion: Sequence[tuple[str, Prompt]]) -> list[PreparedRequest]:
-            return [prepare(request_id, prompt) for request_id, prompt in portion]
+            return [prepare(name, prompt) for name, prompt in portion if not left.is_set()]
 
         async def submit() -> None:
             sampling = params if isinstance(params, SamplingParams) else SamplingParams()
@@ -131,8 +134,12 @@ class AsyncEngine:
             if sampling.structured_outputs is not None:
                 await self._preparation.compile(ready)
             prepared: list[PreparedRequest] = []
-            for size, portion in _portions(sizes, [*prompts.items()]):
-                prepared += await self._preparation.run(size, partial(together, portion))
+            try:
+                for size, portion in _portions(sizes, [*prompts.items()]):
+                    prepared += await self._preparation.run(size, partial(together, portion))
+            except asyncio.CancelledError:
+                left.set()
+                raise
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
