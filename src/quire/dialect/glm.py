@@ -19,7 +19,7 @@ DENSE_SIGN = "</arg_key><arg_value>"
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
-    """A call whose arguments are told as they come: those that are texts, bit by bit."""
+    """A call."""
     yield from reader.take(OPENS)
     yield from reader.spaces()
     name = yield from reader.word()
@@ -27,12 +27,5 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
     begins = (yield from reader.peek()) == "<" and calls.accepts(name)
     if not begins:
         return False
-    calls.begin(name)
-    if (yield from _ARGUMENTS.read(reader, calls, calls.tools.get(name, {}))):
-        calls.give("}")
-        reader.use()
-        yield from reader.spaces()
-        if not (yield from reader.take(CLOSES)):
-            reader.retreat()
-    calls.end()
+    yield from _ARGUMENTS.read_call(reader, calls, name)
     return True

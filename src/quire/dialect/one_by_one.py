@@ -95,7 +95,18 @@ class Spelling:
 
     # -- for readers ---------------------------------------------------------------------------
 
-    def read(self, reader: Reader, calls: Calls, schema: Mapping[str, Any]) -> Reading[bool]:
+    def read_call(self, reader: Reader, calls: Calls, name: str) -> Reading[None]:
+        """A call's arguments and what ends them, told as they come: texts bit by bit."""
+        calls.begin(name)
+        if (yield from self._read(reader, calls, calls.tools.get(name, {}))):
+            calls.give("}")
+            reader.use()
+            yield from reader.spaces()
+            if not (yield from reader.take(self.call_ends)):
+                reader.retreat()
+        calls.end()
+
+    def _read(self, reader: Reader, calls: Calls, schema: Mapping[str, Any]) -> Reading[bool]:
         """All of them, as members of a JSON object left open; False if the text ends first."""
         opening = "{"
         known = schema.get("properties")

@@ -20,7 +20,7 @@ FRAME = Frame(
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
-    """A call whose arguments are told as they come: those that are texts, bit by bit."""
+    """A call."""
     yield from reader.take(OPENS)  # some leave it out
     yield from reader.spaces()
     if not (yield from reader.take(FUNCTION)):
@@ -28,15 +28,7 @@ def read(reader: Reader, calls: Calls) -> Reading[bool]:
     name = yield from reader.word()
     if not calls.accepts(name) or not (yield from reader.take(">")):
         return False
-    calls.begin(name)
-    if (yield from _ARGUMENTS.read(reader, calls, calls.tools.get(name, {}))):
-        calls.give("}")
-        reader.use()
-        yield from reader.spaces()
-        if not (yield from reader.take(FUNCTION_ENDS)):
-            reader.retreat()
-        reader.use()
-    calls.end()
+    yield from _ARGUMENTS.read_call(reader, calls, name)
     yield from reader.spaces()
     if (yield from reader.take(CLOSES)):
         reader.use()

@@ -10,12 +10,7 @@ from typing import Any, cast
 
 from quire.engine.adapters import AdapterShelf
 from quire.engine.encoder import Encoder
-from quire.engine.prompt_form import (
-    PromptForm,
-    around_the_gap,
-    infilling_marks,
-    special_around,
-)
+from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Message, Tokenizer
 from quire.errors import RequestError, UnknownAdapterError, shown
