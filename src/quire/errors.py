@@ -12,6 +12,7 @@ QuireError
 │   ├── QueueFullError        as many requests wait as may
 │   └── QueueTimeoutError     a request has waited for longer than it may
 └── EngineError    the engine failed while it worked; running requests end with this
+    └── RankError     a rank is gone, or did not answer in time
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "QueueFullError",
     "QueueTimeoutError",
     "QuireError",
+    "RankError",
     "RequestError",
     "SessionBusyError",
     "TooManySessionsError",
@@ -98,6 +100,10 @@ class QueueTimeoutError(OverloadedError):
 
 class EngineError(QuireError, RuntimeError):
     """The engine failed while it worked; the requests it was running end with this."""
+
+
+class RankError(EngineError):
+    """One of the processes that compute steps together is gone, or did not answer in time."""
 
 
 def shown(value: object) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
+from quire.kernels.ranks import Ranks
 
 
 class KVShape(NamedTuple):
@@ -224,6 +225,7 @@ class DecoderStack:
     layers: tuple[DecoderLayer, ...]
     final_norm: Norm | None
     dtype: torch.dtype  # of x
+    ranks: Ranks | None = None  # over whom attention's and MLPs' outputs are to be added up
 
 
 Fused = Callable[[Tensor, Any, Sequence[Rotation]], Tensor]
