@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import FLOAT4, Format, Groups
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class ByGroups:
             return (spread if factors is None else spread * factors)[..., None]
 
         codes = self.codes.view(len(self.codes), groups, -1).float()
-        if offsets is None:
+        if self.form is Format.float4:
+            codes = torch.tensor(FLOAT4)[self.codes.long()].view(codes.shape)
+        elif offsets is None:
             half = 1 << (self.form.bits - 1)
             codes -= half if zeros is None else zeros[..., None].float()
         values = codes * of_groups(scales, factors)
