@@ -86,6 +86,12 @@ def _iq4_nl(blocks: Tensor) -> _Read:
     return levels[_nibbles(blocks[..., 2:]).int()], Groups(_half(blocks, 0))
 
 
+def _mxfp4(blocks: Tensor) -> _Read:
+    # A power of two; codes of the format stand for twice their numbers.
+    scales = torch.ldexp(torch.ones(()), blocks[..., 0].int() - 128)
+    return _nibbles(blocks[..., 1:]), Groups(scales)
+
+
 def _q2_k(blocks: Tensor) -> _Read:
     factors = blocks[..., :16]
     return _bits(_runs(blocks[..., 16:80], 32), 2, 4), Groups(
@@ -151,5 +157,6 @@ _KINDS: Mapping[str, tuple[Format, Callable[[Tensor], _Read]]] = {
     "Q4_K": (Format.int4, _q4_k),
     "Q5_K": (Format.int5, _q5_k),
     "Q6_K": (Format.int6, _q6_k),
+    "MXFP4": (Format.float4, _mxfp4),
     "IQ4_NL": (Format.grouped_int8, _iq4_nl),
 }
