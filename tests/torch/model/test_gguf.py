@@ -142,8 +142,9 @@ def test_every_number_is_exact(kind: Any, instruction_set: str) -> None:
 
 def mixed(name: str) -> Kind:
     """Parts of one product in types of their own, as in llama.cpp's mixtures."""
-    by_part = {"experts.gate_proj": Kind.MXFP4, "experts.up_proj": Kind.Q4_0, "k_proj": Kind.Q5_1, "v_proj": Kind.F16,
-               "up_proj": Kind.Q4_1, "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
+    by_part = {"experts.gate_proj": Kind.MXFP4, "experts.up_proj": Kind.Q4_0,
+               "k_proj": Kind.Q5_1, "v_proj": Kind.F16, "up_proj": Kind.Q4_1,
+               "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
                "lm_head": Kind.Q4_0}  # fmt: skip
     return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
 
