@@ -100,6 +100,13 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "num_local_experts": 6,
             "head_dim": 16,
             "sliding_window": 9,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
             "tie_word_embeddings": False,
         },
     ),

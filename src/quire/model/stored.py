@@ -148,3 +148,8 @@ def _finer(groups: Groups, size: int, columns: slice, unit: int) -> Groups | Non
     parts = zip(groups._fields, groups, strict=True)
     kept = {name: part[:, whole.get(name, each)] for name, part in parts if part is not None}
     return groups._replace(**kept)
+
+
+def powers_of_two(exponents: Tensor) -> Tensor:
+    """float32, exactly."""
+    return torch.ldexp(torch.ones(exponents.shape), exponents)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.gguf import TensorType
 from quire.kernels.packing import Format, Groups
-from quire.model.stored import ByGroups
+from quire.model.stored import ByGroups, powers_of_two
 
 # Of IQ4_NL, by code.
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -88,8 +88,7 @@ def _iq4_nl(blocks: Tensor) -> _Read:
 
 def _mxfp4(blocks: Tensor) -> _Read:
     # A power of two; codes of the format stand for twice their numbers.
-    scales = torch.ldexp(torch.ones(()), blocks[..., 0].int() - 128)
-    return _nibbles(blocks[..., 1:]), Groups(scales)
+    return _nibbles(blocks[..., 1:]), Groups(powers_of_two(blocks[..., 0].int() - 128))
 
 
 def _q2_k(blocks: Tensor) -> _Read:

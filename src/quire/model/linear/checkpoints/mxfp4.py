@@ -16,7 +16,7 @@ from torch import Tensor
 from quire.kernels.packing import Format, Groups
 from quire.model.linear.checkpoints.base import RoundedCheckpoint, unpacked
 from quire.model.parts import ALL, Part, Rows, bounds
-from quire.model.stored import ByGroups, Stored
+from quire.model.stored import ByGroups, Stored, powers_of_two
 
 _GROUP = 32
 _BLOCK_BYTES = _GROUP // 2
@@ -50,7 +50,7 @@ class MXFP4(RoundedCheckpoint):
         exponents = self._bytes(scales, part, *shape).int() - 128  # codes stand for twice as much
         packed = self._bytes(blocks, part, *shape, _BLOCK_BYTES)
         codes = unpacked(packed.contiguous().flatten(1).view(torch.int32), 4)
-        weight = ByGroups(Format.float4, codes, Groups(torch.ldexp(torch.ones(()), exponents)))
+        weight = ByGroups(Format.float4, codes, Groups(powers_of_two(exponents)))
         return weight if weight.in_float16 else weight.floats(self.weights.dtype)
 
     def _bytes(self, name: str, part: Part, *shape: int) -> Tensor:
