@@ -11,7 +11,7 @@ from quire.commands.flags import add_flag
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.shape import ModelShape
+from quire.shape import BYTES, ROUNDINGS, ModelShape, plain_form, rounded_form
 from quire.simulation import (
     AcceptanceProfile,
     Deployment,
@@ -24,7 +24,7 @@ from quire.simulation.calibrated import Calibration, read_calibration
 from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
 
 _SETTINGS = (
-    "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
+    "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
     "kv_allocator", "preemption_mode", "swap_space", "speculative_config",
     "enable_lora", "max_loras",
@@ -44,6 +44,11 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
     engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4 or w8a8 as quire "
+        "serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the model "
+        "is stored)",
+    )  # fmt: skip
     for field in fields(EngineConfig):
         if field.name in _SETTINGS:
             default, text = getattr(defaults, field.name), field.metadata["help"]
@@ -194,6 +199,10 @@ class Setup:
             model = calibration.model
         else:
             raise ConfigError("name a model, or give the file of a calibrated one (--cost-model)")
+        if arguments.dtype != "auto":
+            model = replace(model, dtype=arguments.dtype)
+        if arguments.quantization is not None:
+            model = _rounded(model, arguments.quantization)
         if arguments.kv_cache_dtype != "auto":
             model = replace(model, kv_dtype=arguments.kv_cache_dtype)
         return model
@@ -225,6 +234,20 @@ class Setup:
             think_seconds=arguments.think_seconds,
             seed=arguments.seed,
         )
+
+
+def _rounded(model: ModelShape, quantization: str) -> ModelShape:
+    """With weights rounded. ConfigError: they are already, in another way."""
+    plain = plain_form(model.dtype, BYTES[model.dtype])
+    stored = "a GGUF file" if model.stored_bytes is not None else None
+    if model.form is not None and quantization not in model.form.name:
+        stored = model.form.name
+    if stored is not None:
+        raise ConfigError(
+            f"quantization is {quantization}, but the weights of {model.name} are stored rounded "
+            f"already ({stored}): leave it out"
+        )
+    return replace(model, form=rounded_form(quantization, plain))
 
 
 class Clipping:

@@ -152,13 +152,17 @@ def _describe_experts(model: ModelShape) -> str:
 
 
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
-    """Where the memory is, in two lines."""
+    """Where the memory is, and what was assumed of the model."""
     deployment, model = setup.deployment, setup.deployment.model
+    kept = ""
+    if deployment.copies > 1:
+        kept = f", kept {deployment.copies} times, since there are fewer KV heads than machines"
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
-        f"  {size(model.weight_bytes)} of weights{_describe_experts(model)}, "
-        f"{size(model.kv_bytes_per_token)} of KV cache a token; the KV pool is "
-        f"{size(limits.pool_bytes(model.cache()))}: {describe_kv_groups(limits)}",
+        f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
+        f"{_describe_experts(model)}, {size(model.kv_bytes_per_token)} of KV cache a token; the KV "
+        f"pool is {size(limits.pool_bytes(model.cache()))}{kept}: {describe_kv_groups(limits)}",
+        *(f"  ({note})" for note in model.notes),
     ]
 
 

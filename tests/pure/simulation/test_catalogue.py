@@ -84,7 +84,7 @@ def test_unknown_names_get_their_neighbours() -> None:
 
 def test_what_does_not_fit_is_told_what_would() -> None:
     deployment = Deployment(MODELS["opt-66b"], MACHINES["a100-40"])
-    with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, cpu"):
+    with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, b200"):
         deployment.limits()
     with pytest.raises(ConfigError, match="must divide the model's 40 heads"):
         Deployment(MODELS["opt-13b"], MACHINES["a100-40"], 3)
