@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "scheduling": {"memory", "protocol"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
+        "files",
         "config",
         "shape",
         "capacity",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 from quire.commands.flags import add_flag
 from quire.config import EngineConfig
 from quire.errors import ConfigError
+from quire.hub import config_file
 from quire.metrics import Goals
-from quire.shape import BYTES, ROUNDINGS, ModelShape, plain_form, rounded_form
+from quire.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
 from quire.simulation import (
     AcceptanceProfile,
     Deployment,
@@ -21,7 +21,8 @@ from quire.simulation import (
     find_model,
 )
 from quire.simulation.calibrated import Calibration, read_calibration
-from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
+from quire.simulation.catalogue.models import find_known
+from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace
 
 _SETTINGS = (
     "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
@@ -38,8 +39,8 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="name in the catalogue, a GGUF file, or a config.json or its directory (default: the "
-        "calibrated model)",
+        help="name in the catalogue or on Hugging Face, of which config.json alone is fetched, a "
+        "GGUF file, or a config.json or its directory (default: the calibrated model)",
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
@@ -60,7 +61,10 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--machine", default="a100-80", metavar="NAME", help="(%(default)s)")
+    group.add_argument(
+        "--machine", default="a100-80", metavar="NAME", help="name in the catalogue, or a JSON "
+        "file as docs/simulation.md describes it (%(default)s)",
+    )  # fmt: skip
     group.add_argument(
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
         "model (%(default)s)",
@@ -194,7 +198,7 @@ class Setup:
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments
         if arguments.model is not None:
-            model = find_model(arguments.model)
+            model = _named(arguments.model)
         elif calibration is not None:
             model = calibration.model
         else:
@@ -236,6 +240,19 @@ class Setup:
         )
 
 
+def _named(name: str) -> ModelShape:
+    """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
+
+    Raises:
+        ModelError: it cannot be had, or is not understood.
+    """
+    owner, slash, own_name = name.partition("/")
+    of_hub = slash and owner and own_name and "/" not in own_name and not owner.startswith(".")
+    if not of_hub or find_known(name) is not None or Path(name).exists():
+        return find_model(name)
+    return replace(read_shape(config_file(name)), name=own_name)
+
+
 def _rounded(model: ModelShape, quantization: str) -> ModelShape:
     """With weights rounded. ConfigError: they are already, in another way."""
     plain = plain_form(model.dtype, BYTES[model.dtype])
@@ -248,22 +265,6 @@ def _rounded(model: ModelShape, quantization: str) -> ModelShape:
             f"already ({stored}): leave it out"
         )
     return replace(model, form=rounded_form(quantization, plain))
-
-
-class Clipping:
-    """A workload as a model of some length can serve it, counting what had to be cut."""
-
-    def __init__(self, workload: Iterable[TraceRequest], max_model_len: int | None) -> None:
-        self.num_clipped = 0
-        self._workload = workload
-        self._max_model_len = max_model_len
-
-    def __iter__(self) -> Iterator[TraceRequest]:
-        for request in self._workload:
-            longest = self._max_model_len
-            fitting = request if longest is None else request.clipped(longest)
-            self.num_clipped += fitting is not request
-            yield fitting
 
 
 def describe_machine(machine: Machine, tensor_parallel: int) -> str:
