@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
+        "files",
         "config",
         "shape",
         "capacity",
