@@ -244,8 +244,6 @@ class CPUKernels(Kernels):
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
-        if decoder.ranks is not None:
-            return None
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
             fused = _fuse(self._native, decoder, kv)
@@ -301,6 +299,8 @@ def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]
         native.add_up_over(decoder.ranks.native)
     elif decoder.ranks is not None:
         return None
+    if decoder.ranks is not None and any(one.attention.query_norm for one in decoder.layers):
+        return None  # of heads of all ranks together
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         attention = native_attention(layer.attention, layer_kv, decoder.dtype)
         mlp: _native.Mlp | _native.Experts | None
