@@ -28,7 +28,9 @@ ModelDir = Callable[[str], Path]
 Run = Callable[[Ranks | None], Tensor]
 
 FALLBACK = ("gpt2",)
-NATIVE = [family for family in (*FAMILIES, *RECORDS) if family not in FALLBACK]
+# Which differ from llama3 in how positions turn, and there is nothing to divide.
+TURNED = ("linear", "dynamic", "yarn", "longrope", "qwen2.5", "qwen2_window")
+NATIVE = [family for family in (*FAMILIES, *RECORDS) if family not in (*FALLBACK, *TURNED)]
 TWO = ("llama3", "gpt_neox", "falcon", "olmo2", "qwen2_moe")  # several heads of keys to a rank
 CHUNK = 7
 
