@@ -72,6 +72,7 @@ MAY_IMPORT = {
         "memory",
         "protocol",
         "scheduling",
+        "store",
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {
