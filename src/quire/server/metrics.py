@@ -229,7 +229,7 @@ class _EngineCollector:
         told = "Blocks given up for others."
         yield self._counter("kv_store_evicted_blocks", told, counts.evicted_blocks)
         told = "Bytes on disk, of all engines that share the store."
-        yield self._gauge("kv_store_bytes", told, counts.size)
+        yield self._gauge("kv_store_bytes", told, store.num_bytes)
         told = "1 while blocks are stored, 0 once that has failed."
         yield self._gauge("kv_store_writing", told, not store.quiet)
 

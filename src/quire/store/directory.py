@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _DAMAGED = (None, errno.EIO)  # of an OSError; others may pass
 
 @dataclass
 class StoreCounts:
-    """What a process has done with its store, in counters. ``size`` is everybody's."""
+    """What a process has done with its store, in counters."""
 
     read_blocks: int = 0
     read_bytes: int = 0
@@ -33,7 +34,6 @@ class StoreCounts:
     written_blocks: int = 0
     written_bytes: int = 0
     evicted_blocks: int = 0
-    size: int = 0
 
 
 class _Entry(NamedTuple):
@@ -63,6 +63,11 @@ class RecordDirectory:
         self._ledger = Ledger(path / "ledger")
         self.counts = StoreCounts()
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all records, everybody's; at times of some more."""
+        return self._ledger.total
+
     def has(self, name: BlockHash) -> bool:
         return os.access(self._file(name), os.F_OK)
 
@@ -74,7 +79,7 @@ class RecordDirectory:
             try:
                 self._form.read(content, kv_group, buffers, _reader(file))
                 with suppress(OSError):  # it may be another user's
-                    os.utime(file)
+                    _note_use(file)
             finally:
                 os.close(file)
         except OSError as error:
@@ -98,11 +103,11 @@ class RecordDirectory:
             total = self._ledger.total + self._record_size
             if total > self._size:
                 total = self._evict() + self._record_size
-            self._ledger.total = self.counts.size = total
+            self._ledger.total = total
             try:
                 self._create(path, [self._form.head(content, parts), *parts])
             except OSError:
-                self._ledger.total = self.counts.size = total - self._record_size
+                self._ledger.total = total - self._record_size
                 raise
         self.counts.written_blocks += 1
         self.counts.written_bytes += self._form.num_bytes
@@ -116,9 +121,7 @@ class RecordDirectory:
         """Put the ledger right, and keep to the bound: it may have been another."""
         with self._ledger.locked():
             total = sum(entry.size for entry in self._entries())
-            self._ledger.total = self.counts.size = total
-            if total > self._size:
-                self._ledger.total = self.counts.size = self._evict()
+            self._ledger.total = total if total <= self._size else self._evict()
 
     def _create(self, path: str, pieces: Sequence[bytes]) -> None:
         unfinished = Path(path + _UNFINISHED)
@@ -128,6 +131,7 @@ class RecordDirectory:
         try:
             if os.writev(file, pieces) != self._form.num_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _note_use(file)
             unfinished.rename(path)
         except OSError:
             with suppress(OSError):
@@ -168,6 +172,12 @@ class RecordDirectory:
     def _file(self, name: BlockHash) -> str:
         text = name.hex()
         return f"{self._own}/{text[:2]}/{text}.block"
+
+
+def _note_use(file: int) -> None:
+    """By a finer clock than the file system's own."""
+    now = time.time_ns()
+    os.utime(file, ns=(now, now))
 
 
 def _taken(size: int) -> int:

@@ -44,6 +44,11 @@ class DiskStore:
         return self._directory.counts
 
     @property
+    def num_bytes(self) -> int:
+        """On disk, of all engines that share it."""
+        return self._directory.num_bytes
+
+    @property
     def quiet(self) -> bool:
         """Whether it has stopped writing, because the disk failed."""
         return self._writer.failure is not None
@@ -88,7 +93,7 @@ class DiskStore:
             directory.remove(content.name)
         except OSError as error:
             raise ConfigError(f"kv_store: {self.path} cannot hold blocks: {error}") from error
-        directory.counts = StoreCounts(size=directory.counts.size)
+        directory.counts = StoreCounts()
         return min(times)
 
     def close(self, seconds: float = _LAST_SECONDS) -> None:
