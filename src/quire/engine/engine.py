@@ -257,7 +257,8 @@ class Engine:
         self.stats.observe_step(step, seconds)
         if self.speculation is not None:
             self.speculation.observe(step, result.outcomes, seconds)
-        self.stats.num_failed_swaps += len(result.failed_moves)
+        swaps = (move for move in result.failed_moves if move.content is None)
+        self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
         failed = self._take_aside(step, result.outcomes)
         right = self._count_drafts(step, result.outcomes)

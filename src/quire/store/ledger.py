@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,16 +23,18 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._threads = threading.Lock()
         self._finalizer = weakref.finalize(self, os.close, self._file)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else changes the directory meanwhile, in this process or another."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        with self._threads:  # who share the file are one to the system
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
     @property
     def total(self) -> int:
