@@ -31,6 +31,7 @@ from quire.protocol import (
     Verdict,
 )
 from quire.scheduling import Scheduler, SequenceGroup
+from quire.store import DiskStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
+        store: DiskStore | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -76,6 +78,7 @@ class Engine:
         self._run_ahead = run_ahead
         self.speculation = speculation
         self.adapters = adapters
+        self.store = store
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -164,8 +167,16 @@ class Engine:
             logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
         self.stats.num_faults += len(faults)
 
+    def put_away(self) -> None:
+        """Store what has been computed and is not stored yet, as far as there is room for it."""
+        moves = self.scheduler.beyond.store()
+        if moves:
+            self.executor.submit(Step(moves)).collect()
+
     def close(self) -> None:
-        """End the recording, if there is one."""
+        """End the recording, if there is one, and write what is to be stored."""
+        if self.store is not None:
+            self.store.close()
         if self._recorder is not None:
             self._recorder.close()
 
@@ -246,7 +257,8 @@ class Engine:
         self.stats.observe_step(step, seconds)
         if self.speculation is not None:
             self.speculation.observe(step, result.outcomes, seconds)
-        self.stats.num_failed_swaps += len(result.failed_moves)
+        swaps = (move for move in result.failed_moves if move.content is None)
+        self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
         failed = self._take_aside(step, result.outcomes)
         right = self._count_drafts(step, result.outcomes)
