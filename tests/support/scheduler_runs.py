@@ -24,7 +24,7 @@ from quire.protocol import (
     StepResult,
     Verdict,
 )
-from quire.scheduling import Preemption, Scheduler, SequenceGroup
+from quire.scheduling import BlockEvents, Preemption, Scheduler, SequenceGroup
 from support.fake_model import (
     EOS,
     FULL,
@@ -133,7 +133,10 @@ class SchedulerRun:
             """Another one each time, all made alike."""
             allocator = make_allocator(blocks, size, host_blocks, budget)
             preemption = Preemption(allocator, mode, costs)
-            return Scheduler(allocator, preemption=preemption, **settings, **more)
+            events = self.events_of(allocator)
+            return Scheduler(
+                allocator, preemption=preemption, block_events=events, **settings, **more
+            )
 
         self.make_scheduler = make_scheduler
         self.scheduler = make_scheduler()
@@ -153,6 +156,10 @@ class SchedulerRun:
         self.by_request: dict[str, SequenceGroup] = {}  # all that have been
         self.truth: dict[str, list[list[int]]] = {}
         self.accepted = self.rejected = 0
+
+    def events_of(self, allocator: KVAllocator) -> BlockEvents | None:
+        """Who tells what can be found; nobody asks for it."""
+        return None
 
     @property
     def allocator(self) -> KVAllocator:

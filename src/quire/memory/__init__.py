@@ -6,7 +6,7 @@ from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks, roo
 from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
-from quire.memory.pool import BlockPool
+from quire.memory.pool import BlockPool, ContentWatcher
 from quire.memory.window import Window
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "BlockMove",
     "BlockPool",
     "BlockTable",
+    "ContentWatcher",
     "ContiguousAllocator",
     "Demand",
     "Fit",

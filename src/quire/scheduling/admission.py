@@ -7,6 +7,7 @@ from typing import NamedTuple
 from quire.memory import Demand, Fit, KVAllocator
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.step import Step
+from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import next_fork
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.preemption import Preemption
@@ -40,6 +41,7 @@ class Admission:
         stats: SchedulerStats,
         scored: ScoredBlocks,
         enable_prefix_caching: bool,
+        events: BlockEvents | None = None,
     ) -> None:
         self._allocator = allocator
         self._live = live
@@ -47,6 +49,7 @@ class Admission:
         self._stats = stats
         self._scored = scored
         self._enable_prefix_caching = enable_prefix_caching
+        self._events = events
 
     def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         """Give the group its blocks, beside ``running`` sequences; or say what is missing."""
@@ -73,6 +76,9 @@ class Admission:
             why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
             return Shortage(why, len(blocks) + headroom, free)
         step.moves.extend(moves)
+        if self._events is not None:
+            for branch in group.branches:
+                self._events.describe(group.request, branch, len(branch.token_ids))
         why = f"{len(moves)} blocks swapped in"
         step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
         return None

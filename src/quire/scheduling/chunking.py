@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.protocol.step import IN_FLIGHT, Chunk, Readout, Step
+from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.scores import PromptScores, ScoredBlocks
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
@@ -23,11 +24,13 @@ class Chunker:
         live: LiveGroups,
         scored: ScoredBlocks,
         enable_prefix_caching: bool,
+        events: BlockEvents | None = None,
     ) -> None:
         self._allocator = allocator
         self._live = live
         self._scored = scored
         self._enable_prefix_caching = enable_prefix_caching
+        self._events = events
         self._unpublished: list[int] = []  # sequences whose planned tokens fill blocks, if right
 
     def add(
@@ -69,7 +72,7 @@ class Chunker:
         token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
         if self._enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
-            self._publish(branch, end)
+            self._publish(group, branch, end)
         readout = None
         if end == len(token_ids):
             decodes = group.expanded and group.beams is None  # most, so without a call
@@ -126,7 +129,7 @@ class Chunker:
             found = self._live.branch(seq_id)
             if found is not None and found[0].status is Status.RUNNING:
                 known = len(found[1].token_ids)
-                self._publish(found[1], min(known, self._allocator.num_tokens(seq_id)))
+                self._publish(*found, min(known, self._allocator.num_tokens(seq_id)))
         self._unpublished.clear()
 
     def _note_unknown(self, seq_id: int, start: int, end: int) -> None:
@@ -135,7 +138,7 @@ class Chunker:
         if self._enable_prefix_caching and end // size > start // size:
             self._unpublished.append(seq_id)
 
-    def _publish(self, branch: Sequence, end: int) -> None:
+    def _publish(self, group: SequenceGroup, branch: Sequence, end: int) -> None:
         """Let the branch's blocks be found that are full of its first ``end`` tokens.
 
         Safe before they are computed: who finds them in this step reads them after it has written
@@ -145,6 +148,8 @@ class Chunker:
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+        if self._events is not None:
+            self._events.describe(group.request, branch, end)
 
 
 def _readout(group: SequenceGroup) -> Readout:

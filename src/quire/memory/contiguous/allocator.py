@@ -14,7 +14,7 @@ from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
 from quire.memory.contiguous.buddy import BuddyRegions
 from quire.memory.contiguous.family import Branch, Family, Terms
-from quire.memory.pool import BlockPool
+from quire.memory.pool import BlockPool, ContentWatcher
 
 
 class Reservation(Enum):
@@ -124,8 +124,7 @@ class ContiguousAllocator:
         """
         self._refuse_known(child_id)
         parent = self._branches[parent_id]
-        family = parent.family
-        width = family.terms.width
+        family, width = parent.family, parent.family.terms.width
         if parent.start is None or len(family.branches) >= width:
             raise ValueError(
                 f"sequence {parent_id} cannot fork: it is swapped out, or it was admitted for "
@@ -154,6 +153,12 @@ class ContiguousAllocator:
         return branch.charge
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
+        """Nothing to do: nothing is found."""
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Nothing to tell: nothing is found."""
+
+    def clear_contents(self) -> None:
         """Nothing to do: nothing is found."""
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
