@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
+    "events": {"config", "memory", "protocol"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
@@ -62,6 +63,7 @@ MAY_IMPORT = {
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
+        "events",
         "files",
         "gguf",
         "grammar",
@@ -77,6 +79,7 @@ MAY_IMPORT = {
         "adapters",
         "config",
         "drafting",
+        "events",
         "files",
         "gguf",
         "heap",
@@ -112,6 +115,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
+    "events",
     "engine", "server", "reports", "reproduction", "terminal",
 ]  # fmt: skip
 

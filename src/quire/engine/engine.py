@@ -18,6 +18,7 @@ from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
     Executor,
@@ -63,6 +64,7 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
+        events: EventPublisher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -76,6 +78,7 @@ class Engine:
         self._run_ahead = run_ahead
         self.speculation = speculation
         self.adapters = adapters
+        self.events = events
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -163,11 +166,19 @@ class Engine:
         for fault in filter(None, faults):
             logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
         self.stats.num_faults += len(faults)
+        self._tell_blocks()
+
+    def reset_prefix_cache(self) -> None:
+        """Let nobody find what has been computed until now."""
+        self.scheduler.allocator.clear_contents()
+        self._tell_blocks()
 
     def close(self) -> None:
-        """End the recording, if there is one."""
+        """End the recording and the telling of events, if there are any."""
         if self._recorder is not None:
             self._recorder.close()
+        if self.events is not None:
+            self.events.close()
 
     @property
     def recording(self) -> bool | None:
@@ -198,7 +209,15 @@ class Engine:
                 self.adapters.wait()
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
-        return expired + self._take_in(pending)
+        deltas = expired + self._take_in(pending)
+        self._tell_blocks()
+        return deltas
+
+    def _tell_blocks(self) -> None:
+        """Of what can be found by now in the prefix cache."""
+        noted = self.scheduler.block_events
+        if self.events is not None and noted is not None and (events := noted.take()):
+            self.events.publish(events)
 
     def _page(self, adapters: AdapterShelf) -> None:
         """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
