@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.memory import BlockHash
@@ -11,7 +11,13 @@ from quire.protocol import Adapter, AllBlocksCleared, BlockEvent, BlocksRemoved,
 _MEDIUM = "GPU"  # what readers call the memory that is computed in, a CPU's too
 _RANK = 0  # of data parallel: replicas are servers of their own
 
-Fields = dict[str, Any]
+# In the order in which arrays have them.
+_STORED = (
+    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+    "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+    ("kv_cache_spec_sliding_window", int | None, None),
+)  # fmt: skip
+_REMOVED = ("block_hashes", "medium", "group_idx")
 
 
 class Wire:
@@ -26,49 +32,44 @@ class Wire:
     ) -> None:
         import msgspec
 
+        def message(name: str, fields: Sequence[Any]) -> Callable[..., Any]:
+            return msgspec.defstruct(
+                name, fields, tag=name, array_like=as_arrays, omit_defaults=True, gc=False
+            )
+
         self._encode = msgspec.msgpack.Encoder().encode
+        self._stored = message("BlockStored", _STORED)
+        self._removed = message("BlockRemoved", _REMOVED)
+        self._cleared = message("AllBlocksCleared", ())
         self._block_size = block_size
-        self._windows = tuple(windows)
-        self._as_arrays = as_arrays
+        self._kinds = [
+            ("full_attention", None) if window is None else ("sliding_window", window)
+            for window in windows
+        ]
 
     def batch(self, seconds: float, events: Sequence[BlockEvent]) -> bytes:
         """What happened in a step that ended at ``seconds`` of the wall clock."""
-        written: list[Any] = [self._fields(event) for event in events]
-        if self._as_arrays:
-            written = [list(fields.values()) for fields in written]
-        return self._encode([seconds, written, _RANK])
+        return self._encode([seconds, [self._message(event) for event in events], _RANK])
 
-    def _fields(self, event: BlockEvent) -> Fields:
-        """In the order in which arrays have them."""
+    def _message(self, event: BlockEvent) -> Any:
         if isinstance(event, AllBlocksCleared):
-            return {"type": "AllBlocksCleared"}
+            return self._cleared()
+        names = [short(name) for name in event.names]
         if isinstance(event, BlocksRemoved):
-            return {
-                "type": "BlockRemoved",
-                "block_hashes": [short(name) for name in event.names],
-                "medium": _MEDIUM,
-                "group_idx": event.kv_group,
-            }
-        return self._stored(event)
-
-    def _stored(self, event: BlocksStored) -> Fields:
-        window, adapter = self._windows[event.kv_group], event.adapter
-        fields: Fields = {
-            "type": "BlockStored",
-            "block_hashes": [short(name) for name in event.names],
-            "parent_block_hash": None if event.parent is None else short(event.parent),
-            "token_ids": event.token_ids,
-            "block_size": self._block_size,
-            "lora_id": None if adapter is None else _number(adapter),
-            "medium": _MEDIUM,
-            "lora_name": None if adapter is None else adapter.name,
-            "extra_keys": _extra_keys(event),
-            "group_idx": event.kv_group,
-            "kv_cache_spec_kind": "full_attention" if window is None else "sliding_window",
-        }
-        if window is not None:
-            fields["kv_cache_spec_sliding_window"] = window
-        return fields
+            return self._removed(names, _MEDIUM, event.kv_group)
+        adapter = event.adapter
+        return self._stored(
+            names,
+            None if event.parent is None else short(event.parent),
+            event.token_ids,
+            self._block_size,
+            None if adapter is None else _number(adapter),
+            _MEDIUM,
+            None if adapter is None else adapter.name,
+            _extra_keys(event),
+            event.kv_group,
+            *self._kinds[event.kv_group],
+        )
 
 
 def short(name: BlockHash) -> int:

@@ -30,7 +30,7 @@ class BlockEvents:
     def removed(self, kv_group: int, content: BlockHash) -> None:
         last = self._events[-1] if self._events else None
         if isinstance(last, BlocksRemoved) and last.kv_group == kv_group:
-            self._events[-1] = last._replace(names=(*last.names, content))
+            self._events[-1] = BlocksRemoved(kv_group, (*last.names, content))
         else:
             self._events.append(BlocksRemoved(kv_group, (content,)))
 

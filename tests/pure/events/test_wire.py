@@ -60,7 +60,7 @@ def test_fields_by_their_position_for_older_readers(window: int | None) -> None:
     stored = BlocksStored(0, NAMES[1:], NAMES[0], TOKENS[4:], None, "")
     payload = wire.batch(1.5, [stored, BlocksRemoved(0, NAMES), AllBlocksCleared()])
     _, events, _ = msgspec.msgpack.decode(payload)
-    kind = ["full_attention"] if window is None else ["sliding_window", 20]
+    kind = ["full_attention" if window is None else "sliding_window", window]
     names = [short(name) for name in NAMES]
     assert events == [
         ["BlockStored", names[1:], names[0], TOKENS[4:], 4, None, "GPU", None, [None], 0, *kind],
