@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "protocol": {"memory"},
     "grammar": {"protocol", "threads"},
     "scheduling": {"memory", "protocol"},
+    "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
         "config",
@@ -91,6 +92,8 @@ MAY_IMPORT = {
         "model",
         "execution",
         "engine",
+        "store",
+        "version",
     },
     "calibration": {
         "assembly",
@@ -115,8 +118,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "events",
-    "engine", "server", "reports", "reproduction", "terminal",
+    "events", "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

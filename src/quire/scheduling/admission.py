@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.memory import Demand, Fit, KVAllocator
+from quire.memory import Demand, Fit, KVAllocator, When
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.step import Step
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import next_fork
 from quire.scheduling.decoding import LiveGroups
@@ -40,6 +41,7 @@ class Admission:
         preemption: Preemption,
         stats: SchedulerStats,
         scored: ScoredBlocks,
+        beyond: Beyond,
         enable_prefix_caching: bool,
         events: BlockEvents | None = None,
     ) -> None:
@@ -48,6 +50,7 @@ class Admission:
         self._preemption = preemption
         self._stats = stats
         self._scored = scored
+        self._beyond = beyond
         self._enable_prefix_caching = enable_prefix_caching
         self._events = events
 
@@ -76,22 +79,35 @@ class Admission:
             why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
             return Shortage(why, len(blocks) + headroom, free)
         step.moves.extend(moves)
-        if self._events is not None:
-            for branch in group.branches:
-                self._events.describe(group.request, branch, len(branch.token_ids))
+        self._describe(group)
         why = f"{len(moves)} blocks swapped in"
         step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
         return None
+
+    def _describe(self, group: SequenceGroup) -> None:
+        """Memory has published blocks of the group, that came from elsewhere."""
+        if self._events is not None:
+            for branch in group.branches:
+                self._events.describe(group.request, branch, len(branch.token_ids))
 
     def _admit(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         trunk = group.branches[0]
         # Every running sequence may take one more block before any gives one back.
         demand = self._demand(group, headroom=running)
         fit = self._allocator.fit(demand)
-        cached = self._allocator.admit(trunk.seq_id, demand)
+        cached = None
+        if fit.when is When.NOW:
+            cached = self._allocator.admit(trunk.seq_id, self._beyond.widen(group, demand))
+        if cached is None:  # under a window, what is fetched may need more than what is computed
+            cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
             return Shortage("not enough free blocks", fit.needed, fit.free)
+        self._describe(group)
+        fetches = self._beyond.fetch(trunk)
+        step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"
+        if fetches:
+            why += f", {cached - fit.cached} of them in {len(fetches)} blocks to be fetched"
         step.decisions.append(
             Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
         )
@@ -103,7 +119,8 @@ class Admission:
         if not group.ever_admitted:
             group.ever_admitted = True
             group.memory.cached_tokens = cached
-            self._count_prefix(demand, fit)
+            group.memory.fetched_tokens = cached - fit.cached
+            self._count_prefix(demand, fit, cached)
         return None
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
@@ -125,11 +142,12 @@ class Admission:
         longest = request.longest
         return Demand(tokens, hashes, forks, headroom, group.width, longest, most_cached)
 
-    def _count_prefix(self, demand: Demand, fit: Fit) -> None:
+    def _count_prefix(self, demand: Demand, fit: Fit, cached: int) -> None:
         stats = self._stats
         if self._enable_prefix_caching:
             stats.prefix_queries += demand.num_tokens
             stats.prefix_hits += fit.cached
-            stats.prefix_evicted += fit.evicted
+            stats.prefix_fetched += cached - fit.cached
+            stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
             full = len(demand.block_hashes) * self._allocator.block_size
             stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

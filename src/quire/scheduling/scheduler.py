@@ -10,13 +10,11 @@ from collections.abc import Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.errors import RequestError
-from quire.memory import BlockMove, KVAllocator, audit
-from quire.protocol import SchedulingPolicy
-from quire.protocol.decision import Decision, Verdict
-from quire.protocol.request import Request
-from quire.protocol.step import Step, StepResult
+from quire.memory import BlockMove, KVAllocator, MoveKind, audit
+from quire.protocol import Decision, Request, SchedulingPolicy, Step, StepResult, Verdict
 from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.admission import Admission, Shortage
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
@@ -57,6 +55,7 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         preemption: Preemption | None = None,
+        beyond: Beyond | None = None,
         max_num_sessions: int = 128,
         max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
@@ -79,10 +78,12 @@ class Scheduler:
             allocator, live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
         scored = self._scored = ScoredBlocks(allocator.block_size)
+        self._beyond = beyond = beyond or Beyond(allocator)
+        caching, preemption = enable_prefix_caching, self._preemption
         self._admission = Admission(
-            allocator, live, self._preemption, self.stats, scored, caching, events
+            allocator, live, preemption, self.stats, scored, beyond, caching, events
         )
-        self._chunker = Chunker(allocator, live, scored, caching, events)
+        self._chunker = Chunker(allocator, live, scored, beyond, caching, events)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
@@ -142,7 +143,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._live) > 0
+        return len(self._live) > 0 or self._beyond.has_work
 
     @property
     def running(self) -> Seq[SequenceGroup]:
@@ -181,7 +182,8 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        step = Step(self._live.take_fork_moves(), decisions=self._drafting)
+        moves = self._beyond.store() + self._live.take_fork_moves()
+        step = Step(moves, decisions=self._drafting)
         self._drafting = []
         self._expire(now, step)
         budget = self._grow_running(step)
@@ -272,7 +274,7 @@ class Scheduler:
 
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        self._invalidate({target_of(move) for move in moves})
+        self._invalidate({target_of(move) for move in moves if move.kind is not MoveKind.STORE})
 
     def _invalidate(self, lost: Set[Place]) -> None:
         if not lost:
