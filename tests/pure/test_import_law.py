@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
+    "events": {"config", "memory", "protocol"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
@@ -64,6 +65,7 @@ MAY_IMPORT = {
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
+        "events",
         "files",
         "gguf",
         "grammar",
@@ -80,6 +82,7 @@ MAY_IMPORT = {
         "adapters",
         "config",
         "drafting",
+        "events",
         "files",
         "gguf",
         "heap",
@@ -117,7 +120,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "engine", "server", "reports", "reproduction", "store", "terminal",
+    "events", "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from quire.engine import (
     load_tokenizer,
 )
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
+from quire.events import EventPublisher
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
@@ -51,6 +52,17 @@ DEMO_NAME = "quire-demo"
 @memory_or_refusal()
 def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
+    # First, because an address that is taken is known in no time.
+    events = None if config.kv_events is None else EventPublisher(config.kv_events)
+    try:
+        return _build(config, events)
+    except BaseException:
+        if events is not None:
+            events.close()
+        raise
+
+
+def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
@@ -101,7 +113,11 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         speculation=speculation_of(config.speculation),
         adapters=shelf,
         store=store,
+        events=events,
     )
+    if events is not None:
+        windows = [group.window and group.window.tokens for group in limits.kv_groups]
+        events.start(config.block_size, windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
 

@@ -2,6 +2,7 @@
 
 from quire.config.adapters import LoraModule, problem_with_name
 from quire.config.engine import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
+from quire.config.kv_events import KVEventsConfig
 from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
@@ -14,6 +15,7 @@ __all__ = [
     "NO_DRAFT_MODEL_ON_GPU",
     "NO_STORE_ON_GPU",
     "EngineConfig",
+    "KVEventsConfig",
     "LoraModule",
     "ServerConfig",
     "SpeculativeConfig",

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
+from quire.config.kv_events import KVEventsConfig
+from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
     check_number,
@@ -149,6 +151,11 @@ class EngineConfig:
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    kv_events_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: tell routers over ZeroMQ which blocks the prefix cache holds, as vLLM does: "
+        "enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic ... (default: no)",
+    )
     max_num_waiting: int = setting(
         2048,
         "most requests that a server lets wait to be let in, each prompt counting as one; more are "
@@ -202,7 +209,7 @@ class EngineConfig:
             check_count(name, getattr(self, name))
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
-        self._check_pooler()
+        check_pooler(self.pooler_config or {})
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
@@ -227,6 +234,7 @@ class EngineConfig:
         self._check_device()
         self._check_speculation()
         self._check_adapters()
+        self._check_kv_events()
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -242,26 +250,6 @@ class EngineConfig:
                 "generation_config must be auto, none, vllm or a directory; "
                 f"got {self.generation_config!r}"
             )
-
-    def _check_pooler(self) -> None:
-        given = self.pooler_config or {}
-        for name, value in given.items():
-            if name == "pooling_type":
-                if value not in _POOLING:
-                    allowed = ", ".join(_POOLING)
-                    raise ConfigError(
-                        f"pooler_config: pooling_type must be one of {allowed}; got {value!r}"
-                    )
-            elif name == "normalize":
-                if not isinstance(value, bool):
-                    raise ConfigError("pooler_config: normalize must be true or false")
-            elif name == "dimensions":
-                check_count("pooler_config: dimensions", value)
-            else:
-                raise ConfigError(
-                    f"pooler_config: unknown option {name}; known: pooling_type, normalize, "
-                    "dimensions"
-                )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -336,6 +324,18 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
 
+    def _check_kv_events(self) -> None:
+        if self.kv_events is None:
+            return
+        if self.enable_prefix_caching is False or self.kv_allocator != "paged":
+            raise ConfigError("kv_events_config does nothing without enable_prefix_caching")
+
+    @cached_property
+    def kv_events(self) -> KVEventsConfig | None:
+        """``kv_events_config``, checked; None: nobody is told."""
+        config = KVEventsConfig.of(self.kv_events_config or {})
+        return config if config.publishes else None
+
     @cached_property
     def adapters(self) -> tuple[LoraModule, ...]:
         """``lora_modules``, checked."""
@@ -368,8 +368,13 @@ NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
 
-_OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
-_POOLING = ("LAST", "MEAN", "CLS")
+_OBJECTS = (
+    "hf_overrides",
+    "override_generation_config",
+    "speculative_config",
+    "pooler_config",
+    "kv_events_config",
+)
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
 _COUNTS = (

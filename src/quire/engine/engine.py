@@ -18,6 +18,7 @@ from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
 from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
     Executor,
@@ -65,6 +66,7 @@ class Engine:
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
         store: DiskStore | None = None,
+        events: EventPublisher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -79,6 +81,7 @@ class Engine:
         self.speculation = speculation
         self.adapters = adapters
         self.store = store
+        self.events = events
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -166,6 +169,12 @@ class Engine:
         for fault in filter(None, faults):
             logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
         self.stats.num_faults += len(faults)
+        self._tell_blocks()
+
+    def reset_prefix_cache(self) -> None:
+        """Let nobody find what has been computed until now."""
+        self.scheduler.allocator.clear_contents()
+        self._tell_blocks()
 
     def put_away(self) -> None:
         """Store what has been computed and is not stored yet, as far as there is room for it."""
@@ -174,11 +183,13 @@ class Engine:
             self.executor.submit(Step(moves)).collect()
 
     def close(self) -> None:
-        """End the recording, if there is one, and write what is to be stored."""
+        """End the recording and the telling of events, if there are any; write what is stored."""
         if self.store is not None:
             self.store.close()
         if self._recorder is not None:
             self._recorder.close()
+        if self.events is not None:
+            self.events.close()
 
     @property
     def recording(self) -> bool | None:
@@ -209,7 +220,15 @@ class Engine:
                 self.adapters.wait()
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
-        return expired + self._take_in(pending)
+        deltas = expired + self._take_in(pending)
+        self._tell_blocks()
+        return deltas
+
+    def _tell_blocks(self) -> None:
+        """Of what can be found by now in the prefix cache."""
+        noted = self.scheduler.block_events
+        if self.events is not None and noted is not None and (events := noted.take()):
+            self.events.publish(events)
 
     def _page(self, adapters: AdapterShelf) -> None:
         """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""

@@ -70,7 +70,7 @@ def create_app(
     make_thread: makes the thread in which the engine runs.
     facts: what clients may be told of the model.
     """
-    metrics = ServerMetrics(engine, model_names[0])
+    metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, engine.input_processor)
     speech = Speech.of(engine.input_processor.tokenizer, config)
@@ -202,6 +202,12 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     async def prometheus() -> Response:
         """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/reset_prefix_cache", response_class=Response)
+    async def reset_prefix_cache() -> Response:
+        """Let nobody find what has been computed until now; what runs goes on."""
+        await service.in_engine(service.engine.engine.reset_prefix_cache)
+        return Response()
 
 
 def _operation_id(route: APIRoute) -> str:
