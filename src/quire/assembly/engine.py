@@ -42,8 +42,11 @@ DEMO_NAME = "quire-demo"
 
 
 @memory_or_refusal()
-def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
-    """Load the model and give it a scheduler, a KV pool and a tokenizer."""
+def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capacity]:
+    """Load the model and give it a scheduler, a KV pool and a tokenizer.
+
+    engines: how many like it share this machine's memory.
+    """
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
@@ -64,6 +67,7 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
         limits = EngineLimits.of(config, cache)
         shelf, adapters = adapter_shelf(config, model, runtime.instruction_set) or (None, None)
         budget = without_adapters(runtime.memory_budget(model, limits, kv_dtype), adapters)
+        budget = budget._replace(share=budget.share / engines)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:

@@ -102,6 +102,18 @@ class EventStream(Response):
         return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
 
 
+def last_words(path: str, media_type: str, error: dict[str, Any]) -> bytes:
+    """What ends a stream whose maker is gone: an error in the shape of its API.
+
+    path: what was asked. error: in that shape already.
+    """
+    if media_type.startswith(LINES.media_type):
+        return LINES.frame(error)
+    if path.startswith("/v1/responses"):  # whose events are flat
+        return NAMED_EVENTS.frame({"type": "error", **error["error"]})
+    return (NAMED_EVENTS if "type" in error else DATA).frame(error)
+
+
 def event(content: bytes) -> bytes:
     """JSON as the data of an event."""
     return b"data: %b\n\n" % content
