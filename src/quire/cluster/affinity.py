@@ -36,12 +36,12 @@ class _Known:
     """What is remembered of a replica.
 
     pieces: of prompts that it was sent, the one that was met last at the end.
-    sent: tokens that it was given to compute since its last report.
+    sent: tokens that each request gave it to compute since its last report, if it runs still.
     """
 
     pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     report: int = 0
-    sent: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
 
 
 class Affinity:
@@ -54,23 +54,33 @@ class Affinity:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def choose(self, prefix: Prefix, loads: Mapping[str, Load]) -> list[str]:
+    @property
+    def num_remembered(self) -> int:
+        """Pieces of prompts."""
+        return sum(len(known.pieces) for known in self._known.values())
+
+    def choose(self, request: str, prefix: Prefix, loads: Mapping[str, Load]) -> list[str]:
         """The replicas, whoever costs least first; the request counts as sent to that one."""
         for gone in self._known.keys() - loads.keys():
             del self._known[gone]
         costs = {name: self._cost(name, prefix, load) for name, load in loads.items()}
         ranked = sorted(loads, key=lambda name: costs[name])
         if ranked:
-            self._send(ranked[0], prefix, loads[ranked[0]].report)
+            self._send(request, prefix, ranked[0], loads[ranked[0]].report)
         return ranked
+
+    def done(self, name: str, request: str) -> None:
+        """A replica has answered."""
+        if name in self._known:
+            self._known[name].sent.pop(request, None)
 
     def _cost(self, name: str, prefix: Prefix, load: Load) -> tuple[float, int, str]:
         """Among equals, who has met least; so prefixes that are new spread."""
         known, report = self._known.setdefault(name, _Known()), load.report
         if known.report != report.number:
-            known.report, known.sent = report.number, 0
+            known.report, known.sent = report.number, {}
         new = self._new_tokens(known, prefix)
-        before = max(report.backlog, report.wait * report.rate) + known.sent
+        before = max(report.backlog, report.wait * report.rate) + sum(known.sent.values())
         short = max(0, prefix.num_tokens - report.free) if report.number else 0
         return new + before + short + _RUNNING * load.running, len(known.pieces), name
 
@@ -83,9 +93,9 @@ class Affinity:
             met += 1
         return max(0, prefix.num_tokens - met * TOKENS_PER_PIECE)
 
-    def _send(self, name: str, prefix: Prefix, report: Report) -> None:
+    def _send(self, request: str, prefix: Prefix, name: str, report: Report) -> None:
         known = self._known[name]
-        known.sent += self._new_tokens(known, prefix)
+        known.sent[request] = self._new_tokens(known, prefix)
         for piece in reversed(prefix.pieces):  # beginnings are needed longest
             known.pieces[piece] = None
             known.pieces.move_to_end(piece)

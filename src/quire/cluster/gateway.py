@@ -66,7 +66,15 @@ class Gateway:
         if scope["type"] == "lifespan":
             return await _live(receive, send)
         if scope["type"] == "http":
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, partial(_unnamed, send))
+
+
+async def _unnamed(send: Send, message: Message) -> None:
+    """Ray's proxy tells the request's id itself."""
+    if message["type"] == "http.response.start":
+        headers = [one for one in message["headers"] if one[0] != b"x-request-id"]
+        message = {**message, "headers": headers}
+    await send(message)
 
 
 class _Health:

@@ -18,7 +18,6 @@ from quire.cluster.scaling import TAKEN, WAIT
 from quire.config import EngineConfig, ServerConfig
 from quire.engine import Engine
 from quire.errors import EngineError
-from quire.server import set_level
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ async def load_replica(
     name: str, engine_config: EngineConfig, config: ServerConfig, engines: int
 ) -> Replica:
     """engines: how many may share this machine's memory."""
-    set_level(config.uvicorn_log_level)
     served = await asyncio.to_thread(build, engine_config, config, name, engines)
     logger.info("replica %s: %s", name, served.capacity.describe())
     replica = Replica(name, served)

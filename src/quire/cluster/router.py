@@ -34,7 +34,7 @@ class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is k
     ) -> list[list[RunningReplica]]:
         """Each by itself, the best first: the others are for when it takes no more."""
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        return [[by_name[name]] for name in self._ranked(by_name, _hint(pending_request))]
+        return [[by_name[name]] for name in self._ranked(by_name, pending_request)]
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: ReplicaResult
@@ -42,18 +42,24 @@ class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is k
         self._running[replica_id].add(pending_request.metadata.internal_request_id)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        self._affinity.done(replica_id.unique_id, internal_request_id)
         self._running[replica_id].discard(internal_request_id)
         if not self._running[replica_id]:
             del self._running[replica_id]
 
-    def _ranked(self, replicas: dict[str, RunningReplica], hint: Hint) -> list[str]:
+    def _ranked(
+        self, replicas: dict[str, RunningReplica], request: PendingRequest | None
+    ) -> list[str]:
+        hint = _hint(request)
         if hint.replica in replicas:
             return [hint.replica]
         if self._routing == "round_robin":
             return self._round_robin.choose(replicas)
         prefix = hint.prefix if self._routing == "prefix" else Prefix((), hint.prefix.num_tokens)
         return self._affinity.choose(
-            prefix, {name: self._load(each) for name, each in replicas.items()}
+            "" if request is None else request.metadata.internal_request_id,
+            prefix,
+            {name: self._load(each) for name, each in replicas.items()},
         )
 
     def _load(self, replica: RunningReplica) -> Load:

@@ -16,10 +16,10 @@ from ray.serve.schema import LoggingConfig
 from quire.cluster.serve import application, shared_out
 from quire.config import Settings
 from quire.errors import ConfigError, EngineError
-from quire.threads import usable_cores
+from quire.threads import usable_cpus
 
 _LOOK = 0.1  # seconds between two looks whether a second signal has come
-_OBJECT_STORE = 2**27  # bytes: answers are small, and do not lie in it
+_OBJECT_STORE = 80 * 2**20  # bytes: answers are small, and do not lie in it
 _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
@@ -38,7 +38,7 @@ def joined(address: str | None) -> Iterator[None]:
     """A Ray: the one at ``address``, or one of our own that ends with us."""
     if address is None:
         ray.init(
-            num_cpus=usable_cores(),
+            num_cpus=usable_cpus(),
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE,
             log_to_driver=False,
@@ -93,13 +93,20 @@ def describe(settings: Settings) -> str:
     engine, server, deploy = settings
     scheme = "http" if server.ssl_certfile is None else "https"
     host = f"[{server.host}]" if ":" in server.host else server.host
-    number = f"{deploy.first} replicas"
+    number = f"{deploy.first}"
     if deploy.max_replicas is not None:
-        number += f" ({deploy.fewest} to {deploy.most})"
+        number += f" (from {deploy.fewest} to {deploy.most})"
+    place = ray.get_runtime_context().gcs_address
     return (
-        f"{number} of {engine.model or 'quire-demo'}, {engine.threads} threads each, on "
-        f"{scheme}://{host}:{server.port} (Press CTRL+C to quit)"
+        f"Replicas of {engine.model or 'quire-demo'}: {number}, with {engine.threads} threads "
+        f"each, routed by {deploy.routing}. Ray is at {place}, and its logs tell more: "
+        f"{_logs()}\nQuire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
     )
+
+
+def _logs() -> str:
+    context = ray.get_runtime_context()
+    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs/serve"
 
 
 def _why(name: str) -> str | None:
@@ -114,7 +121,9 @@ def _why(name: str) -> str | None:
 def _signals() -> Iterator[Event]:
     """Set by each signal that asks for the end. Ray has set handlers of its own before."""
     asked = Event()
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+        kinds.append(signal.SIGHUP)
     before = [signal.signal(kind, lambda number, frame: asked.set()) for kind in kinds]
     try:
         yield asked

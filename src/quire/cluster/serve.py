@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -36,9 +37,8 @@ class Gateway:
     ) -> None:
         from quire.cluster.fleet import Fleet
         from quire.cluster.gateway import make_gateway
-        from quire.server import set_level
 
-        set_level(config.uvicorn_log_level)
+        _log(config)
         self._fleet = Fleet(replicas)
         self._gateway = make_gateway(self._fleet, config, adapters)
 
@@ -61,6 +61,7 @@ class Engine:
         wait_briefly()  # before torch is loaded
         from quire.cluster.replica import load_replica
 
+        _log(server)
         name = serve.get_replica_context().replica_tag
         self._replica = replica = await load_replica(name, engine, server, engines)
         self.answer, self.whole_answer = replica.answer, replica.whole_answer
@@ -71,6 +72,16 @@ class Engine:
 
     async def __del__(self) -> None:  # as Ray Serve calls it
         await self.stop()
+
+
+def _log(config: ServerConfig) -> None:
+    """What Quire tells, where Ray Serve writes down what it tells of this actor."""
+    from quire.server import set_level
+
+    set_level(config.uvicorn_log_level)
+    logger = logging.getLogger("quire")
+    logger.setLevel(logging.INFO)
+    logger.handlers = logging.getLogger("ray.serve").handlers
 
 
 def build_app(args: Mapping[str, Any]) -> Application:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from quire.commands.flags import add_engine_flags, add_flag, add_server_flags, help_of
 from quire.commands.parser import Parser
 from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings
 from quire.errors import ConfigError
-from quire.threads import usable_cores
+from quire.threads import usable_cpus
 
 
 def add_deploy(parser: Parser) -> None:
@@ -37,19 +37,24 @@ def deploy(arguments: argparse.Namespace) -> int:
         raise ConfigError("quire deploy needs Ray Serve: pip install 'quire[ray]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from quire.cluster.running import run
+    from quire.server import bound
 
+    if settings.deploy.address is None:  # of another machine's port nobody knows
+        with bound(settings.server.host, settings.server.port) as sockets:
+            port = sockets[0].getsockname()[1]
+        settings = settings._replace(server=replace(settings.server, port=port))
     run(settings, lambda text: print(text, flush=True))
     return 0
 
 
 def check_room(settings: Settings) -> None:
     """ConfigError if a Ray of our own could not start all replicas on this machine."""
-    threads, first = settings.engine.threads or 1, settings.deploy.most
-    cores = usable_cores()
-    if settings.deploy.address is None and threads * first > cores:
+    threads, most, cpus = settings.engine.threads or 1, settings.deploy.most, usable_cpus()
+    if settings.deploy.address is None and threads * most > cpus:
+        each = "1 thread" if threads == 1 else f"{threads} threads"
         raise ConfigError(
-            f"{first} replicas of {threads} threads need {first * threads} cores, and this machine "
-            f"has {cores}: lower replicas or threads, or join a cluster with --address"
+            f"replicas: {most} of {each} each need {threads * most} CPUs, and this process may "
+            f"use {cpus}: lower replicas or threads, or join a cluster with --address"
         )
 
 
