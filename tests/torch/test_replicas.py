@@ -99,9 +99,9 @@ def deployment() -> Iterator[Deployment]:
         process = subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=directory
         )
+        assert process.stdout is not None
         below: list[psutil.Process] = []
         try:
-            assert process.stdout is not None
             told = process.stdout.readline() + process.stdout.readline()
             assert told, Path(errors.name).read_text()
             below = psutil.Process(process.pid).children(recursive=True)
@@ -115,6 +115,7 @@ def deployment() -> Iterator[Deployment]:
                 for one in (*below, process):
                     with suppress(psutil.NoSuchProcess):
                         one.kill()
+                process.stdout.close()
                 shutil.rmtree(directory, ignore_errors=True)
 
 

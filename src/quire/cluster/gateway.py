@@ -154,10 +154,10 @@ class _Answer:
     async def fail(self, error: Exception) -> None:
         if self._media_type is None:
             return await refusal(self._scope, error)(self._scope, _nothing, self._send)
-        status, body = explain(error)
-        words = last_words(
-            _path(self._scope), self._media_type, shape_for(self._scope)(status, body)
-        )
+        path, (status, body) = _path(self._scope), explain(error)
+        words = last_words(path, self._media_type, shape_for(self._scope)(status, body))
+        if words is None:
+            raise error  # so that the connection is broken off
         await self._send({"type": "http.response.body", "body": words})
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.types import Message
@@ -14,9 +15,8 @@ from quire.application import Served, build
 from quire.cluster.affinity import Report
 from quire.cluster.calls import Call, Whole
 from quire.cluster.routing import Hint
-from quire.cluster.scaling import TAKEN, WAIT
 from quire.config import EngineConfig, ServerConfig
-from quire.engine import Engine
+from quire.engine import AsyncEngine, Engine
 from quire.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ class Replica:
 
     def __init__(self, name: str, served: Served) -> None:
         self._name = name
-        self._app, self._engine = served.app, served.app.state.service.engine
+        self._app: FastAPI = served.app
+        self._engine: AsyncEngine = served.app.state.service.engine
         self._num_reports = 0
         self._life = AsyncExitStack()
         self._life.callback(served.engine.close)
@@ -71,25 +72,15 @@ class Replica:
         body = b"".join(message.get("body", b"") for message in messages)
         return Whole(self._name, messages[0]["status"], body)
 
-    # -- what Ray Serve asks for -------------------------------------------------------------
-
-    async def check_health(self) -> None:
+    def check_health(self) -> None:
+        """EngineError if requests cannot be served."""
         if not self._engine.healthy:
             raise EngineError("the engine is not running")
 
-    async def record_routing_stats(self) -> dict[str, float]:
-        report: Report = await self._engine.call(self._report)
-        return report._asdict()
-
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        report: Report = await self._engine.call(self._report)
-        taken = 1 - report.free / report.capacity if report.capacity else 0.0
-        return {TAKEN: taken, WAIT: report.wait}
-
-    def _report(self) -> Report:
-        """In the engine's thread, between two steps."""
+    async def report(self) -> Report:
+        """What the engine says of itself, between two steps."""
         self._num_reports += 1
-        return report_of(self._engine.engine, self._num_reports)
+        return await self._engine.call(partial(report_of, self._engine.engine, self._num_reports))
 
 
 def report_of(engine: Engine, number: int) -> Report:

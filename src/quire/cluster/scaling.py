@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-TAKEN, WAIT = "kv_usage", "predicted_wait"
-"""What replicas record for this: the share of the pool that is taken, and seconds."""
+from quire.cluster.affinity import Report
+
+_TAKEN, _WAIT = "kv_usage", "predicted_wait"
 
 
 class Demand(NamedTuple):
-    """What one replica says."""
+    """Of a replica: the share of its pool that is taken, and seconds until who comes is let in."""
 
     taken: float
     wait: float
@@ -39,6 +40,12 @@ def replicas_wanted(
     return wanted
 
 
+def demand_of(report: Report) -> dict[str, float]:
+    """What a replica records for this."""
+    taken = 1 - report.free / report.capacity if report.capacity else 0.0
+    return {_TAKEN: taken, _WAIT: report.wait}
+
+
 class Scaling:
     """What Ray Serve asks, with its ``AutoscalingContext``; bounds and delays are Ray's."""
 
@@ -47,6 +54,6 @@ class Scaling:
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
         told = context.aggregated_metrics or {}
-        taken, waits = told.get(TAKEN, {}), told.get(WAIT, {})
+        taken, waits = told.get(_TAKEN, {}), told.get(_WAIT, {})
         demands = [Demand(taken[each], waits[each]) for each in taken if each in waits]
         return replicas_wanted(demands, context.current_num_replicas, *self._targets), {}
