@@ -30,7 +30,7 @@ PATIENCE = 90.0  # seconds
 PROMPT = "The town by the river " * 30
 ENGINE = "ray::ServeReplica:quire:Engine"
 _GIVEN = {"replicas": 2, "port": 0, "api_key": KEY, "kv_cache_memory_bytes": "32MiB",
-          "max_model_len": 1024, "max_body_bytes": 65536, "shutdown_timeout": 20}  # fmt: skip
+          "max_model_len": 1024, "max_body_bytes": 65536, "shutdown_timeout": 20.0}  # fmt: skip
 
 
 class Deployment:
@@ -220,8 +220,8 @@ def test_a_replica_that_is_killed(deployed: Deployment) -> None:
     assert len(deployed.metric("num_requests_running")) == 2
 
 
-def test_a_replica_that_leaves_finishes_its_streams(deployed: Deployment) -> None:
-    """Fewer replicas, by a client of the same Ray."""
+def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
+    """One new replica in place of two, by another client of the same Ray."""
     given = {**_GIVEN, "replicas": 1, "threads": 1}
     program = (
         f"import ray; ray.init({deployed.ray!r}, log_to_driver=False)\n"
@@ -229,7 +229,7 @@ def test_a_replica_that_leaves_finishes_its_streams(deployed: Deployment) -> Non
         "from quire.config import Settings\n"
         f"serve.run(application(Settings.of({given})), name='quire')"
     )
-    expected, _ = deployed.write(900)
+    expected, names = deployed.write(900)[0], set(deployed.metric("num_requests_running"))
     with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(deployed.write, 900, PROMPT) for _ in range(2)]
         streams += [pool.submit(deployed.write, 900, "Once") for _ in range(2)]
@@ -240,6 +240,7 @@ def test_a_replica_that_leaves_finishes_its_streams(deployed: Deployment) -> Non
     assert [end for _, end in told] == ["length"] * 4
     assert {text for text, _ in told[:2]} == {expected}
     until(lambda: len(deployed.engines()) == 1)
+    assert not set(deployed.metric("num_requests_running")) & names
 
 
 def test_the_end_waits_for_streams(deployed: Deployment) -> None:

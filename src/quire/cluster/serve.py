@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray import serve
 from ray.serve import Application
@@ -16,9 +16,6 @@ from quire.cluster.scaling import demand_of
 from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings
 from quire.errors import ConfigError
 from quire.threads import usable_cores, wait_briefly
-
-if TYPE_CHECKING:  # it loads torch
-    from quire.cluster.replica import Replica
 
 ENGINES = "Engine"
 
@@ -59,36 +56,27 @@ class Gateway:
 class Engine:
     """A replica, put together where it runs."""
 
-    def __init__(self, engine: EngineConfig, server: ServerConfig) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
+        self, engine: EngineConfig, server: ServerConfig, engines: int
+    ) -> None:
         wait_briefly()  # before torch is loaded
-        self._configs = engine, server
-        self._replica: Replica | None = None
-
-    async def reconfigure(self, config: dict[str, int]) -> None:
-        """Load the model. That others come or go later is no reason to begin anew."""
-        if self._replica is not None:
-            return
         from quire.cluster.replica import load_replica
 
-        _log(self._configs[1])
+        _log(server)
         name = serve.get_replica_context().replica_tag
-        self._replica = replica = await load_replica(name, *self._configs, config["engines"])
-        self.answer, self.whole_answer = replica.answer, replica.whole_answer
+        self._replica = replica = await load_replica(name, engine, server, engines)
+        self.answer, self.whole_answer, self.stop = (
+            replica.answer, replica.whole_answer, replica.stop,
+        )  # fmt: skip
 
     async def check_health(self) -> None:
-        if self._replica is not None:
-            self._replica.check_health()
+        self._replica.check_health()
 
     async def record_routing_stats(self) -> dict[str, float]:
-        return {} if self._replica is None else (await self._replica.report())._asdict()
+        return (await self._replica.report())._asdict()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        return {} if self._replica is None else demand_of(await self._replica.report())
-
-    async def stop(self) -> None:
-        """End the engine; what it runs ends with an error."""
-        if self._replica is not None:
-            await self._replica.stop()
+        return demand_of(await self._replica.report())
 
     async def __del__(self) -> None:  # as Ray Serve calls it
         await self.stop()
@@ -116,8 +104,6 @@ def build_app(args: Mapping[str, Any]) -> Application:
 def application(settings: Settings) -> Application:
     """The gateway, bound to its replicas."""
     engine, server, deploy = shared_out(settings)
-    # Where Ray's proxies listen is no matter of theirs: who comes to another place is not new.
-    server = replace(server, host="127.0.0.1", port=0, ssl_keyfile=None, ssl_certfile=None)
     names = frozenset(module.name for module in engine.adapters)
     end = server.shutdown_timeout + _CLOSING
     engines = serve.deployment(
@@ -134,9 +120,8 @@ def application(settings: Settings) -> Application:
         health_check_period_s=_HEALTH,
         ray_actor_options={"num_cpus": engine.threads},
         max_constructor_retry_count=_TRIES,
-        user_config={"engines": deploy.most},
         **_number(deploy),
-    ).bind(engine, server)
+    ).bind(engine, server, deploy.most)
     gateway = serve.deployment(
         Gateway,
         name="Gateway",
