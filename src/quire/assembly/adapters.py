@@ -66,7 +66,6 @@ def without_adapters(budget: MemoryBudget, share: AdapterShare | None) -> Memory
 
 def _bytes_of_each(modules: dict[str, Adaptable], config: EngineConfig, model: Model) -> int:
     """Of an adapter of the largest rank, of all that can be adapted."""
-    return sum(
-        packed_bytes(config.max_lora_rank, one.inputs, one.outputs, model.dtype)
-        for one in modules.values()
-    )
+    held = [one.held for one in modules.values()]
+    rank = config.max_lora_rank
+    return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)
