@@ -50,19 +50,24 @@ DEMO_NAME = "quire-demo"
 
 
 @memory_or_refusal()
-def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
-    """Load the model and give it a scheduler, a KV pool and a tokenizer."""
+def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capacity]:
+    """Load the model and give it a scheduler, a KV pool and a tokenizer.
+
+    engines: how many like it share this machine's memory.
+    """
     # First, because an address that is taken is known in no time.
     events = None if config.kv_events is None else EventPublisher(config.kv_events)
     try:
-        return _build(config, events)
+        return _build(config, events, engines)
     except BaseException:
         if events is not None:
             events.close()
         raise
 
 
-def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine, Capacity]:
+def _build(
+    config: EngineConfig, events: EventPublisher | None, engines: int
+) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
@@ -84,6 +89,7 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
         limits = EngineLimits.of(config, cache)
         shelf, adapters = adapter_shelf(config, model, runtime.instruction_set) or (None, None)
         budget = without_adapters(runtime.memory_budget(model, limits, kv_dtype), adapters)
+        budget = budget._replace(share=budget.share / engines)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:

@@ -25,7 +25,8 @@ _ALIKE = "all models are read and run in one way"
 _FLAGS = (
     _Flag("tensor-parallel-size", "one machine computes", _ONE),
     _Flag("pipeline-parallel-size", "one machine computes", _ONE),
-    _Flag("data-parallel-size", "one machine computes", _ONE),
+    _Flag("data-parallel-size", "one engine serves; quire deploy MODEL --replicas N starts N of "
+          "them", _ONE),
     _Flag("api-server-count", "one process serves", _ONE),
     _Flag("distributed-executor-backend", "one process computes", ("mp", "uni")),
     _Flag("disable-frontend-multiprocessing", "one process serves"),
