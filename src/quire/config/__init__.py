@@ -3,6 +3,7 @@
 from quire.config.adapters import LoraModule, problem_with_name
 from quire.config.engine import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.config.open_files import make_room
+from quire.config.parallel import NO_RANKS_ON_GPU
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
@@ -11,6 +12,7 @@ __all__ = [
     "MOST_DRAFTS",
     "NO_ADAPTERS_ON_GPU",
     "NO_DRAFT_MODEL_ON_GPU",
+    "NO_RANKS_ON_GPU",
     "EngineConfig",
     "LoraModule",
     "ServerConfig",

@@ -11,13 +11,14 @@ from functools import lru_cache, partial
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
+from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
 from quire.protocol import (
     Decision,
     Executor,
@@ -63,6 +64,7 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
+        others: OtherRanks | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -76,6 +78,7 @@ class Engine:
         self._run_ahead = run_ahead
         self.speculation = speculation
         self.adapters = adapters
+        self.others = others
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -165,9 +168,11 @@ class Engine:
         self.stats.num_faults += len(faults)
 
     def close(self) -> None:
-        """End the recording, if there is one."""
+        """End the recording and the other ranks, if there are any."""
         if self._recorder is not None:
             self._recorder.close()
+        if self.others is not None:
+            self.others.close()
 
     @property
     def recording(self) -> bool | None:
@@ -230,6 +235,8 @@ class Engine:
         self.waiting_room.observe(step.now)
         try:
             return self.executor.submit(step)
+        except RankError:
+            raise
         except Exception as error:
             return PendingStep.failed(step, error)
 
@@ -238,6 +245,8 @@ class Engine:
         step = pending.step
         try:
             result = pending.collect()
+        except RankError:
+            raise
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)

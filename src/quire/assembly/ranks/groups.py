@@ -1,0 +1,23 @@
+"""By what ranks add up: memory that they share, or the network."""
+
+from __future__ import annotations
+
+from quire.assembly.ranks.standin import SocketRanks
+from quire.config import EngineConfig
+from quire.kernels.ranks import RankGroup
+
+
+def create_group(
+    config: EngineConfig, instruction_set: str, *, one_place: bool
+) -> tuple[RankGroup, str]:
+    """Rank 0's, and what the others join it by."""
+    group = SocketRanks.create(
+        config.tensor_parallel_size, config.distributed_timeout_seconds, instruction_set
+    )
+    return group, group.name
+
+
+def join_group(join: str, rank: int, config: EngineConfig, instruction_set: str) -> RankGroup:
+    """Another's. RankError: rank 0 is gone."""
+    size, timeout = config.tensor_parallel_size, config.distributed_timeout_seconds
+    return SocketRanks.join(join, rank, size, timeout, instruction_set)
