@@ -1,4 +1,4 @@
-// Norms, activations and argmax for one instruction set. One pass over memory each.
+// Norms, activations, argmax and sums of ranks for one instruction set. One pass over memory each.
 #include "heads.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -164,6 +164,17 @@ void argmax_rows(const Argmax& a, Team& team) {
   });
 }
 
+template <class T>
+void add_parts(const Sum& s, int64_t first, int64_t last) {
+  for_vectors(last - first, [&](int64_t i, int n) __attribute__((always_inline)) {
+    F sum = load_n((const T*)s.parts[0] + first + i, n);
+    for (int part = 1; part < s.count; part++) {
+      sum += load_n((const T*)s.parts[part] + first + i, n);
+    }
+    store_n((T*)s.out + first + i, sum, n);
+  });
+}
+
 }  // namespace
 
 void norm_rows(const NormRows& a, Team& team) {
@@ -191,6 +202,14 @@ void argmax(const Argmax& a, Team& team) {
     case DType::float32: return argmax_rows<float>(a, team);
     case DType::bfloat16: return argmax_rows<bf16>(a, team);
     default: return argmax_rows<f16>(a, team);
+  }
+}
+
+void add_up(const Sum& s, int64_t first, int64_t last) {
+  switch (s.dtype) {
+    case DType::float32: return add_parts<float>(s, first, last);
+    case DType::bfloat16: return add_parts<bf16>(s, first, last);
+    default: return add_parts<f16>(s, first, last);
   }
 }
 

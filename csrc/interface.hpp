@@ -211,6 +211,15 @@ struct Combine {
   DType dtype;  // of shared and out
 };
 
+// What several ranks have, to be added in their order.
+struct Sum {
+  const void* const* parts;  // [count], each [size]
+  int count;
+  void* out;  // [size], none of the parts
+  int64_t size;
+  DType dtype;  // of parts and out
+};
+
 struct Product;  // products.hpp
 struct Grouped;
 struct Embed;
@@ -227,6 +236,7 @@ struct Build {
   void (*norm)(const NormRows&, Team&);
   void (*activate)(const Activate&, Team&);
   void (*argmax)(const Argmax&, Team&);
+  void (*add_up)(const Sum&, int64_t first, int64_t last);  // some of the numbers
   int64_t (*product_scratch)(const Product&, int threads);
   void (*product)(const Product&, Team&);
   int64_t (*grouped_scratch)(const Grouped&, int threads);

@@ -21,6 +21,7 @@
 #include "adapters_module.hpp"
 #include "kernels.hpp"
 #include "products_module.hpp"
+#include "ranks_module.hpp"
 
 namespace nb = nanobind;
 
@@ -148,6 +149,7 @@ NB_MODULE(_native, m) {
       });
   bind_adapters(m);
   bind_products(m);
+  bind_ranks(m);
   bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())

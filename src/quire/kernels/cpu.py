@@ -35,6 +35,7 @@ from quire.kernels.ops import (
     Rotation,
     counterparts,
 )
+from quire.kernels.shared_ranks import SharedMemoryRanks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be int8 as well."""
@@ -292,8 +293,12 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
-    """None where a weight is not packed."""
+    """None where a weight is not packed, or sums over ranks are not done in C++."""
     native = _native.Decoder()
+    if isinstance(decoder.ranks, SharedMemoryRanks):
+        native.add_up_over(decoder.ranks.native)
+    elif decoder.ranks is not None:
+        return None
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         attention = native_attention(layer.attention, layer_kv, decoder.dtype)
         mlp: _native.Mlp | _native.Experts | None
