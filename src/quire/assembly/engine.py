@@ -11,9 +11,9 @@ import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
-from quire.assembly.loading import cache_shape, kv_dtype, load, streaming
+from quire.assembly.loading import cache_shape, kv_dtype, load, locate, streaming
 from quire.assembly.pooling import read_pooler
-from quire.assembly.ranks.meeting import gather
+from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
@@ -40,7 +40,6 @@ from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 
-DEMO_MODEL = Path(__file__).parent.parent / "demo"
 DEMO_NAME = "quire-demo"
 
 
@@ -65,7 +64,7 @@ def _build(
 ) -> tuple[Engine, Capacity]:
     """team: the other ranks, which have been started and do the same."""
     keep_what_steps_take()
-    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
     tokenizer = _load_tokenizer(config, directory)
@@ -210,6 +209,7 @@ def _capacity(
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,
+        ranks=config.tensor_parallel_size,
     )
 
 

@@ -9,8 +9,15 @@ import torch
 
 from quire.config import EngineConfig
 from quire.execution.kv.cache import bytes_per_token
-from quire.model import Model, Streaming, load_model
+from quire.model import Model, Streaming, load_model, resolve_model
 from quire.shape import CacheShape
+
+DEMO_MODEL = Path(__file__).parent.parent / "demo"
+
+
+def locate(config: EngineConfig) -> Path:
+    """The directory of the model that is served."""
+    return resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
 
 
 def load(

@@ -18,7 +18,7 @@ from typing import NoReturn
 import torch
 
 from quire.assembly.adapters import adapter_check
-from quire.assembly.loading import cache_shape, kv_dtype, load
+from quire.assembly.loading import cache_shape, kv_dtype, load, locate
 from quire.assembly.ranks.adapters import HeldAdapters
 from quire.assembly.ranks.facts import facts_of, place
 from quire.assembly.ranks.groups import join_group
@@ -32,7 +32,6 @@ from quire.execution.free_memory import memory_or_refusal
 from quire.execution.ranks import follow
 from quire.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
-from quire.model import resolve_model
 from quire.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -123,8 +122,7 @@ class _Rank:
     def _directory(self, met: Message) -> Path:
         if self._with_rank_0:
             return Path(met["directory"])
-        config = self._config
-        return resolve_model(config.model or met["directory"], config.revision, config.download_dir)
+        return locate(self._config)
 
     def _expect(self, kind: str) -> Message:
         message = self._heard.get()

@@ -36,30 +36,6 @@ def threads_of(config: EngineConfig, ranks_here: int) -> int:
     return config.threads or max(1, min(torch.get_num_threads(), usable_cores()) // ranks_here)
 
 
-def gather(config: EngineConfig) -> Team:
-    """The other ranks: those of this machine are being started, those of others have come.
-
-    Raises:
-        ConfigError: they cannot be reached.
-        RankError: they did not come.
-    """
-    team = Team(config.tensor_parallel_size, config.distributed_timeout_seconds)
-    try:
-        first_elsewhere = config.tensor_parallel_size // config.nnodes
-        door = None
-        if config.nnodes > 1:
-            door = Door(config.master_addr, config.master_port)
-            team.at_end(door.close)
-        start_here(team, config)
-        if door is not None:
-            door.let_in(team, range(first_elsewhere, config.tensor_parallel_size))
-            door.close()
-    except BaseException:
-        team.close()
-        raise
-    return team
-
-
 def start_here(team: Team, config: EngineConfig) -> None:
     """The ranks of this machine, of which this process is the first."""
     count = config.tensor_parallel_size // config.nnodes
@@ -103,12 +79,13 @@ class Door:
         self._socket.settimeout(_LOOK)
         self.host, self.port = self._socket.getsockname()[:2]
 
-    def let_in(self, team: Team, ranks: Collection[int]) -> None:
-        """All these. RankError: they do not come."""
+    def let_in(self, team: Team, ranks: Collection[int], check: Callable[[], None]) -> None:
+        """All these. ``check`` raises where it is in vain to wait."""
         missing, deadline = set(ranks), time.monotonic() + STARTING
         logger.info("waiting for %s at %s:%d", _names(missing), self.host, self.port)
         while missing:
             team.check()
+            check()
             try:
                 connection, _ = self._socket.accept()
             except TimeoutError:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.config import EngineConfig
+from quire.threads import wait_briefly
 
 _SLOWEST_END = 2.0  # seconds until a process that does not end is killed
 _MODULE = "quire.assembly.ranks"
@@ -51,6 +52,7 @@ class RankProcess:
 
     def __init__(self, start: Start, connection: socket.socket) -> None:
         """The socket is the process's from now on."""
+        wait_briefly()
         with connection:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, str(connection.fileno())],
