@@ -88,7 +88,6 @@ def without_adapters(budget: MemoryBudget, share: AdapterShare | None) -> Memory
 def _bytes_of_each(config: EngineConfig, model: Model) -> int:
     """Of an adapter of the largest rank, of all that can be adapted."""
     assert isinstance(model, DecoderModel), "others have no adapters"
-    return sum(
-        packed_bytes(config.max_lora_rank, one.inputs, one.outputs, model.dtype)
-        for one in adaptable(model).values()
-    )
+    held = [one.held for one in adaptable(model).values()]
+    rank = config.max_lora_rank
+    return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)

@@ -73,7 +73,14 @@ def _build(
     if team is not None:
         runtime = on_ranks(config, directory, team)
     with runtime.start_up_lock():
-        model = load(config, directory, runtime.device, runtime.admit, runtime.instruction_set)
+        model = load(
+            config,
+            directory,
+            runtime.device,
+            runtime.admit,
+            runtime.instruction_set,
+            None if team is None else team.group,
+        )
         draft = _load_draft(config, model, tokenizer, runtime)
         dtype = kv_dtype(config, model)
         cache = cache_shape(model, dtype)

@@ -9,6 +9,7 @@ import torch
 
 from quire.config import EngineConfig
 from quire.execution.kv.cache import bytes_per_token
+from quire.kernels.ranks import Ranks
 from quire.model import Model, Streaming, load_model, resolve_model
 from quire.shape import CacheShape
 
@@ -26,8 +27,9 @@ def load(
     device: torch.device,
     admit: Callable[[int], None],
     instruction_set: str,
+    ranks: Ranks | None = None,
 ) -> Model:
-    """The model that is served."""
+    """The model that is served, or this rank's part of it."""
     return load_model(
         directory,
         config.dtype,
@@ -39,6 +41,7 @@ def load(
         admit=admit,
         instruction_set=instruction_set,
         hf_overrides=config.hf_overrides,
+        ranks=ranks,
     )
 
 

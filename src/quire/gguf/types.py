@@ -52,5 +52,8 @@ OTHERS = {
 }  # fmt: skip
 """Those that are not."""
 
+BLOCKS = {kind.name: kind.weights for kind in TYPES.values() if kind.is_rounded}
+"""Weights of a block, by the names of the rounded types."""
+
 ROUNDED_BYTES = {kind.name: kind.kept_bytes for kind in TYPES.values() if kind.is_rounded}
 """Of a weight in memory, by the names of the rounded types."""

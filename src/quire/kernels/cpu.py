@@ -244,6 +244,8 @@ class CPUKernels(Kernels):
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
+        if decoder.ranks is not None:
+            return None
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
             fused = _fuse(self._native, decoder, kv)

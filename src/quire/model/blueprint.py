@@ -11,6 +11,7 @@ from typing import Literal
 from quire.errors import ModelError
 from quire.model.config import Fields
 from quire.model.rope import RopeConfig
+from quire.model.shard import Divided
 from quire.shape import ExpertShape, Positions
 
 
@@ -141,3 +142,14 @@ class Blueprint:
     residual_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None
+
+    @property
+    def divided(self) -> Divided:
+        """See ``FamilyConfig.divided``."""
+        inner, mixture = {}, self.mixture
+        if mixture is None or not all(mixture.shape.layers):
+            inner["intermediate_size"] = self.intermediate_size
+        if mixture is not None:
+            inner["moe_intermediate_size"] = mixture.shape.inner
+            inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
+        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner)

@@ -89,7 +89,7 @@ class _Rank:
         group = join_group(go["join"], self._rank, config, instructions.name)
         keep_what_steps_take()
         runtime = OnCPU(config.swap_path, instructions, go["ranks_here"])
-        model = load(config, directory, runtime.device, runtime.admit, instructions.name)
+        model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)
         dtype = kv_dtype(config, model)
         limits = EngineLimits.of(config, cache_shape(model, dtype))
         line.send("loaded", weight_bytes=model.weight_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from quire.assembly.ranks.meeting import Door, start_here
 from quire.assembly.ranks.on_ray import RayRanks
 from quire.assembly.ranks.team import Team
@@ -10,11 +12,9 @@ from quire.errors import ConfigError
 
 
 def gather(config: EngineConfig) -> Team:
-    """The other ranks: those of this machine are being started, those of others have come.
+    """The other ranks, which are being started, or will be waited for.
 
-    Raises:
-        ConfigError: they cannot be started, or not be reached.
-        RankError: they did not come.
+    ConfigError: that cannot be.
     """
     if config.node_rank:
         raise ConfigError(
@@ -24,7 +24,7 @@ def gather(config: EngineConfig) -> Team:
     team = Team(config.tensor_parallel_size, config.distributed_timeout_seconds)
     try:
         if config.distributed_executor_backend == "ray":
-            RayRanks(team, config).gather(team)
+            RayRanks(team, config)
         else:
             _gather_machines(team, config)
     except BaseException:
@@ -41,5 +41,4 @@ def _gather_machines(team: Team, config: EngineConfig) -> None:
     team.at_end(door.close)
     start_here(team, config)
     elsewhere = range(config.tensor_parallel_size // config.nnodes, config.tensor_parallel_size)
-    door.let_in(team, elsewhere, team.check)
-    door.close()
+    team.awaits(partial(door.let_in, team, elsewhere, team.check))

@@ -93,6 +93,7 @@ class Door:
                     raise RankError(f"{_names(missing)} did not come") from None
                 continue
             self._greet(team, Line(connection), missing)
+        self.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -121,7 +122,7 @@ def meet(
     Raises:
         ConfigError: they do not agree.
     """
-    size = config.tensor_parallel_size
+    team.arrive()
     places = [place(), *(str(hello.get("place")) for hello in team.answers("hello"))]
     team.ask("meet", directory=str(directory))
     facts: Facts = json.loads(json.dumps(facts_of(config, directory, instruction_set)))
@@ -134,7 +135,6 @@ def meet(
     group, join = create_group(config, instruction_set, one_place=one_place)
     for member, where in zip(team.members, places[1:], strict=True):
         member.line.send("go", join=join, ranks_here=together[where])
-    assert group.size == size
     team.begin(group)
     return group, together[places[0]]
 

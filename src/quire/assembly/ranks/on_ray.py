@@ -43,9 +43,9 @@ class RayRanks:
         self._actors = [self._actor(group, place) for place in range(self._size - 1)]
         for actor in self._actors:
             team.at_end(partial(self._ray.kill, actor))
+        self._start(team)
 
-    def gather(self, team: Team) -> None:
-        """Until all have come. RankError: one cannot."""
+    def _start(self, team: Team) -> None:
         door = Door(self._ray.util.get_node_ip_address(), 0)
         team.at_end(door.close)
         config, model = self._config, self._config.model
@@ -54,8 +54,7 @@ class RayRanks:
         for rank, actor in enumerate(self._actors, 1):
             start = Start.of(rank, config, self._threads, None, with_rank_0=False)
             self._runs.append(actor.run.remote(asdict(start), door.host, door.port))
-        door.let_in(team, range(1, self._size), self._check)
-        door.close()
+        team.awaits(partial(door.let_in, team, range(1, self._size), self._check))
 
     def _reserve(self) -> Any:
         bundles = [{"CPU": self._threads}] * (self._size - 1)

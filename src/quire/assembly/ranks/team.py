@@ -9,11 +9,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import RankProcess
 from quire.errors import ConfigError, EngineError, ModelError, QuireError, RankError
+from quire.kernels.ranks import RankGroup
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +26,6 @@ _REFUSALS: dict[str, type[QuireError]] = {
     "EngineError": EngineError,
 }
 Failed = Callable[["Member", QuireError], None]
-
-
-class Aborted(Protocol):
-    """What a RankGroup is for who watches."""
-
-    def abort(self, reason: str) -> None: ...
 
 
 class Member:
@@ -103,7 +98,8 @@ class Team:
         self._silence = silence
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
-        self._group: Aborted | None = None
+        self.group: RankGroup | None = None
+        self._arrive: Callable[[], None] = lambda: None
         self._tell: list[Callable[[RankError], None]] = []
         self._failing = threading.Lock()
         self._ending = contextlib.ExitStack()  # what else is to be done at the end
@@ -119,6 +115,14 @@ class Team:
         failed = self._member_failed
         self.members.append(Member(rank, line, process, self._silence, failed, hello))
         self.members.sort(key=lambda member: member.rank)
+
+    def awaits(self, arrive: Callable[[], None]) -> None:
+        """``arrive`` waits for those who are not there yet."""
+        self._arrive = arrive
+
+    def arrive(self) -> None:
+        """Wait until all are there. RankError: they do not come."""
+        self._arrive()
 
     def at_end(self, act: Callable[[], object]) -> None:
         self._ending.callback(act)
@@ -148,9 +152,9 @@ class Team:
 
     # -- while it computes -----------------------------------------------------------------------
 
-    def begin(self, group: Aborted) -> None:
+    def begin(self, group: RankGroup) -> None:
         """From now on waits for other ranks end when a rank fails."""
-        self._group = group
+        self.group = group
         self.check()
 
     def watch(self, tell: Callable[[RankError], None]) -> None:
@@ -184,8 +188,8 @@ class Team:
                 return
             self.error = error
             told = list(self._tell)
-        if self._group is not None:
-            self._group.abort(str(error))
+        if self.group is not None:
+            self.group.abort(str(error))
         for member in self.members:
             member.give_up()
         for tell in told:
