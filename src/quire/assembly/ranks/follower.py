@@ -20,7 +20,7 @@ import torch
 from quire.assembly.adapters import adapter_check
 from quire.assembly.loading import cache_shape, kv_dtype, load, locate
 from quire.assembly.ranks.adapters import HeldAdapters
-from quire.assembly.ranks.facts import facts_of, place
+from quire.assembly.ranks.facts import facts_of
 from quire.assembly.ranks.groups import join_group
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import Start
@@ -32,7 +32,6 @@ from quire.execution.free_memory import memory_or_refusal
 from quire.execution.ranks import follow
 from quire.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
-from quire.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ def run(connection: socket.socket) -> NoReturn:
 
 class _Rank:
     def __init__(self, start: Start, line: Line) -> None:
-        self._rank, self._line, self._with_rank_0 = start.rank, line, start.with_rank_0
+        self._number, self._line, self._with_rank_0 = start.rank, line, start.with_rank_0
         self._config = EngineConfig.create(start.config)
         self._adapters: HeldAdapters | None = None
         self._heard: SimpleQueue[Message] = SimpleQueue()
@@ -81,12 +80,11 @@ class _Rank:
     def live(self) -> NoReturn:
         """Join the others, load, and compute what rank 0 tells."""
         config, line = self._config, self._line
-        line.send("hello", rank=self._rank, version=__version__, place=place())
         instructions = choose_instructions(config.cpu_isa)
         directory = self._directory(self._expect("meet"))
         line.send("facts", facts=facts_of(config, directory, instructions.name))
         go = self._expect("go")
-        group = join_group(go["join"], self._rank, config, instructions.name)
+        group = join_group(go["join"], self._number, config, instructions.name)
         keep_what_steps_take()
         runtime = OnCPU(config.swap_path, instructions, go["ranks_here"])
         model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)

@@ -26,18 +26,13 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sending = threading.Lock()
+        self.peer = ""  # its address, for people; empty: a process of this machine
         if connection.family != socket.AF_UNIX:  # a machine that is gone says nothing of it
+            self.peer = str(connection.getpeername()[0])
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE.items():
                 if hasattr(socket, name):
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    @property
-    def peer(self) -> str:
-        """For people; empty: a process of this machine."""
-        if self._socket.family == socket.AF_UNIX:
-            return ""
-        return str(self._socket.getpeername()[0])
 
     def send(self, kind: str, **content: Any) -> None:
         """RankError: the other end is gone."""

@@ -26,7 +26,7 @@ from quire.threads import shares_of_cores, usable_cores
 
 logger = logging.getLogger(__name__)
 
-_HELLO = 5.0  # seconds for a rank that has come to say which it is
+_GREETING = 5.0  # seconds for a rank that has come to say which it is
 _LOOK = 0.2  # seconds between looks at whether one has failed meanwhile
 
 
@@ -49,7 +49,7 @@ def start_here(team: Team, config: EngineConfig) -> None:
         cpus = None if shares is None else shares[rank]
         ours, theirs = socket.socketpair()
         start = Start.of(rank, config, threads, cpus, with_rank_0=True)
-        team.add(rank, Line(ours), RankProcess(start, theirs))
+        team.add(rank, Line(ours), place(), RankProcess(start, theirs))
 
 
 def _bound_to(cpus: Collection[int]) -> Callable[[], None]:
@@ -100,7 +100,7 @@ class Door:
 
     def _greet(self, team: Team, line: Line, missing: set[int]) -> None:
         try:
-            hello = line.receive(_HELLO)
+            hello = line.receive(_GREETING)
             rank = hello.get("rank")
             if hello["kind"] != "hello" or rank not in missing:
                 why = f"rank {rank} is not waited for; {_names(missing)} is"
@@ -111,7 +111,7 @@ class Door:
             line.close()
         else:
             missing.discard(rank)
-            team.add(rank, line, hello=hello)
+            team.add(rank, line, str(hello.get("place")))
 
 
 def meet(
@@ -123,7 +123,7 @@ def meet(
         ConfigError: they do not agree.
     """
     team.arrive()
-    places = [place(), *(str(hello.get("place")) for hello in team.answers("hello"))]
+    places = [place(), *(member.place for member in team.members)]
     team.ask("meet", directory=str(directory))
     facts: Facts = json.loads(json.dumps(facts_of(config, directory, instruction_set)))
     for member, answer in zip(team.members, team.answers("facts"), strict=True):
@@ -133,8 +133,8 @@ def meet(
     together = Counter(places)
     one_place = len(together) == 1 and config.nnodes == 1
     group, join = create_group(config, instruction_set, one_place=one_place)
-    for member, where in zip(team.members, places[1:], strict=True):
-        member.line.send("go", join=join, ranks_here=together[where])
+    for member in team.members:
+        member.line.send("go", join=join, ranks_here=together[member.place])
     team.begin(group)
     return group, together[places[0]]
 

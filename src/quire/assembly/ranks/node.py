@@ -6,6 +6,8 @@ import logging
 import socket
 import time
 
+from quire.assembly.ranks.facts import place
+from quire.assembly.ranks.line import Line
 from quire.assembly.ranks.meeting import threads_of
 from quire.assembly.ranks.processes import RankProcess, Start
 from quire.assembly.ranks.team import STARTING
@@ -23,16 +25,16 @@ def run_node(config: EngineConfig) -> int:
     count = config.tensor_parallel_size // config.nnodes
     threads, shares = threads_of(config, count), shares_of_cores(count)
     processes = []
-    for place in range(count):
-        rank, cpus = config.node_rank * count + place, None if shares is None else shares[place]
+    for number in range(count):
+        rank, cpus = config.node_rank * count + number, None if shares is None else shares[number]
         start = Start.of(rank, config, threads, cpus, with_rank_0=False)
-        processes.append(RankProcess(start, reach(config.master_addr, config.master_port)))
+        processes.append(RankProcess(start, reach(rank, config.master_addr, config.master_port)))
     statuses = [process.wait() for process in processes]
     return int(any(statuses))
 
 
-def reach(host: str, port: int) -> socket.socket:
-    """A connection with rank 0, which may not be there yet. RankError: it does not come."""
+def reach(rank: int, host: str, port: int) -> socket.socket:
+    """A rank's connection with rank 0, which may not be there yet. RankError: it does not come."""
     deadline, told = time.monotonic() + STARTING, False
     while True:
         try:
@@ -46,4 +48,5 @@ def reach(host: str, port: int) -> socket.socket:
             time.sleep(_RETRY)
         else:
             connection.settimeout(None)
+            Line(connection).send("hello", rank=rank, place=place())
             return connection

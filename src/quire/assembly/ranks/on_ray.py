@@ -24,7 +24,7 @@ class RankActor:
 
     def run(self, start: dict[str, Any], host: str, port: int) -> int | None:
         """The process's exit status."""
-        return RankProcess(Start(**start), reach(host, port)).wait()
+        return RankProcess(Start(**start), reach(start["rank"], host, port)).wait()
 
 
 class RayRanks:

@@ -18,7 +18,7 @@ from quire.kernels.ranks import RankGroup
 
 logger = logging.getLogger(__name__)
 
-STARTING = 600.0  # seconds in which a rank must say hello; it may be started by hand
+STARTING = 600.0  # seconds in which a rank must be there; it may be started by hand
 _EXPLAINED = 1.0  # seconds to wait for the reason why another rank is gone
 _REFUSALS: dict[str, type[QuireError]] = {
     "ConfigError": ConfigError,
@@ -31,7 +31,8 @@ Failed = Callable[["Member", QuireError], None]
 class Member:
     """Another rank: its line, and its process if that is rank 0's own.
 
-    silence: the most seconds that it may say nothing, once it has said hello.
+    silence: the most seconds that it may say nothing, once it has said something.
+    place: see ``facts.place``.
     """
 
     def __init__(
@@ -41,15 +42,12 @@ class Member:
         process: RankProcess | None,
         silence: float,
         failed: Failed,
-        hello: Message | None = None,
+        place: str,
     ) -> None:
-        """hello: if it has been heard already."""
-        self.rank, self.line, self.process = rank, line, process
+        self.rank, self.line, self.process, self.place = rank, line, process, place
         self._silence = silence
         self._failed = weakref.WeakMethod(failed)
         self._heard: SimpleQueue[Message | None] = SimpleQueue()
-        if hello is not None:
-            self._heard.put(hello)
         threading.Thread(target=self._watch, name=f"quire-rank-{rank}", daemon=True).start()
 
     def answer(self, kind: str) -> Message | None:
@@ -109,11 +107,11 @@ class Team:
         self,
         rank: int,
         line: Line,
+        place: str,
         process: RankProcess | None = None,
-        hello: Message | None = None,
     ) -> None:
         failed = self._member_failed
-        self.members.append(Member(rank, line, process, self._silence, failed, hello))
+        self.members.append(Member(rank, line, process, self._silence, failed, place))
         self.members.sort(key=lambda member: member.rank)
 
     def awaits(self, arrive: Callable[[], None]) -> None:
