@@ -244,8 +244,6 @@ class CPUKernels(Kernels):
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
         """See ``Kernels.fuse``."""
-        if decoder.ranks is not None:
-            return None
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
             fused = _fuse(self._native, decoder, kv)
@@ -295,12 +293,13 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
-    """None where a weight is not packed, or sums over ranks are not done in C++."""
+    """None where a weight is not packed, or what goes over ranks is not done in C++."""
     native = _native.Decoder()
-    if isinstance(decoder.ranks, SharedMemoryRanks):
+    if decoder.ranks is not None:
+        over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
+        if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
+            return None
         native.add_up_over(decoder.ranks.native)
-    elif decoder.ranks is not None:
-        return None
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         attention = native_attention(layer.attention, layer_kv, decoder.dtype)
         mlp: _native.Mlp | _native.Experts | None
