@@ -68,6 +68,10 @@ class RankProcess:
             self._process.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
             self._process.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait(self, seconds: float | None = None) -> int | None:
         """Its exit status; None: it has not ended in time."""
         try:
