@@ -71,7 +71,7 @@ def _build(
     pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
     if team is not None:
-        runtime = on_ranks(config, directory, team)
+        runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         model = load(
             config,

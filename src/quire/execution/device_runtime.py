@@ -90,6 +90,7 @@ class OnCPU:
         self._swap_path = swap_path
         self._ranks_here = ranks_here
         self._free_at_first = self._free()  # they all load at the same time
+        self.instructions = instructions
         self.kernels, self.instruction_set = instructions.describe(), instructions.name
 
     def start_up_lock(self) -> AbstractContextManager[None]:

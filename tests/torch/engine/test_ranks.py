@@ -12,6 +12,7 @@ import pytest
 
 from quire import LLM, LoRARequest, SamplingParams
 from quire.engine import RequestOutput
+from quire.errors import RankError
 from quire.execution.batch import pack
 from quire.execution.ranks.messages import Order, decode
 from quire.protocol import Step
@@ -189,6 +190,7 @@ def test_what_another_rank_cannot_swap_is_computed_again(one: Watched, two: Watc
 
 
 def test_four_ranks_of_a_mixture_with_fewer_kv_heads(tmp_path: Path) -> None:
+    """And one that raises ends them all, by name."""
     directory = make_model("mixtral", tmp_path / "model")
     options = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "max_model_len": 64}
     params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
@@ -200,4 +202,8 @@ def test_four_ranks_of_a_mixture_with_fewer_kv_heads(tmp_path: Path) -> None:
     assert "Each of 4 ranks" in llm.capacity.describe()
     found = llm.generate(PROMPTS, params, use_tqdm=False)
     assert list(map(tokens, found)) == list(map(tokens, expected))
+    others: Any = llm.engine.others
+    others.group.tell(b"no order")
+    with pytest.raises(RankError, match=r"^rank \d: failed: error\("):
+        llm.generate(PROMPTS, params, use_tqdm=False)
     llm.close()

@@ -13,12 +13,12 @@ from quire.assembly.ranks.team import Team
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.config import EngineConfig
 from quire.execution.adapters import StepAdapters
-from quire.execution.device_runtime import Draft, OnCPU
+from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Forward
 from quire.execution.ranks import LeadingWorker, Orders
 from quire.execution.worker import Worker
-from quire.kernels.instructions import Instructions, choose_instructions
+from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
 from quire.model import Model
@@ -73,8 +73,11 @@ class OnRanks(OnCPU):
         return LeadingWorker(model, self._kv_cache, forward, kernels, orders)
 
 
-def on_ranks(config: EngineConfig, directory: Path, team: Team) -> OnRanks:
-    """Where all meet, to load the model in ``directory``. ConfigError: they do not agree."""
-    instructions = choose_instructions(config.cpu_isa)
-    group, ranks_here = meet(team, config, directory, instructions.name)
-    return OnRanks(config, instructions, team, group, ranks_here)
+def on_ranks(config: EngineConfig, directory: Path, alone: DeviceRuntime, team: Team) -> OnRanks:
+    """Where all meet, to load the model in ``directory``. ConfigError: they do not agree.
+
+    alone: what rank 0 would compute on by itself.
+    """
+    assert isinstance(alone, OnCPU), "others have been refused"
+    group, ranks_here = meet(team, config, directory, alone.instruction_set)
+    return OnRanks(config, alone.instructions, team, group, ranks_here)
