@@ -41,4 +41,4 @@ def _gather_machines(team: Team, config: EngineConfig) -> None:
     team.at_end(door.close)
     start_here(team, config)
     elsewhere = range(config.tensor_parallel_size // config.nnodes, config.tensor_parallel_size)
-    team.awaits(partial(door.let_in, team, elsewhere, team.check))
+    team.awaits(door.address, partial(door.let_in, team, elsewhere, team.check))

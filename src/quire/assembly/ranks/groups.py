@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from quire.config import EngineConfig
-from quire.errors import ConfigError
+from quire.kernels.gloo_ranks import GlooRanks
 from quire.kernels.ranks import RankGroup
 from quire.kernels.shared_ranks import SharedMemoryRanks
 
-
-def create_group(
-    config: EngineConfig, instruction_set: str, *, one_place: bool
-) -> tuple[RankGroup, str]:
-    """Rank 0's, and what the others join it by."""
-    if not one_place:
-        raise ConfigError("not yet")
-    group = SharedMemoryRanks.create(
-        config.tensor_parallel_size, config.distributed_timeout_seconds, instruction_set
-    )
-    return group, group.name
+Join = dict[str, Any]
+"""How a group is joined, as JSON has it."""
 
 
-def join_group(join: str, rank: int, config: EngineConfig, instruction_set: str) -> RankGroup:
+def in_memory(
+    config: EngineConfig, instruction_set: str, tell: Callable[[Join], None]
+) -> RankGroup:
+    """Rank 0's of one machine. tell: to the others."""
+    size, timeout = config.tensor_parallel_size, config.distributed_timeout_seconds
+    group = SharedMemoryRanks.create(size, timeout, instruction_set)
+    tell({"memory": group.name})
+    return group
+
+
+def over_network(
+    config: EngineConfig, address: tuple[str, int], tell: Callable[[Join], None]
+) -> RankGroup:
+    """Rank 0's of several machines, at a free port of an address that the others reach."""
+    tell({"address": address})
+    size, timeout = config.tensor_parallel_size, config.distributed_timeout_seconds
+    return GlooRanks(0, size, *address, timeout)
+
+
+def join_group(join: Join, rank: int, config: EngineConfig, instruction_set: str) -> RankGroup:
     """Another's. RankError: rank 0 is gone."""
     size, timeout = config.tensor_parallel_size, config.distributed_timeout_seconds
-    return SharedMemoryRanks.join(join, rank, size, timeout, instruction_set)
+    if "memory" in join:
+        return SharedMemoryRanks.join(join["memory"], rank, size, timeout, instruction_set)
+    host, port = join["address"]
+    return GlooRanks(rank, size, host, port, timeout)

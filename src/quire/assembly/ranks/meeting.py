@@ -10,12 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from quire.assembly.ranks.facts import Facts, difference, facts_of, place
-from quire.assembly.ranks.groups import create_group
+from quire.assembly.ranks.groups import Join, in_memory, over_network
 from quire.assembly.ranks.line import Line
 from quire.assembly.ranks.processes import RankProcess, Start
 from quire.assembly.ranks.team import STARTING, Team
@@ -79,6 +80,11 @@ class Door:
         self._socket.settimeout(_LOOK)
         self.host, self.port = self._socket.getsockname()[:2]
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it is, and where another may be once it is closed."""
+        return self.host, self.port
+
     def let_in(self, team: Team, ranks: Collection[int], check: Callable[[], None]) -> None:
         """All these. ``check`` raises where it is in vain to wait."""
         missing, deadline = set(ranks), time.monotonic() + STARTING
@@ -131,10 +137,16 @@ def meet(
         if why is not None:
             team.refuse(member, why)
     together = Counter(places)
-    one_place = len(together) == 1 and config.nnodes == 1
-    group, join = create_group(config, instruction_set, one_place=one_place)
-    for member in team.members:
-        member.line.send("go", join=join, ranks_here=together[member.place])
+
+    def go(join: Join) -> None:
+        for member in team.members:
+            with suppress(RankError):  # its own thread finds out why
+                member.line.send("go", join=join, ranks_here=together[member.place])
+
+    if team.door is not None and (len(together) > 1 or config.nnodes > 1):
+        group = over_network(config, team.door, go)
+    else:
+        group = in_memory(config, instruction_set, go)
     team.begin(group)
     return group, together[places[0]]
 

@@ -54,7 +54,8 @@ class RayRanks:
         for rank, actor in enumerate(self._actors, 1):
             start = Start.of(rank, config, self._threads, None, with_rank_0=False)
             self._runs.append(actor.run.remote(asdict(start), door.host, door.port))
-        team.awaits(partial(door.let_in, team, range(1, self._size), self._check))
+        others = range(1, self._size)
+        team.awaits(door.address, partial(door.let_in, team, others, self._check))
 
     def _reserve(self) -> Any:
         bundles = [{"CPU": self._threads}] * (self._size - 1)

@@ -97,6 +97,7 @@ class Team:
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
+        self.door: tuple[str, int] | None = None  # where others can reach rank 0
         self._arrive: Callable[[], None] = lambda: None
         self._tell: list[Callable[[RankError], None]] = []
         self._failing = threading.Lock()
@@ -114,9 +115,9 @@ class Team:
         self.members.append(Member(rank, line, process, self._silence, failed, place))
         self.members.sort(key=lambda member: member.rank)
 
-    def awaits(self, arrive: Callable[[], None]) -> None:
-        """``arrive`` waits for those who are not there yet."""
-        self._arrive = arrive
+    def awaits(self, door: tuple[str, int], arrive: Callable[[], None]) -> None:
+        """``arrive`` waits for those who are not there yet; the address is where they come to."""
+        self.door, self._arrive = door, arrive
 
     def arrive(self) -> None:
         """Wait until all are there. RankError: they do not come."""
