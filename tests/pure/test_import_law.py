@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "protocol": {"memory"},
     "grammar": {"protocol", "threads"},
     "scheduling": {"memory", "protocol"},
+    "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
         "config",
@@ -88,6 +89,8 @@ MAY_IMPORT = {
         "model",
         "execution",
         "engine",
+        "store",
+        "version",
     },
     "calibration": {
         "assembly",
@@ -112,7 +115,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "engine", "server", "reports", "reproduction", "terminal",
+    "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from quire.protocol import (
     confirmed,
 )
 from quire.scheduling.beam_search import BeamSearch
+from support.fake_source import FakeSource
 from support.tables import physical_block, visible
 
 VOCAB = 50
@@ -176,10 +177,14 @@ class FakeLayer:
     ) -> None:
         self.block_size = block_size
         self.sight = sight
+        self.source: FakeSource | None = None
         self.device = [[-1] * block_size for _ in range(num_blocks)]
         self.host = [[-1] * block_size for _ in range(num_host_blocks)]
 
-    def move(self, move: BlockMove, fails: bool) -> None:
+    def move(self, move: BlockMove, fails: bool) -> bool:
+        """Whether that failed."""
+        if move.content is not None:
+            return self._exchange(move, fails)
         source_pool, target_pool = {
             MoveKind.COPY: (self.device, self.device),
             MoveKind.SWAP_OUT: (self.device, self.host),
@@ -188,6 +193,18 @@ class FakeLayer:
         target_pool[move.target] = [-2] * self.block_size
         if not fails:
             target_pool[move.target] = source_pool[move.source].copy()
+        return fails
+
+    def _exchange(self, move: BlockMove, fails: bool) -> bool:
+        assert self.source is not None
+        if move.kind is MoveKind.STORE:
+            assert -3 not in self.device[move.source], "what is stored is there"
+            if not fails:
+                self.source.keep(move, self.device[move.source])
+            return False
+        found = None if fails else self.source.find(move)
+        self.device[move.target] = [-2] * self.block_size if found is None else found
+        return found is None
 
     def place(self, table: BlockTable, position: int) -> tuple[list[int], int]:
         """The block and the offset of a position."""
@@ -216,8 +233,7 @@ class FakeExecutor:
         failed = []
         for move in moves:
             fails = move.kind is not MoveKind.COPY and self.fails()
-            self.layers[move.kv_group].move(move, fails)
-            if fails:
+            if self.layers[move.kv_group].move(move, fails):
                 failed.append(move)
         return failed
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.errors import RequestError
-from quire.memory import KVAllocator, LayeredAllocator, PagedAllocator
+from quire.memory import KVAllocator, LayeredAllocator, MoveKind, PagedAllocator
 from quire.protocol import (
     IN_FLIGHT,
     PendingStep,
@@ -24,7 +24,7 @@ from quire.protocol import (
     StepResult,
     Verdict,
 )
-from quire.scheduling import Preemption, Scheduler, SequenceGroup
+from quire.scheduling import Beyond, Preemption, Scheduler, SequenceGroup
 from support.fake_model import (
     EOS,
     FULL,
@@ -36,6 +36,7 @@ from support.fake_model import (
     expected_scores,
     expected_vector,
 )
+from support.fake_source import FakeSource
 from support.invariants import check_allocator
 from support.outcomes import take_in
 from support.twin import Twin
@@ -108,10 +109,16 @@ class SchedulerRun:
     """One life: requests arrive, some are aborted, all others end with the text they should."""
 
     def __init__(
-        self, seed: int, make_allocator: MakeAllocator = make_paged, windows: Windows = FULL
+        self,
+        seed: int,
+        make_allocator: MakeAllocator = make_paged,
+        windows: Windows = FULL,
+        source: FakeSource | None = None,
     ) -> None:
         rng = self.rng = random.Random(seed)
         size = rng.choice([1, 2, 3, 4, 8, 16])
+        if source is not None:
+            size = source.block_size
         # From barely one request to plenty.
         blocks = max(1, rng.choice([30, 60, 80, 80, 120, 160, 400]) // size)
         host_blocks = rng.choice([0, 20, 100, 400]) // size
@@ -133,12 +140,15 @@ class SchedulerRun:
             """Another one each time, all made alike."""
             allocator = make_allocator(blocks, size, host_blocks, budget)
             preemption = Preemption(allocator, mode, costs)
-            return Scheduler(allocator, preemption=preemption, **settings, **more)
+            beyond = Beyond(allocator, source)
+            return Scheduler(allocator, preemption=preemption, beyond=beyond, **settings, **more)
 
         self.make_scheduler = make_scheduler
         self.scheduler = make_scheduler()
         self.executor = FakeExecutor(blocks, size, host_blocks)
         self.executor.layers = [FakeLayer(blocks, size, host_blocks, w) for w in windows]
+        for layer in self.executor.layers:
+            layer.source = source
         failure_rate = 0.2 if seed % 2 else 0.0
         self.executor.fails = lambda: rng.random() < failure_rate
         self.outputs: dict[str, list[list[int]]] = {}
@@ -206,7 +216,9 @@ class SchedulerRun:
         if not self.scheduler.has_work:
             self.executor.execute(step)
             return
-        assert step.chunks, "a scheduler with work must compute something"
+        if not step.chunks:
+            assert all(move.kind is MoveKind.STORE for move in step.moves), "or store something"
+            assert step.moves, "a scheduler with work must compute something"
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs
         self.check()

@@ -9,6 +9,7 @@ from quire.capacity.kv_groups import KVGroup, layers_by_window
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.memory import (
+    BlockSource,
     ContiguousAllocator,
     KVAllocator,
     LayeredAllocator,
@@ -17,7 +18,7 @@ from quire.memory import (
     Window,
 )
 from quire.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.scheduling import Preemption, Scheduler
+from quire.scheduling import Beyond, Preemption, Scheduler
 from quire.shape import CacheShape, windows_in_force
 
 
@@ -119,8 +120,8 @@ class EngineLimits:
             kv_group.num_blocks, size, reservation, longest, kv_group.num_host_blocks
         )
 
-    def scheduler(self, costs: RecoveryCosts) -> Scheduler:
-        """A scheduler over an empty pool."""
+    def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
+        """A scheduler over an empty pool. ``source``: what it fetches blocks from, and stores."""
         allocator = self.allocator()
         return Scheduler(
             allocator,
@@ -129,6 +130,7 @@ class EngineLimits:
             enable_prefix_caching=self.enable_prefix_caching,
             policy=SchedulingPolicy(self.scheduling_policy),
             preemption=Preemption(allocator, PreemptionMode(self.preemption_mode), costs),
+            beyond=Beyond(allocator, source, costs),
             max_num_sessions=self.max_num_sessions,
             max_sessions_per_client=self.max_sessions_per_client,
             attention_sinks=self.attention_sinks,

@@ -21,6 +21,7 @@ from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
+from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter, RecoveryCosts
 
@@ -62,10 +63,12 @@ class DeviceRuntime(Protocol):
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
         """An executor with the pool of ``limits``. ConfigError if there is not enough memory.
 
         adapters: the weights of those that are in memory at any time.
+        source: where blocks are fetched from and stored.
         """
         ...
 
@@ -119,6 +122,7 @@ class OnCPU:
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
         kernels = choose_kernels(model.dtype, self.instruction_set)
@@ -128,7 +132,7 @@ class OnCPU:
             shapes += draft.model.kv_shapes
             dtypes += [draft.kv_dtype] * len(draft.model.kv_shapes)
         self._kv_cache = KVCache(
-            shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path
+            shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path, source
         )
         own_adapters = None if adapters is None else StepAdapters(adapters)
         worker, draft_model = self._worker(model, 0, kernels, own_adapters), None

@@ -2,18 +2,30 @@
 
 from quire.memory.allocator import BlockTable, Demand, Fit, KVAllocator, Usage, When
 from quire.memory.audit import audit
-from quire.memory.blocks import BlockHash, BlockMove, MoveKind, hash_blocks, root_hash
+from quire.memory.blocks import (
+    BEYOND,
+    BlockHash,
+    BlockMove,
+    Content,
+    MoveKind,
+    hash_blocks,
+    root_hash,
+)
 from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool
+from quire.memory.source import BlockSource
 from quire.memory.window import Window
 
 __all__ = [
+    "BEYOND",
     "BlockHash",
     "BlockMove",
     "BlockPool",
+    "BlockSource",
     "BlockTable",
+    "Content",
     "ContiguousAllocator",
     "Demand",
     "Fit",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -25,6 +25,8 @@ class Demand:
     most_cached: tokens that may be found computed; None: all but one.
     longest: tokens that a branch can have at most. Only allocators that reserve ahead of need
         look at width and longest.
+    beyond: names of blocks that can be fetched where the pool does not have them. Asked again, it
+        answers the same.
     """
 
     num_tokens: int
@@ -34,6 +36,7 @@ class Demand:
     width: int = 1
     longest: int = 0
     most_cached: int | None = None
+    beyond: Container[BlockHash] = ()
 
 
 class When(Enum):
@@ -105,8 +108,20 @@ class KVAllocator(Protocol):
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         """Reserve ``demand.num_tokens``; how many of them are computed already (a prefix hit).
 
-        A hit always leaves at least one token to compute: its logits are needed.
+        A hit always leaves at least one token to compute: its logits are needed. Blocks that were
+        found beyond the pool count as computed: ``take_fetches`` brings them.
         """
+        ...
+
+    def take_fetches(self) -> list[BlockMove]:
+        """What admissions since the last call have found beyond the pool; the sources are numbers.
+
+        Of the blocks in their sequence. To be carried out before any of it is read.
+        """
+        ...
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        """The device blocks, one in each KV group, that hold it; None unless all do."""
         ...
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:

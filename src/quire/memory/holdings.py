@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.memory.block_list import BlockList
-from quire.memory.blocks import BlockMove, MoveKind
+from quire.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
 from quire.memory.occupancy import Occupancy
 from quire.memory.pool import BlockPool
+from quire.memory.prefix import Hits
 
 
 class Holdings:
@@ -21,6 +24,24 @@ class Holdings:
         table.blocks.append(block)
         table.entries.append(self._device.charged(block))
         table.view = None
+
+    def fetch(self, table: BlockList, hits: Hits, names: Sequence[BlockHash]) -> list[BlockMove]:
+        """Put new blocks among those of a table, where ``hits`` has found them beyond the pool.
+
+        Each may be found at once, as blocks may that a step is to fill.
+        """
+        moves = []
+        for place, block in enumerate(hits.blocks):
+            if block != BEYOND:
+                continue
+            number = place if place < table.num_sinks else place + table.num_dropped
+            target = self._device.take()
+            self._device.publish(target, names[number])
+            self._occupancy.copy(target, self._block_size)
+            table.blocks.insert(place, target)
+            table.entries.insert(place, self._device.charged(target))
+            moves.append(BlockMove(MoveKind.FETCH, number, target))
+        return moves
 
     def write(self, table: BlockList, count: int) -> None:
         """Fill ``count`` slots after the last token, taking blocks as they run out."""

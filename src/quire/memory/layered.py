@@ -52,6 +52,14 @@ class LayeredAllocator:
         assert len(cached) == 1, "all KV groups found the same beginning"
         return cached.pop()
 
+    def take_fetches(self) -> list[BlockMove]:
+        return self._in_all(PagedAllocator.take_fetches)
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        found = [kv_group.locate(content) for kv_group in self.kv_groups]
+        blocks = [blocks[0] for blocks in found if blocks is not None]
+        return blocks if len(blocks) == len(found) else None
+
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.block_list import BlockList
-from quire.memory.blocks import BlockHash, BlockMove, MoveKind
+from quire.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
 from quire.memory.holdings import Holdings
 from quire.memory.occupancy import Occupancy
 from quire.memory.pool import BlockPool
@@ -46,6 +46,7 @@ class PagedAllocator:
         self.occupancy = Occupancy(self.device, block_size)
         self._holdings = Holdings(self.device, self.occupancy, block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
+        self._fetches: list[BlockMove] = []  # for what admissions have found beyond the pool
 
     @property
     def num_free_blocks(self) -> int:
@@ -63,8 +64,9 @@ class PagedAllocator:
 
     def _fit(self, demand: Demand, hits: Hits) -> Fit:
         fresh = most_held(demand, hits.num_dropped, self.block_size, self.window)
-        blocks, ref_counts = hits.blocks, self.device.ref_counts
-        if hits.tokens % self.block_size and ref_counts[blocks[-1]]:
+        blocks, ref_counts = hits.shared, self.device.ref_counts
+        into = hits.blocks[-1] if hits.tokens % self.block_size else BEYOND
+        if into != BEYOND and ref_counts[into]:
             fresh += 1  # others hold the block that the next token goes into: it will be copied
         # A hit on a held block costs nothing; on a cached one it takes that block off the free.
         free_hits = sum(1 for block in blocks if not ref_counts[block])
@@ -89,14 +91,25 @@ class PagedAllocator:
         table.num_published = hits.end
         # From here on the hits are this sequence's too, whoever else holds or frees them; the
         # others are its own, until it forks. ``free`` gives up both alike.
-        self.occupancy.revive(hits.blocks)
-        table.blocks = hits.blocks  # shared before any take(), which could evict them
-        table.entries = self.device.share_all(hits.blocks)
+        shared = hits.shared
+        self.occupancy.revive(shared)
+        table.blocks = shared  # shared before any take(), which could evict them
+        table.entries = self.device.share_all(shared)
+        if len(shared) < len(hits.blocks):
+            self._fetches += self._holdings.fetch(table, hits, demand.block_hashes)
         for _ in range(length - len(hits.blocks)):
             self._holdings.acquire(table, self.device.take())
         self.tables[seq_id] = table
         self.occupancy.reserved += table.reserved
         return hits.tokens
+
+    def take_fetches(self) -> list[BlockMove]:
+        fetches, self._fetches = self._fetches, []
+        return fetches
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        block = self.device.find(content)
+        return None if block is None else (block,)
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         size, tables, ref_counts = self.block_size, self.tables, self.device.ref_counts

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from quire.memory.allocator import Demand
-from quire.memory.blocks import BlockHash
+from quire.memory.blocks import BEYOND, BlockHash
 from quire.memory.pool import BlockPool
 from quire.memory.window import Window
+
+Find = Callable[[BlockHash], int | None]
+"""Where a block of that name is, if anywhere."""
 
 
 class Hits(NamedTuple):
@@ -17,11 +20,16 @@ class Hits(NamedTuple):
 
     tokens: int  # that need not be computed
     num_dropped: int  # blocks of them, after the sinks', that nobody will read
-    blocks: list[int]  # the others
+    blocks: list[int]  # the others; BEYOND, where they are to be fetched
 
     @property
     def end(self) -> int:
         return self.num_dropped + len(self.blocks)
+
+    @property
+    def shared(self) -> list[int]:
+        """Those of ``blocks`` that are in the pool."""
+        return [block for block in self.blocks if block != BEYOND]
 
 
 def find_hits(
@@ -43,10 +51,11 @@ def find_hits(
     if end * block_size > computed and pool.find(hashes[end - 1]) in unsettled:
         end -= 1
     sinks = 0 if window is None else window.sink_blocks(block_size)
-    blocks = _leading(hashes, end if window is None else min(end, sinks), pool)
+    find = _finder(demand, pool)
+    blocks = _leading(hashes, end if window is None else min(end, sinks), find)
     dropped = 0
     if window is not None and len(blocks) == sinks:
-        dropped, seen = _last_window(hashes, end, computed, pool, block_size, window)
+        dropped, seen = _last_window(hashes, end, computed, find, block_size, window)
         blocks += seen
     return Hits(min((dropped + len(blocks)) * block_size, computed), dropped, blocks)
 
@@ -61,11 +70,22 @@ def evicted_tokens(demand: Demand, hits: int, pool: BlockPool, block_size: int) 
     return min(count * block_size, max(0, demand.num_tokens - 1 - hits * block_size))
 
 
-def _leading(hashes: Sequence[BlockHash], end: int, pool: BlockPool) -> list[int]:
+def _finder(demand: Demand, pool: BlockPool) -> Find:
+    if not demand.beyond:
+        return pool.find
+
+    def find(content: BlockHash) -> int | None:
+        block = pool.find(content)
+        return BEYOND if block is None and content in demand.beyond else block
+
+    return find
+
+
+def _leading(hashes: Sequence[BlockHash], end: int, find: Find) -> list[int]:
     """The first blocks, up to ``end`` or to one that is not there."""
     blocks = []
     for content in islice(hashes, end):
-        block = pool.find(content)
+        block = find(content)
         if block is None:
             break
         blocks.append(block)
@@ -76,7 +96,7 @@ def _last_window(
     hashes: Sequence[BlockHash],
     end: int,
     computed: int,
-    pool: BlockPool,
+    find: Find,
     block_size: int,
     window: Window,
 ) -> tuple[int, list[int]]:
@@ -93,7 +113,7 @@ def _last_window(
         sinks, min(window.left_behind(min(end * block_size, computed), block_size), end - 1)
     ):
         first -= 1
-        block = pool.find(hashes[first])
+        block = find(hashes[first])
         if block is None:
             end, blocks = first, []
         else:

@@ -20,7 +20,12 @@ class PreemptionMode(str, Enum):
 
 @dataclass(frozen=True)
 class RecoveryCosts:
-    """What bringing a victim back costs on this machine, in seconds."""
+    """What having blocks again costs on this machine, in seconds."""
 
     swap_per_block: float = 0.0  # one way
     recompute_per_token: float = 0.0
+    fetch_per_block: float = 0.0  # from beyond the pool
+
+    def fetching_pays(self, block_size: int) -> bool:
+        """Whether a block is fetched in less time than its tokens are computed in."""
+        return self.fetch_per_block <= block_size * self.recompute_per_token

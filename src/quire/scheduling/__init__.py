@@ -1,6 +1,7 @@
 """Which sequences run, wait or give way. Standard library and ``quire.memory`` only."""
 
 from quire.scheduling.adapters import AdapterSlots
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.scheduler import Scheduler
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
@@ -8,6 +9,7 @@ from quire.scheduling.sessions.session import Session, SessionEvent, SessionVerb
 
 __all__ = [
     "AdapterSlots",
+    "Beyond",
     "MemoryStory",
     "Preemption",
     "Scheduler",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.memory import Demand, Fit, KVAllocator
+from quire.memory import Demand, Fit, KVAllocator, When
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.step import Step
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.branching import next_fork
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.preemption import Preemption
@@ -39,6 +40,7 @@ class Admission:
         preemption: Preemption,
         stats: SchedulerStats,
         scored: ScoredBlocks,
+        beyond: Beyond,
         enable_prefix_caching: bool,
     ) -> None:
         self._allocator = allocator
@@ -46,6 +48,7 @@ class Admission:
         self._preemption = preemption
         self._stats = stats
         self._scored = scored
+        self._beyond = beyond
         self._enable_prefix_caching = enable_prefix_caching
 
     def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
@@ -82,10 +85,18 @@ class Admission:
         # Every running sequence may take one more block before any gives one back.
         demand = self._demand(group, headroom=running)
         fit = self._allocator.fit(demand)
-        cached = self._allocator.admit(trunk.seq_id, demand)
+        cached = None
+        if fit.when is When.NOW:
+            cached = self._allocator.admit(trunk.seq_id, self._beyond.widen(group, demand))
+        if cached is None:  # under a window, what is fetched may need more than what is computed
+            cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
             return Shortage("not enough free blocks", fit.needed, fit.free)
+        fetches = self._beyond.fetch(trunk)
+        step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"
+        if fetches:
+            why += f", {cached - fit.cached} of them in {len(fetches)} blocks to be fetched"
         step.decisions.append(
             Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
         )
@@ -97,7 +108,8 @@ class Admission:
         if not group.ever_admitted:
             group.ever_admitted = True
             group.memory.cached_tokens = cached
-            self._count_prefix(demand, fit)
+            group.memory.fetched_tokens = cached - fit.cached
+            self._count_prefix(demand, fit, cached)
         return None
 
     def _demand(self, group: SequenceGroup, headroom: int) -> Demand:
@@ -119,11 +131,12 @@ class Admission:
         longest = request.longest
         return Demand(tokens, hashes, forks, headroom, group.width, longest, most_cached)
 
-    def _count_prefix(self, demand: Demand, fit: Fit) -> None:
+    def _count_prefix(self, demand: Demand, fit: Fit, cached: int) -> None:
         stats = self._stats
         if self._enable_prefix_caching:
             stats.prefix_queries += demand.num_tokens
             stats.prefix_hits += fit.cached
-            stats.prefix_evicted += fit.evicted
+            stats.prefix_fetched += cached - fit.cached
+            stats.prefix_evicted += max(0, fit.evicted - (cached - fit.cached))
             full = len(demand.block_hashes) * self._allocator.block_size
             stats.prefix_tails += max(0, demand.num_tokens - 1 - full)

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 
 from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.protocol.step import IN_FLIGHT, Chunk, Readout, Step
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.scores import PromptScores, ScoredBlocks
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
@@ -22,13 +23,16 @@ class Chunker:
         allocator: KVAllocator,
         live: LiveGroups,
         scored: ScoredBlocks,
+        beyond: Beyond,
         enable_prefix_caching: bool,
     ) -> None:
         self._allocator = allocator
         self._live = live
         self._scored = scored
+        self._beyond = beyond
         self._enable_prefix_caching = enable_prefix_caching
-        self._unpublished: list[int] = []  # sequences whose planned tokens fill blocks, if right
+        # Sequences whose planned tokens fill blocks, if they are right, and from where on.
+        self._unpublished: list[tuple[int, int]] = []
 
     def add(
         self, group: SequenceGroup, new_tokens: dict[int, int], moves: list[BlockMove], step: Step
@@ -69,7 +73,7 @@ class Chunker:
         token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
         if self._enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
-            self._publish(branch, end)
+            self._publish(branch, start, end)
         readout = None
         if end == len(token_ids):
             decodes = group.expanded and group.beams is None  # most, so without a call
@@ -86,8 +90,8 @@ class Chunker:
     def _score(self, scores: PromptScores, branch: Sequence, chunk: Chunk, step: Step) -> None:
         """The chunk's rows are scored; what is full by it may be found."""
         self._scored.expect(chunk, scores)
-        swapped = any(move.kind is MoveKind.SWAP_IN for move in step.moves)
-        if self._enable_prefix_caching and not swapped:
+        brought = any(move.kind in (MoveKind.SWAP_IN, MoveKind.FETCH) for move in step.moves)
+        if self._enable_prefix_caching and not brought:
             self._scored.promise(chunk, scores, branch.block_hashes)
 
     def next_unknown(self, branch: Sequence) -> Chunk:
@@ -122,21 +126,23 @@ class Chunker:
 
     def publish_known(self) -> None:
         """A step has been taken in: publish what is full of tokens that are known by it."""
-        for seq_id in self._unpublished:
+        for seq_id, start in self._unpublished:
             found = self._live.branch(seq_id)
             if found is not None and found[0].status is Status.RUNNING:
                 known = len(found[1].token_ids)
-                self._publish(found[1], min(known, self._allocator.num_tokens(seq_id)))
+                self._publish(found[1], start, min(known, self._allocator.num_tokens(seq_id)))
         self._unpublished.clear()
 
     def _note_unknown(self, seq_id: int, start: int, end: int) -> None:
         """Positions from ``start`` to ``end`` are computed before their tokens are known."""
         size = self._allocator.block_size
         if self._enable_prefix_caching and end // size > start // size:
-            self._unpublished.append(seq_id)
+            self._unpublished.append((seq_id, start))
 
-    def _publish(self, branch: Sequence, end: int) -> None:
+    def _publish(self, branch: Sequence, start: int, end: int) -> None:
         """Let the branch's blocks be found that are full of its first ``end`` tokens.
+
+        ``start``: the first of them that is computed only now.
 
         Safe before they are computed: who finds them in this step reads them after it has written
         them; if the step fails, or a block of it does not come back, they are invalidated. Safe
@@ -145,6 +151,7 @@ class Chunker:
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+        self._beyond.fill(branch, start // size, end // size)
 
 
 def _readout(group: SequenceGroup) -> Readout:

@@ -93,4 +93,5 @@ class Preemption:
         for seq_id in group.tables():
             group.memory.block_seconds += self._allocator.free(seq_id, invalid=invalid)
         group.status = Status.WAITING
+        group.may_fetch = group.may_fetch and not invalid
         plan_regrowth(group)

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.errors import RequestError
-from quire.memory import BlockMove, KVAllocator, audit
+from quire.memory import BlockMove, KVAllocator, MoveKind, audit
 from quire.protocol import SchedulingPolicy
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.request import Request
 from quire.protocol.step import Step, StepResult
 from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.admission import Admission, Shortage
+from quire.scheduling.beyond import Beyond
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, OnToken
@@ -55,6 +56,7 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         preemption: Preemption | None = None,
+        beyond: Beyond | None = None,
         max_num_sessions: int = 128,
         max_sessions_per_client: int | None = None,
         attention_sinks: int = 0,
@@ -75,10 +77,12 @@ class Scheduler:
             allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
         scored = self._scored = ScoredBlocks(allocator.block_size)
+        self._beyond = beyond = beyond or Beyond(allocator)
+        caching, preemption = enable_prefix_caching, self._preemption
         self._admission = Admission(
-            allocator, self._live, self._preemption, self.stats, scored, enable_prefix_caching
+            allocator, self._live, preemption, self.stats, scored, beyond, caching
         )
-        self._chunker = Chunker(allocator, self._live, scored, enable_prefix_caching)
+        self._chunker = Chunker(allocator, self._live, scored, beyond, caching)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
@@ -138,7 +142,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._live) > 0
+        return len(self._live) > 0 or self._beyond.has_work
 
     @property
     def running(self) -> Seq[SequenceGroup]:
@@ -177,7 +181,8 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        step = Step(self._live.take_fork_moves(), decisions=self._drafting)
+        moves = self._beyond.store() + self._live.take_fork_moves()
+        step = Step(moves, decisions=self._drafting)
         self._drafting = []
         self._expire(now, step)
         budget = self._grow_running(step)
@@ -268,7 +273,7 @@ class Scheduler:
 
     def invalidate(self, moves: Iterable[BlockMove]) -> None:
         """These moves did not take place: whoever relied on them computes its tokens again."""
-        self._invalidate({target_of(move) for move in moves})
+        self._invalidate({target_of(move) for move in moves if move.kind is not MoveKind.STORE})
 
     def _invalidate(self, lost: Set[Place]) -> None:
         if not lost:

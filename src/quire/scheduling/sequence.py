@@ -89,6 +89,7 @@ class MemoryStory:
     copied_blocks: int = 0  # copies on write
     block_seconds: float = 0.0  # each block's time, divided among those who share it
     cached_tokens: int = 0  # of the prompt, found computed at the first admission
+    fetched_tokens: int = 0  # of those, fetched from beyond the pool
     num_swaps: int = 0  # preemptions by swap
     num_recomputes: int = 0  # preemptions by recompute
     swapped_blocks: int = 0  # moved to the host or back
@@ -112,8 +113,8 @@ class SequenceGroup:
     """A request and its live branches, scheduled, preempted and restored together."""
 
     __slots__ = (
-        "beams", "begun", "branches", "ever_admitted", "expanded", "memory", "rank", "request",
-        "scores", "status",
+        "beams", "begun", "branches", "ever_admitted", "expanded", "may_fetch", "memory", "rank",
+        "request", "scores", "status",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +134,7 @@ class SequenceGroup:
         self.status = Status.WAITING
         self.begun = False  # whether it has been let in, if only once
         self.ever_admitted = False
+        self.may_fetch = True  # until that has failed: what cannot be had is asked for once
         self.memory = MemoryStory()
 
     @property

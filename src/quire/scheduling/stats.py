@@ -11,14 +11,16 @@ class SchedulerStats:
     """Decisions by verdict, and where the tokens of prompts were found or missed.
 
     Prompts are looked up in the prefix cache when they are first admitted. Of
-    ``prefix_queries`` tokens, ``prefix_hits`` were there; ``prefix_evicted`` had been, until their
-    blocks were needed; ``prefix_tails`` stood in a prompt's last, partly filled block, which is
-    never kept. The rest was new.
+    ``prefix_queries`` tokens, ``prefix_hits`` were there; ``prefix_fetched`` were fetched from
+    beyond the pool; ``prefix_evicted`` had been there, until their blocks were needed;
+    ``prefix_tails`` stood in a prompt's last, partly filled block, which is never kept. The rest
+    was new.
     """
 
     decisions: Counter[str] = field(default_factory=Counter)
     prefix_queries: int = 0
     prefix_hits: int = 0
+    prefix_fetched: int = 0
     prefix_evicted: int = 0
     prefix_tails: int = 0
 

@@ -61,6 +61,10 @@ FAMILIES = (
         "qwen3_moe", "Qwen3MoeForCausalLM", window="all_if_used", experts=True, stretches=True,
     ),
     Family("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
+    Family(
+        "gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, experts=True,
+        head_size=64, stretches=True,
+    ),
     Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
     Family("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
     Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),

@@ -63,6 +63,7 @@ _EXPERTS = """
     num_local_experts num_experts num_experts_per_tok moe_intermediate_size
     shared_expert_intermediate_size shared_intermediate_size mlp_only_layers decoder_sparse_step
     norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
+    swiglu_alpha swiglu_limit experts_per_token initial_context_length
 """
 
 OF_EXPERTS = frozenset(_EXPERTS.split())

@@ -62,7 +62,7 @@ class ContiguousMachine(RuleBasedStateMachine):
             MoveKind.SWAP_OUT: (self.device, self.host),
             MoveKind.SWAP_IN: (self.host, self.device),
         }
-        for kind, source, target, _ in self.pending + moves:
+        for kind, source, target, *_ in self.pending + moves:
             from_pool, to_pool = pools[kind]
             block = [from_pool.get((source, i)) for i in range(self.size)]
             to_pool.update({(target, i): value for i, value in enumerate(block)})

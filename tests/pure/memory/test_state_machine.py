@@ -43,7 +43,7 @@ class PagedMachine(RuleBasedStateMachine):
             MoveKind.SWAP_OUT: (self.device, self.host),
             MoveKind.SWAP_IN: (self.host, self.device),
         }
-        for kind, source, target, _ in moves:
+        for kind, source, target, *_ in moves:
             from_pool, to_pool = pools[kind]
             block = [from_pool.get((source, i)) for i in range(self.size)]
             to_pool.update({(target, i): value for i, value in enumerate(block)})

@@ -22,6 +22,7 @@ from quire.execution.measure import measure_recovery
 from quire.execution.worker import Worker
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.gpu.support import check_cache_dtype, check_model
+from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter, RecoveryCosts, Step
 
@@ -80,9 +81,12 @@ class OnGPU:
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``. The largest step is computed once more, to be sure."""
-        assert draft is None and adapters is None, "refused before anything is loaded"
+        assert draft is None and adapters is None and source is None, (
+            "refused before anything is loaded"
+        )
         self._limits, self._max_positions = limits, model.max_positions
         self.parts = run_or_refuse(lambda: self._tried(model, limits, kv_dtype))
         return self.parts.executor

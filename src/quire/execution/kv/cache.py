@@ -10,9 +10,10 @@ import torch
 
 from quire.capacity.kv_groups import KVGroup
 from quire.execution.kv.swap_file import SwapFile
+from quire.execution.kv.tiles import blank, block_tiles, buffers
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV
-from quire.memory import BlockMove, MoveKind
+from quire.memory import BlockMove, BlockSource, Content, MoveKind
 
 SCALE = torch.float32  # what a key or value of int8 or fp8 is to be multiplied by
 
@@ -36,7 +37,7 @@ class KVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
     A KV group's host blocks are in a file in the directory ``swap_path``; a block that comes back
-    from there different is a move that failed.
+    from there different is a move that failed. So is one that ``source`` does not have.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class KVCache:
         dtype: torch.dtype | Sequence[torch.dtype],
         kernels: Kernels,
         swap_path: str | None = None,
+        source: BlockSource | None = None,
     ) -> None:
         """dtype: of all layers, or by layer."""
         self.block_size = block_size
@@ -70,6 +72,8 @@ class KVCache:
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]
         self._kernels = kernels
+        self._source = source
+        self._parts: list[bytes] = []  # of the block that is being stored, by KV group
         self.swap_files = [  # by KV group; None: it has no host blocks
             SwapFile(swap_path, kv_group.num_host_blocks, layers)
             if kv_group.num_host_blocks
@@ -90,16 +94,44 @@ class KVCache:
                 continue
             for move in run:
                 try:
-                    self._swap(move)
+                    self._carry(move)
                 except OSError as error:
                     failed.append((move, error))
         if failed:
             logger.warning(
-                "%d of a step's blocks could not be swapped and will be computed again: %s",
+                "%d of a step's blocks could not be moved and will be computed again: %s",
                 len(failed),
                 failed[0][1],
             )
         return [move for move, _ in failed]
+
+    def _carry(self, move: BlockMove) -> None:
+        if move.content is None:
+            self._swap(move)
+        elif move.kind is MoveKind.FETCH:
+            self._fetch(move, move.content)
+        else:
+            self._store(move, move.content)
+
+    def _fetch(self, move: BlockMove, content: Content) -> None:
+        if self._source is None:
+            raise ValueError("there is nothing beyond the pool to fetch blocks from")
+        tiles = block_tiles(self._kv_groups[move.kv_group], move.target)
+        try:
+            self._source.read(content, move.kv_group, buffers(tiles))
+        except OSError:
+            blank(tiles)
+            raise
+
+    def _store(self, move: BlockMove, content: Content) -> None:
+        """With the last KV group's block of a content, which comes last, it is complete."""
+        if self._source is None:
+            raise ValueError("there is nothing beyond the pool to store blocks in")
+        tiles = block_tiles(self._kv_groups[move.kv_group], move.source)
+        self._parts[move.kv_group :] = [b"".join(buffers(tiles))]
+        if len(self._parts) == len(self._kv_groups):
+            self._source.write(content, self._parts)
+            self._parts = []
 
     def _swap(self, move: BlockMove) -> None:
         swap_file = self.swap_files[move.kv_group]

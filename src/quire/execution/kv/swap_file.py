@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 import xxhash
 from torch import Tensor
 
 from quire.errors import ConfigError
+from quire.execution.kv.tiles import blank, block_tiles, buffers
 from quire.kernels.ops import LayerKV
 
 Transfer = Callable[[int, list[memoryview], int], int]
@@ -53,24 +53,22 @@ class SwapFile:
 
     def write(self, block: int, device_block: int) -> None:
         """Copy a device block out. OSError if the disk fails."""
-        buffers = self._buffers(device_block)
-        self._checksums[block] = _checksum(buffers)
-        self._transfer(os.pwritev, block, buffers)
+        out = buffers(self._tiles(device_block))
+        self._checksums[block] = _checksum(out)
+        self._transfer(os.pwritev, block, out)
 
     def read(self, block: int, device_block: int) -> None:
         """Copy a host block back. OSError if the disk fails, or gives what was not written.
 
-        The device block holds zeros then: whoever relied on it is computed once more in this step,
-        to no avail, and must not meet numbers that are none.
+        The device block holds zeros then.
         """
-        buffers = self._buffers(device_block)
+        into = buffers(self._tiles(device_block))
         try:
-            self._transfer(os.preadv, block, buffers)
-            if _checksum(buffers) != self._checksums[block]:
+            self._transfer(os.preadv, block, into)
+            if _checksum(into) != self._checksums[block]:
                 raise OSError(f"host block {block} is not what was written to the swap file")
         except OSError:
-            for tile in self._tiles(device_block):
-                tile.zero_()
+            blank(self._tiles(device_block))
             raise
 
     def _transfer(self, call: Transfer, block: int, buffers: list[memoryview]) -> None:
@@ -83,12 +81,8 @@ class SwapFile:
                 raise OSError(f"the swap file moved {done} of {wanted} bytes")
             offset += wanted
 
-    def _buffers(self, device_block: int) -> list[memoryview]:
-        return [tile.view(torch.uint8).numpy().data for tile in self._tiles(device_block)]
-
     def _tiles(self, device_block: int) -> list[Tensor]:
-        """A block's keys and values in every layer, flat."""
-        return [part[device_block].view(-1) for layer in self._layers for part in layer.parts]
+        return block_tiles(self._layers, device_block)
 
 
 def _checksum(buffers: list[memoryview]) -> int:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
-from quire.memory.contiguous.buddy import BuddyRegions
+from quire.memory.contiguous.buddy import BuddyRegions, next_power_of_two
 from quire.memory.contiguous.family import Branch, Family, Terms
 from quire.memory.pool import BlockPool
 
@@ -91,6 +91,12 @@ class ContiguousAllocator:
         assert regions is not None, "fit has counted them"
         self._enter(Family(terms, order, regions[::-1]), seq_id, 0)
         return 0
+
+    def take_fetches(self) -> list[BlockMove]:
+        return []
+
+    def locate(self, content: BlockHash) -> Sequence[int] | None:
+        return None
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return sum(
@@ -253,7 +259,7 @@ class ContiguousAllocator:
         """The order of a family's regions when its longest branch has ``num_tokens``."""
         reserved = self._in_the_end(terms)
         if self.policy is Reservation.POW2:
-            output = _next_power_of_two(num_tokens - terms.known)
+            output = next_power_of_two(num_tokens - terms.known)
             reserved = min(terms.known + output, self.max_model_len)
         return min(self._order_for(reserved), self._share(terms.width))
 
@@ -382,11 +388,6 @@ class ContiguousAllocator:
     def _refuse_known(self, seq_id: int) -> None:
         if seq_id in self._branches:
             raise ValueError(f"sequence {seq_id} already has a region")
-
-
-def _next_power_of_two(number: int) -> int:
-    """The least power of two that is at least ``number``, and at least 1."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def _moves(kind: MoveKind, sources: Sequence[int], targets: Sequence[int]) -> list[BlockMove]:

@@ -99,3 +99,8 @@ class BuddyRegions:
             return False
         del free[place]
         return True
+
+
+def next_power_of_two(number: int) -> int:
+    """The least power of two that is at least ``number``, and at least 1."""
+    return 1 << max(0, number - 1).bit_length()

@@ -1,0 +1,67 @@
+"""Records in memory: those that another engine has sent, for instance."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from quire.memory import BlockHash, Content
+from quire.store.record import Buffer, RecordForm
+
+
+class RecordShelf:
+    """At most ``size`` bytes of records, the least recently used given up first.
+
+    See ``BlockSource``. Others than the engine's thread may ``put`` records.
+    """
+
+    def __init__(self, form: RecordForm, size: int) -> None:
+        self._form = form
+        self._most = size // form.num_bytes
+        self._records: OrderedDict[BlockHash, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, name: BlockHash, record: bytes) -> None:
+        """Keep a record that claims to be the block of this name: ``read`` will find out."""
+        with self._lock:
+            self._records[name] = record
+            while len(self._records) > self._most:
+                self._records.popitem(last=False)
+
+    def has(self, name: BlockHash) -> bool:
+        """See ``BlockSource.has``."""
+        return name in self._records
+
+    def room(self) -> int:
+        """See ``BlockSource.room``: what is old makes room."""
+        return self._most
+
+    def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
+        """See ``BlockSource.read``. What is not what it claims to be is given up."""
+        with self._lock:
+            record = self._records.get(content.name)
+            if record is None:
+                raise OSError("the record is gone")
+            self._records.move_to_end(content.name)
+        try:
+            self._form.read(content, kv_group, buffers, lambda into, at: copy(record, into, at))
+        except OSError:
+            with self._lock:
+                self._records.pop(content.name, None)
+            raise
+
+    def write(self, content: Content, parts: Sequence[bytes]) -> None:
+        """See ``BlockSource.write``."""
+        self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
+
+
+def copy(record: bytes, buffers: Sequence[Buffer], offset: int) -> int:
+    """Fill buffers from a record in memory; how many bytes there were."""
+    view, start = memoryview(record), offset
+    for buffer in buffers:
+        own = memoryview(buffer).cast("B")
+        piece = view[offset : offset + own.nbytes]
+        own[: piece.nbytes] = piece
+        offset += piece.nbytes
+    return offset - start
