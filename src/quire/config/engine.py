@@ -379,5 +379,5 @@ _CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
-    "distributed_executor_backend": (None, "mp", "ray"),
+    "distributed_executor_backend": (None, "mp", "ray", "uni"),
 }

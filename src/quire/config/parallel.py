@@ -47,6 +47,8 @@ def check_parallel(config: Parallel) -> None:
         raise ConfigError(f"master_addr must be an address, got {config.master_addr!r}")
     if size % nodes:
         raise ConfigError(f"tensor_parallel_size {size} cannot be divided among {nodes} nnodes")
+    if config.distributed_executor_backend == "uni" and size > 1:
+        raise ConfigError('distributed_executor_backend "uni" is for tensor_parallel_size 1')
     if config.distributed_executor_backend == "ray":
         if size == 1:
             raise ConfigError(

@@ -12,6 +12,7 @@ from quire.assembly.ranks.meeting import meet
 from quire.assembly.ranks.team import Team
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.config import EngineConfig
+from quire.errors import ConfigError
 from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
@@ -21,6 +22,7 @@ from quire.execution.worker import Worker
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
+from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter
 
@@ -57,8 +59,11 @@ class OnRanks(OnCPU):
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
+        if source is not None:
+            raise ConfigError("blocks beyond the pool are for tensor_parallel_size 1 only")
         assert draft is None, "refused before anything is loaded"
         blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
         self._team.ask("pool", blocks=blocks, max_model_len=limits.max_model_len)

@@ -42,7 +42,8 @@ def encode(order: Order) -> bytes:
         numbers += [_NONE, 0, 0]
     else:
         numbers += [*states.shape, _DTYPES.index(states.dtype)]
-    for kind, source, target, kv_group in order.moves:
+    for kind, source, target, kv_group, content in order.moves:
+        assert content is None, "no rank but the first would find it"
         numbers += [_NUMBER_OF[kind], source, target, kv_group]
     if batch is not None:
         numbers += [*batch.header.widths, *batch.header.sink_blocks]
