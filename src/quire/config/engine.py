@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
 from quire.config.kv_events import KVEventsConfig
+from quire.config.parallel import check_parallel
 from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
@@ -203,6 +204,23 @@ class EngineConfig:
         "of blocks, no text",
     )
     seed: int = setting(0, "decides the seeds of requests that bring none")
+    tensor_parallel_size: int = setting(
+        1, "processes (ranks) that hold a part of the model each and compute every step together"
+    )
+    distributed_executor_backend: str | None = setting(
+        None,
+        "how ranks are started: mp, as processes of this machine, or of nnodes machines; ray, as "
+        "actors of a Ray cluster (default: mp)",
+    )
+    nnodes: int = setting(1, "machines that the ranks are on, the same number on each")
+    node_rank: int = setting(
+        0, "which of them this one is; 0 serves, the others run quire serve --headless"
+    )
+    master_addr: str = setting("127.0.0.1", "address of machine 0, where the others find it")
+    master_port: int = setting(29501, "port of machine 0 where it waits for the others")
+    distributed_timeout_seconds: float = setting(
+        60.0, "seconds that a rank may take to answer before the engine ends with an error"
+    )
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -215,9 +233,8 @@ class EngineConfig:
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
-                )
+                names = ", ".join(filter(None, allowed))
+                raise ConfigError(f"{name} must be one of {names}; got {getattr(self, name)!r}")
         space = self.swap_space
         check_number("swap_space", space, 0, 2**20, "GiB")
         if self.preemption_mode == "swap" and not space:
@@ -235,6 +252,7 @@ class EngineConfig:
         self._check_speculation()
         self._check_adapters()
         self._check_kv_events()
+        check_parallel(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -307,6 +325,8 @@ class EngineConfig:
             )
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+        if self.tensor_parallel_size > 1:
+            raise ConfigError(_NO_DRAFT_MODEL_ON_RANKS)
 
     def _check_adapters(self) -> None:
         object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
@@ -367,6 +387,10 @@ def most_threads() -> int:
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+_NO_DRAFT_MODEL_ON_RANKS = (
+    "speculative_config: a draft model computes with tensor_parallel_size 1 only: choose method "
+    "ngram or suffix"
+)
 
 _OBJECTS = (
     "hf_overrides",
@@ -386,10 +410,11 @@ _COUNTS = (
     "max_num_waiting",
     "window",
 )
-_CHOICES = {
+_CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
+    "distributed_executor_backend": (None, "mp", "ray", "uni"),
 }

@@ -11,13 +11,14 @@ from functools import lru_cache, partial
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
+from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
 from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
@@ -67,6 +68,7 @@ class Engine:
         adapters: AdapterShelf | None = None,
         store: DiskStore | None = None,
         events: EventPublisher | None = None,
+        others: OtherRanks | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -82,6 +84,7 @@ class Engine:
         self.adapters = adapters
         self.store = store
         self.events = events
+        self.others = others
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -183,13 +186,15 @@ class Engine:
             self.executor.submit(Step(moves)).collect()
 
     def close(self) -> None:
-        """End the recording and the telling of events, if there are any; write what is stored."""
+        """End the recording, the telling of events and the other ranks; write what is stored."""
         if self.store is not None:
             self.store.close()
         if self._recorder is not None:
             self._recorder.close()
         if self.events is not None:
             self.events.close()
+        if self.others is not None:
+            self.others.close()
 
     @property
     def recording(self) -> bool | None:
@@ -260,6 +265,8 @@ class Engine:
         self.waiting_room.observe(step.now)
         try:
             return self.executor.submit(step)
+        except RankError:
+            raise
         except Exception as error:
             return PendingStep.failed(step, error)
 
@@ -268,6 +275,8 @@ class Engine:
         step = pending.step
         try:
             result = pending.collect()
+        except RankError:
+            raise
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)
