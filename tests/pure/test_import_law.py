@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "memory",
         "protocol",
         "scheduling",
+        "store",
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {

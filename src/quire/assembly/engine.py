@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ import torch
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
 from quire.assembly.pooling import read_pooler
+from quire.assembly.store import check_store, describe_store, open_store
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
-from quire.config import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
+from quire.config import (
+    NO_ADAPTERS_ON_GPU,
+    NO_DRAFT_MODEL_ON_GPU,
+    NO_STORE_ON_GPU,
+    EngineConfig,
+)
 from quire.drafting import speculation_of
 from quire.engine import (
     AdapterShelf,
@@ -59,6 +66,7 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
+    check_store(config)
     keep_what_steps_take()
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
     # First: without it, what a tokenizer lacks would not be the point.
@@ -81,14 +89,19 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
         except ConfigError as error:
             raise _with_share(error, draft, cache) from error
         weights = None if shelf is None else shelf.weights
-        executor = runtime.executor(model, limits, kv_dtype, draft, weights)
+        forms = [runtime.kernels, _name(model.dtype), _name(kv_dtype)]
+        store = open_store(config, directory, limits, cache, forms)
+        executor = runtime.executor(model, limits, kv_dtype, draft, weights, store)
     costs = RecoveryCosts()
-    if config.swap_space and config.preemption_mode == "auto":
+    if store is not None or (config.swap_space and config.preemption_mode == "auto"):
         costs = runtime.recovery_costs()
+    if store is not None:
+        costs = replace(costs, fetch_per_block=store.seconds_to_fetch())
     executor.tell_forced = config.speculation is not None
     capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
+    capacity = replace(capacity, store=describe_store(store, costs, limits.block_size))
     engine = Engine(
-        limits.scheduler(costs),
+        limits.scheduler(costs, store),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
@@ -100,6 +113,7 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
         speculation=speculation_of(config.speculation),
         adapters=shelf,
         events=events,
+        store=store,
     )
     if events is not None:
         windows = [group.window and group.window.tokens for group in limits.kv_groups]
@@ -272,6 +286,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
     if config.enable_lora:
         raise ConfigError(NO_ADAPTERS_ON_GPU)
+    if config.kv_store is not None:
+        raise ConfigError(NO_STORE_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

@@ -7,11 +7,13 @@ from quire.config.open_files import make_room
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
+from quire.config.store import NO_STORE_ON_GPU
 
 __all__ = [
     "MOST_DRAFTS",
     "NO_ADAPTERS_ON_GPU",
     "NO_DRAFT_MODEL_ON_GPU",
+    "NO_STORE_ON_GPU",
     "EngineConfig",
     "KVEventsConfig",
     "LoraModule",

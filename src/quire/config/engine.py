@@ -22,6 +22,7 @@ from quire.config.settings import (
     setting,
 )
 from quire.config.speculative import SpeculativeConfig
+from quire.config.store import STORE_SIZE, check_store
 from quire.errors import ConfigError
 
 
@@ -182,6 +183,15 @@ class EngineConfig:
     swap_path: str | None = setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
     )
+    kv_store: str | None = setting(
+        None,
+        "directory for KV blocks that outlive the pool and the process: prompts whose beginnings "
+        "are known there are fetched where that takes less time than computing them. Engines on "
+        "one machine may share it (default: none)",
+    )
+    kv_store_size: float = setting(
+        STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
+    )
     threads: int | None = setting(
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
@@ -216,6 +226,8 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        caching = self.enable_prefix_caching
+        check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()

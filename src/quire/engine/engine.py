@@ -32,6 +32,7 @@ from quire.protocol import (
     Verdict,
 )
 from quire.scheduling import Scheduler, SequenceGroup
+from quire.store import DiskStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. It pays where something else than the calling thread computes.
-    max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
-        like.
+    max_num_waiting: of a server's requests; callers of this may queue what they like.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Engine:
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
         events: EventPublisher | None = None,
+        store: DiskStore | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -79,6 +80,7 @@ class Engine:
         self.speculation = speculation
         self.adapters = adapters
         self.events = events
+        self.store = store
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -173,12 +175,17 @@ class Engine:
         self.scheduler.allocator.clear_contents()
         self._tell_blocks()
 
+    def put_away(self) -> None:
+        """Store what has been computed and is not stored yet, as far as there is room for it."""
+        moves = self.scheduler.beyond.store()
+        if moves:
+            self.executor.submit(Step(moves)).collect()
+
     def close(self) -> None:
-        """End the recording and the telling of events, if there are any."""
-        if self._recorder is not None:
-            self._recorder.close()
-        if self.events is not None:
-            self.events.close()
+        """End the recording and the telling of events, and write what is to be stored."""
+        for part in (self.store, self._recorder, self.events):
+            if part is not None:
+                part.close()
 
     @property
     def recording(self) -> bool | None:
@@ -214,10 +221,9 @@ class Engine:
         return deltas
 
     def _tell_blocks(self) -> None:
-        """Of what can be found by now in the prefix cache."""
         noted = self.scheduler.block_events
-        if self.events is not None and noted is not None and (events := noted.take()):
-            self.events.publish(events)
+        if noted is not None and self.events is not None:
+            self.events.publish(noted.take())
 
     def _page(self, adapters: AdapterShelf) -> None:
         """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
@@ -265,7 +271,8 @@ class Engine:
         self.stats.observe_step(step, seconds)
         if self.speculation is not None:
             self.speculation.observe(step, result.outcomes, seconds)
-        self.stats.num_failed_swaps += len(result.failed_moves)
+        swaps = (move for move in result.failed_moves if move.content is None)
+        self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
         failed = self._take_aside(step, result.outcomes)
         right = self._count_drafts(step, result.outcomes)

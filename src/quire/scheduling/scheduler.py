@@ -78,7 +78,7 @@ class Scheduler:
             allocator, live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
         scored = self._scored = ScoredBlocks(allocator.block_size)
-        self._beyond = beyond = beyond or Beyond(allocator)
+        self.beyond = beyond = beyond or Beyond(allocator)
         caching, preemption = enable_prefix_caching, self._preemption
         self._admission = Admission(
             allocator, live, preemption, self.stats, scored, beyond, caching, events
@@ -143,7 +143,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._live) > 0 or self._beyond.has_work
+        return len(self._live) > 0 or self.beyond.has_work
 
     @property
     def running(self) -> Seq[SequenceGroup]:
@@ -182,7 +182,7 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        moves = self._beyond.store() + self._live.take_fork_moves()
+        moves = self.beyond.store() + self._live.take_fork_moves()
         step = Step(moves, decisions=self._drafting)
         self._drafting = []
         self._expire(now, step)

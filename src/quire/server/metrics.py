@@ -143,6 +143,7 @@ class _EngineCollector:
         yield from self._events()
         yield from self._speculation()
         yield from self._adapters()
+        yield from self._store(stats.prefix_fetched)
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
         )
@@ -245,6 +246,28 @@ class _EngineCollector:
         yield metric
         told = "Adapters whose weights are in memory."
         yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
+
+    def _store(self, fetched: int) -> Iterator[Metric]:
+        """Nothing where there is no block store."""
+        store = self._engine.store
+        if store is None:
+            return
+        counts, told = store.counts, "Tokens fetched from the block store."
+        yield self._counter("kv_store_hits", told, fetched)
+        told = "Blocks fetched from the store."
+        yield self._counter("kv_store_read_blocks", told, counts.read_blocks)
+        yield self._counter("kv_store_read_bytes", "Bytes of them.", counts.read_bytes)
+        told = "Blocks that were gone when they were to be fetched, or not what was written."
+        yield self._counter("kv_store_bad_blocks", told, counts.bad_blocks)
+        told = "Blocks written to the store."
+        yield self._counter("kv_store_written_blocks", told, counts.written_blocks)
+        yield self._counter("kv_store_written_bytes", "Bytes of them.", counts.written_bytes)
+        told = "Blocks given up for others."
+        yield self._counter("kv_store_evicted_blocks", told, counts.evicted_blocks)
+        told = "Bytes on disk, of all engines that share the store."
+        yield self._gauge("kv_store_bytes", told, store.num_bytes)
+        told = "1 while blocks are stored, 0 once that has failed."
+        yield self._gauge("kv_store_writing", told, not store.quiet)
 
     def _decisions(self, decisions: Mapping[str, int]) -> Metric:
         labels = ["model_name", "verdict"]
