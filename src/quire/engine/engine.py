@@ -47,8 +47,7 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. It pays where something else than the calling thread computes.
-    max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
-        like.
+    max_num_waiting: of a server's requests; callers of this may queue what they like.
     """
 
     def __init__(
@@ -187,14 +186,9 @@ class Engine:
 
     def close(self) -> None:
         """End the recording, the telling of events and the other ranks; write what is stored."""
-        if self.store is not None:
-            self.store.close()
-        if self._recorder is not None:
-            self._recorder.close()
-        if self.events is not None:
-            self.events.close()
-        if self.others is not None:
-            self.others.close()
+        for part in (self.store, self._recorder, self.events, self.others):
+            if part is not None:
+                part.close()
 
     @property
     def recording(self) -> bool | None:
@@ -230,10 +224,9 @@ class Engine:
         return deltas
 
     def _tell_blocks(self) -> None:
-        """Of what can be found by now in the prefix cache."""
         noted = self.scheduler.block_events
-        if self.events is not None and noted is not None and (events := noted.take()):
-            self.events.publish(events)
+        if noted is not None and self.events is not None:
+            self.events.publish(noted.take())
 
     def _page(self, adapters: AdapterShelf) -> None:
         """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""

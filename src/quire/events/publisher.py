@@ -70,7 +70,9 @@ class EventPublisher:
         self._thread.start()
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
-        """Let subscribers know, soon. Called by one thread."""
+        """Let subscribers know, soon, if anything has happened. Called by one thread."""
+        if not events:
+            return
         number = self.num_published + self.num_dropped
         if len(self._waiting) >= self._most_waiting:
             if not self.num_dropped:
