@@ -97,6 +97,8 @@ MAY_IMPORT = {
         "store",
         "version",
     },
+    "application": {"assembly", "capacity", "config", "engine", "server"},
+    "cluster": {"application", "config", "engine", "server", "threads"},
     "calibration": {
         "assembly",
         "config",

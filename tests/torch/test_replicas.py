@@ -221,22 +221,22 @@ def test_a_replica_that_is_killed(deployed: Deployment) -> None:
 
 
 def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
-    """One new replica in place of two, by another client of the same Ray."""
+    """One new replica in place of two, by Ray Serve's own command."""
     given = {**_GIVEN, "replicas": 1, "threads": 1}
-    program = (
-        f"import ray; ray.init({deployed.ray!r}, log_to_driver=False)\n"
-        "from ray import serve; from quire.cluster.serve import application\n"
-        "from quire.config import Settings\n"
-        f"serve.run(application(Settings.of({given})), name='quire')"
-    )
+    del given["port"]
+    command = [
+        *(sys.executable, "-m", "ray.serve.scripts", "run", "--non-blocking"),
+        *("--address", deployed.ray, "--name", "quire", "quire.cluster.serve:build_app"),
+        *(f"{name}={value}" for name, value in given.items()),
+    ]
     expected, names = deployed.write(900)[0], set(deployed.metric("num_requests_running"))
     with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(deployed.write, 900, PROMPT) for _ in range(2)]
         streams += [pool.submit(deployed.write, 900, "Once") for _ in range(2)]
         until(lambda: all(deployed.metric("num_requests_running").values()))
-        fewer = subprocess.run([sys.executable, "-c", program], env=deployed.env)
+        fewer = subprocess.run(command, env=deployed.env, capture_output=True, text=True)
         told = [stream.result(PATIENCE) for stream in streams]
-    assert fewer.returncode == 0
+    assert fewer.returncode == 0, fewer.stderr
     assert [end for _, end in told] == ["length"] * 4
     assert {text for text, _ in told[:2]} == {expected}
     until(lambda: len(deployed.engines()) == 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+import yaml
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
@@ -98,7 +100,23 @@ def build_app(args: Mapping[str, Any]) -> Application:
     for name in ("host", "port", "ssl_keyfile", "ssl_certfile", "address", "app_name"):
         if name in given:
             raise ConfigError(f"{name} is Ray Serve's to say: see http_options in its config")
-    return application(Settings.of(given))
+    types = {
+        field.name: str(field.type)
+        for kind in (EngineConfig, ServerConfig, DeployConfig)
+        for field in fields(kind)
+    }
+    return application(Settings.of({name: _read(given[name], types.get(name)) for name in given}))
+
+
+def _read(value: object, kind: str | None) -> object:
+    """A setting that ``serve run`` has as a text, and that is none."""
+    if isinstance(value, str) and kind is not None and not {"str", "Mapping"} & _words(kind):
+        return yaml.safe_load(value)
+    return value
+
+
+def _words(kind: str) -> set[str]:
+    return set(re.findall(r"\w+", kind))
 
 
 def application(settings: Settings) -> Application:
