@@ -91,6 +91,7 @@ MAY_IMPORT = {
         "capacity",
         "protocol",
         "kernels",
+        "memory",
         "model",
         "execution",
         "engine",
