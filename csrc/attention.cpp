@@ -31,7 +31,7 @@ void merge_group(const Attend& a, const Group& group, int h, float* values) {
       part = part_row(a, h, *source + row);
       merge({most, total, values}, part[0], part[1], part + 2, a.value_dim);
     }
-    finish_row(a, h, group.first_token, row, total, values);
+    finish_row(a, h, group.first_token, row, most, total, values);
   }
 }
 

@@ -137,6 +137,7 @@ struct Attend {
   int num_heads, num_kv_heads, key_dim, value_dim;
   float scale, softcap;  // softcap 0: none
   int64_t window, sinks; // window 0: none
+  const float* sink_logits;  // [H], of a key that all see and that has no value; null: none
   Norm query_norm, key_norm;
   Rotation rotation;
   // the tensors
@@ -167,7 +168,7 @@ struct NormRows {
   float delta_scale = 1.0f;  // then
 };
 
-enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
+enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4 };
 
 struct Activate {
   const void* x;  // [rows, width]; gated: [rows, 2 width]

@@ -35,6 +35,7 @@ class Layer:
         softcap: float,
         window: int,
         sinks: int,
+        sink_logits: int,
         query_norm: Norm | None,
         key_norm: Norm | None,
         /,

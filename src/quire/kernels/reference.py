@@ -18,6 +18,7 @@ from torch import Tensor
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.experts import mixed
 from quire.kernels.ops import (
+    CLAMPED_SWIGLU,
     AttentionBatch,
     AttentionSpec,
     Experts,
@@ -145,6 +146,10 @@ class ReferenceKernels(Kernels):
 
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
         """See ``Kernels.activate``."""
+        if activation == CLAMPED_SWIGLU:
+            gate, up = x.chunk(2, dim=-1)
+            gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+            return gate * torch.sigmoid(1.702 * gate) * (up + 1)
         function = _ACTIVATIONS[activation]
         if not gated:
             return function(x)
@@ -388,5 +393,11 @@ def _attention(
     scores.view(rows, kv_heads, group, queries, -1).masked_fill_(
         ~visible[:, None, None], -torch.inf
     )
-    output = (scores.softmax(dim=-1) @ values).view(rows, kv_heads, group, queries, -1)
+    if spec.sink_logits is not None:
+        sink = spec.sink_logits.to(scores).view(kv_heads, group, 1, 1)
+        sink = sink.expand(rows, -1, -1, queries, -1).flatten(2, 3)
+        weights = torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    output = (weights @ values).view(rows, kv_heads, group, queries, -1)
     return output.permute(0, 3, 1, 2, 4).reshape(rows, queries, heads, -1).to(query.dtype)

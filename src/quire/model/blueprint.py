@@ -38,6 +38,7 @@ class TensorNames:
     mlp_output: str | None = None
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
+    sink_logits: str | None = None  # the tensor's whole name
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
 
 
@@ -54,6 +55,9 @@ class ExpertNames:
     up: tuple[str, ...] = ()
     down: str = ""
     stacks: tuple[tuple[str, str], ...] = ()  # of up and down
+    turned: bool = False  # floats of stacks have inputs before outputs
+    paired: bool = False  # gate and up alternate among the outputs of stacks
+    biased: bool = False  # those of stacks are stacks as well, beside that of the router
     shared_up: tuple[str, ...] = ()
     shared_down: str = ""
     shared_gate: str | None = None

@@ -97,6 +97,17 @@ class _NormReader:
             self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
         )
 
+    def sink_logits(self, prefix: str) -> Tensor | None:
+        """Of the heads of queries."""
+        name, heads = self.plan.names.sink_logits, self.plan.heads
+        if name is None:
+            return None
+        held = self.shard.run(heads.num)
+        part, name = Part(slice(held.start, held.stop)), f"{prefix}.{name}"
+        if name not in self.weights:  # as in GGUF files
+            name = f"{name}.weight"
+        return self.weights.take_floats(name, heads.num, part=part)
+
     def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
         width = self.plan.heads.dim
         part = Part(slice(held.start * width, held.stop * width))
@@ -124,6 +135,7 @@ def _read_layer(
                 scale=plan.attention_scale,
                 window=plan.windows[index],
                 softcap=plan.softcap,
+                sink_logits=norms.sink_logits(prefix),
                 query_norm=query_norm,
                 key_norm=key_norm,
             ),

@@ -21,6 +21,7 @@ class Part(NamedTuple):
     rows: Rows = ALL
     columns: Rows = ALL
     which: int | None = None  # of a tensor that is many of one shape
+    turned: bool = False  # it is stored with its columns first
 
     @property
     def is_whole(self) -> bool:
@@ -29,6 +30,7 @@ class Part(NamedTuple):
     def of(self, tensor: Tensor) -> Tensor:
         """A view, where no order is chosen."""
         tensor = tensor if self.which is None else tensor[self.which]
+        tensor = tensor.T if self.turned else tensor
         tensor = tensor if self.rows is ALL else tensor[self.rows]
         return tensor if self.columns is ALL else tensor[:, self.columns]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import FLOAT4, Format, Groups
 from quire.model.parts import ALL
 
 
@@ -41,6 +41,11 @@ class ByGroups:
         return self.codes.shape[1] // self.groups.num_groups
 
     @property
+    def in_float16(self) -> bool:
+        """Whether that is what its scales are, as kernels keep them."""
+        return bool((self.groups.scales.half().float() == self.groups.scales.float()).all())
+
+    @property
     def kind(self) -> tuple[Format, int, tuple[bool, ...]]:
         """What weights that become one have in common, beside the order of their inputs."""
         return self.form, self.group, tuple(part is None for part in self.groups)
@@ -56,7 +61,9 @@ class ByGroups:
             return (spread if factors is None else spread * factors)[..., None]
 
         codes = self.codes.view(len(self.codes), groups, -1).float()
-        if offsets is None:
+        if self.form is Format.float4:
+            codes = torch.tensor(FLOAT4)[self.codes.long()].view(codes.shape)
+        elif offsets is None:
             half = 1 << (self.form.bits - 1)
             codes -= half if zeros is None else zeros[..., None].float()
         values = codes * of_groups(scales, factors)
@@ -141,3 +148,8 @@ def _finer(groups: Groups, size: int, columns: slice, unit: int) -> Groups | Non
     parts = zip(groups._fields, groups, strict=True)
     kept = {name: part[:, whole.get(name, each)] for name, part in parts if part is not None}
     return groups._replace(**kept)
+
+
+def powers_of_two(exponents: Tensor) -> Tensor:
+    """float32, exactly."""
+    return torch.ldexp(torch.ones(exponents.shape), exponents)

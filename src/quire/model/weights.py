@@ -220,7 +220,7 @@ class Weights:
     def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
         """What all tensors take where they are taken to, before any is read, and the largest.
 
-        Of a tensor of three dimensions, which is many, the largest is a part.
+        Of a tensor of three dimensions or more, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
@@ -230,7 +230,7 @@ class Weights:
 
     def _parts(self, name: str) -> int:
         shape = self._slice(name).get_shape()
-        return max(1, shape[0]) if len(shape) == 3 else 1
+        return max(1, shape[0]) if len(shape) > 2 else 1
 
     def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
         stored = self.stored(name)

@@ -80,6 +80,23 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": True,
         },
     ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_EXPERTS,
+            "num_local_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
     "olmoe": ("OlmoeConfig", {**_EXPERTS, "num_experts": 6}),
     "granitemoe": (
         "GraniteMoeConfig",
@@ -115,8 +132,9 @@ def test_every_number_is_exact(kind: Any, instruction_set: str) -> None:
 
 def mixed(name: str) -> Kind:
     """Parts of one product in types of their own, as in llama.cpp's mixtures."""
-    by_part = {"experts.up_proj": Kind.Q4_0, "k_proj": Kind.Q5_1, "v_proj": Kind.F16,
-               "up_proj": Kind.Q4_1, "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
+    by_part = {"experts.gate_proj": Kind.MXFP4, "experts.up_proj": Kind.Q4_0,
+               "k_proj": Kind.Q5_1, "v_proj": Kind.F16, "up_proj": Kind.Q4_1,
+               "o_proj": Kind.Q5_0, "embed_tokens": Kind.Q8_0,
                "lm_head": Kind.Q4_0}  # fmt: skip
     return next((kind for part, kind in by_part.items() if part in name), Kind.Q4_0)
 

@@ -170,7 +170,8 @@ def _experts(
 ) -> list[TensorInfo]:
     field = f"{architecture.name}.{EXPERTS}"
     count = file.metadata.get(field, 0)
-    if len(info.shape) != 3 or info.shape[0] != count:
+    dimensions = 3 if name.endswith(".weight") else 2
+    if len(info.shape) != dimensions or info.shape[0] != count:
         raise ModelError(
             f"{file.path}: {short(name)} has shape {info.shape}, but {field} is {short(count)}"
         )

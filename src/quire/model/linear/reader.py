@@ -37,6 +37,20 @@ class NamedParts(NamedTuple):
     parts: tuple[NamedPart, ...]  # side by side
 
 
+class Stack(NamedTuple):
+    """A tensor that is many weights of one shape."""
+
+    name: str
+    shape: tuple[int, int, int]  # [many, out, in]
+    turned: bool = False  # it is stored as [many, in, out]
+    biased: bool = False  # by the tensor ``name_bias`` [many, out]
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:
+        many, outputs, inputs = self.shape
+        return (many, inputs, outputs) if self.turned else self.shape
+
+
 class LinearReader:
     """Takes weights from a checkpoint, which need not outlast it, and counts what is kept.
 
@@ -113,31 +127,39 @@ class LinearReader:
         """Whether the checkpoint has a tensor of that name."""
         return tensor in self._weights
 
-    def exact(self, parts: Mapping[str, int], inputs: int) -> Linear:
+    def has_stack(self, name: str) -> bool:
+        """Whether the checkpoint has a ``Stack`` of that name, of floats or rounded."""
+        return name in self._weights or f"{name}_blocks" in self._weights
+
+    def exact(self, parts: Mapping[str, int], inputs: int, bias: bool = False) -> Linear:
         """Projections of these names and numbers of outputs, side by side and never rounded."""
-        tensors = [
-            self._weights.read(f"{name}.weight", size, inputs) for name, size in parts.items()
-        ]
-        return self._keep(self._packed(torch.cat(tensors)))
+        read = self._weights.read
+        tensors = [read(f"{name}.weight", size, inputs) for name, size in parts.items()]
+        biases = [read(f"{name}.bias", size) for name, size in parts.items()] if bias else []
+        return self._keep(self._packed(torch.cat(tensors), torch.cat(biases) if bias else None))
 
-    def one_of(
-        self,
-        tensor: str,
-        which: int,
-        shape: tuple[int, int, int],
-        rows: Rows = ALL,
-        columns: slice = ALL,
-    ) -> Linear:
-        """One weight of a tensor that is many of one shape, [many, out, in]."""
-        return self._keep(
-            self._packed(self._floats(tensor, shape, Part(rows, ALL, which), columns))
-        )
+    def one_of(self, stack: Stack, which: int, rows: Rows = ALL, columns: slice = ALL) -> Linear:
+        """One of its weights; of its inputs ``columns``, as for ``linear``."""
+        (_, outputs, inputs), bias = stack.shape, None
+        if stack.biased:
+            name = f"{stack.name}_bias"
+            part = Part(rows, ALL, which)
+            bias = self._weights.read(name, *stack.shape[:2], part=part)
+            if columns is not ALL and self.shard.rank > 0:
+                bias = None
+        name, checkpoint = f"{stack.name}.{which}", self._checkpoint
+        if checkpoint is not None and stack.name not in self._weights and checkpoint.holds(name):
+            stored = checkpoint.read(name, inputs, outputs, rows, columns)
+        else:
+            part = Part(rows, ALL, which, stack.turned)
+            stored = self._floats(stack.name, stack.stored_shape, part, columns)
+        return self._keep(self._packed(stored, bias))
 
-    def _packed(self, weight: Stored) -> Linear:
+    def _packed(self, weight: Stored, bias: Tensor | None = None) -> Linear:
         if self._products is not None:
-            return pack(self._products, weight, None)
+            return pack(self._products, weight, bias)
         assert isinstance(weight, Tensor), "rounding needs products"
-        return PlainLinear(weight)
+        return PlainLinear(weight, bias)
 
     def _read(self, parts: Sequence[NamedPart], inputs: int, bias: bool, columns: slice) -> Linear:
         weights, products = self._weights, self._products
@@ -171,9 +193,10 @@ class LinearReader:
         """These columns of a part, rounded as the whole would be, if weights are to be."""
         if self._quantization is None:
             return self._weights.read(tensor, *shape, part=part._replace(columns=columns))
-        outer = columns_to_round(self._quantization, columns, shape[-1])
+        inputs = shape[-2] if part.turned else shape[-1]
+        outer = columns_to_round(self._quantization, columns, inputs)
         weight = self._weights.read(tensor, *shape, part=part._replace(columns=outer))
-        rounded = round_weight(weight, self._quantization, attention, inputs=shape[-1])
+        rounded = round_weight(weight, self._quantization, attention, inputs=inputs)
         return in_columns(rounded, within(outer, columns), self._weights.dtype)
 
     def embedding_and_head(

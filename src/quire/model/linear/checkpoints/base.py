@@ -74,7 +74,7 @@ class RoundedCheckpoint(PartReader):
     stored: StoredWeights
 
     @property
-    def code_bytes(self) -> Mapping[str, int]:
+    def code_bytes(self) -> Mapping[str, float]:
         """See ``Checkpoint.code_bytes``."""
         return {"I32": 4, "I8": 1}
 

@@ -31,4 +31,5 @@ class GGUF(PartReader):
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
         """See ``PartReader.read_part``."""
         part = Part(rows, columns)
-        return self.weights.read_rounded(f"{name}.weight", outputs, inputs, part=part)
+        found = self.weights.read_rounded(f"{name}.weight", outputs, inputs, part=part)
+        return found if found.in_float16 else found.floats(self.weights.dtype)
