@@ -14,7 +14,9 @@ from quire.adapters import check_adapter
 from quire.errors import ConfigError
 from quire.kernels.ranks import Ranks
 from quire.model import DecoderModel, Streaming, adaptable, load_model, loader
+from quire.model.linear import PlainLinear
 from quire.model.shard import Divided, Shard
+from quire.model.vocabulary import Vocabulary
 from quire.model.weights import Weights
 from support import lora
 from support.gguf_files import Kind, write_gguf
@@ -193,3 +195,18 @@ def test_vocabularies_and_heads_are_held_in_order() -> None:
     assert runs == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
     assert [[*Shard(rank, 4).kv_heads(2)] for rank in range(4)] == [[0], [0], [1], [1]]
     assert [[*Shard(rank, 2).kv_heads(4)] for rank in range(2)] == [[0, 1], [2, 3]]
+
+
+def test_a_vocabulary_that_does_not_divide() -> None:
+    table, states = torch.randn(10, 6), torch.randn(3, 6)
+
+    def run(ranks: Ranks) -> tuple[Tensor, Tensor]:
+        held = Shard(ranks.rank, ranks.size).run(10)
+        own = PlainLinear(table[held.start : held.stop])
+        vocabulary = Vocabulary(own, own, 10, ranks)
+        return vocabulary.rows(torch.arange(10), torch.float32), vocabulary.logits(states)
+
+    for rank, (rows, logits) in enumerate(on_ranks(4, run)):
+        assert torch.equal(rows, table)
+        expected = states @ table.T if rank == 0 else torch.empty(3, 0)
+        torch.testing.assert_close(logits, expected)

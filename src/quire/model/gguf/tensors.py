@@ -106,7 +106,7 @@ class GGUFTensors:
         """The bytes of a part [rows, bytes], in memory of their own."""
         info = self._info(name)
         order = self._order(name, info.shape[0])
-        if part is WHOLE:
+        if part.is_whole:
             rows = torch.from_numpy(self._all(info)).view(info.shape[0], -1)
             rows = rows if order is None else rows[order]
         else:
