@@ -152,6 +152,7 @@ class LLM:
         finally:  # refused or interrupted: leave nothing behind
             for request in prepared:
                 self.engine.abort(request.request.request_id)
+            self.engine.put_away()
         return [outputs[str(i)] for i in range(len(prompts))]
 
     def chat(

@@ -30,9 +30,13 @@ def usable_cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
 
     Two hardware threads of one core count once, since they share what computes products.
     """
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(_cpus()))
-    cores = {_siblings(system, cpu) for cpu in cpus}
+    cores = {_siblings(system, cpu) for cpu in _affinity()}
     return max(1, math.floor(min(len(cores), cpu_quota(system, process) or math.inf)))
+
+
+def usable_cpus(system: Path = SYSTEM, process: Path = PROCESS) -> int:
+    """The same, each hardware thread counted."""
+    return max(1, math.floor(min(len(_affinity()), cpu_quota(system, process) or math.inf)))
 
 
 def shares_of_cores(count: int, system: Path = SYSTEM) -> list[set[int]] | None:
@@ -58,8 +62,10 @@ def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
     return None if math.isinf(quota) else quota
 
 
-def _cpus() -> int:
-    return os.cpu_count() or 1
+def _affinity() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _node(system: Path, cpu: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,15 @@ from quire.assembly.pooling import read_pooler
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
+from quire.assembly.store import check_store, describe_store, open_store
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
-from quire.config import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, NO_RANKS_ON_GPU, EngineConfig
+from quire.config import (
+    NO_ADAPTERS_ON_GPU,
+    NO_DRAFT_MODEL_ON_GPU,
+    NO_RANKS_ON_GPU,
+    NO_STORE_ON_GPU,
+    EngineConfig,
+)
 from quire.drafting import speculation_of
 from quire.engine import (
     AdapterShelf,
@@ -28,6 +37,7 @@ from quire.engine import (
     load_tokenizer,
 )
 from quire.errors import ConfigError, ModelError, QuireError, RequestError
+from quire.events import EventPublisher
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
@@ -44,23 +54,34 @@ DEMO_NAME = "quire-demo"
 
 
 @memory_or_refusal()
-def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
-    """Load the model and give it a scheduler, a KV pool and a tokenizer."""
+def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capacity]:
+    """Load the model and give it a scheduler, a KV pool and a tokenizer.
+
+    engines: how many like it share this machine's memory.
+    """
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
-    if config.tensor_parallel_size == 1:
-        return _build(config, runtime, None)
-    team = gather(config)
-    try:
-        return _build(config, runtime, team)
-    except BaseException:
-        team.close()
-        raise
+    check_store(config)
+    with ExitStack() as undone:
+        # First, because an address that is taken is known in no time.
+        events = None if config.kv_events is None else EventPublisher(config.kv_events)
+        if events is not None:
+            undone.callback(events.close)
+        team = None if config.tensor_parallel_size == 1 else gather(config)
+        if team is not None:
+            undone.callback(team.close)
+        built = _build(config, runtime, events, team, engines)
+        undone.pop_all()
+    return built
 
 
 def _build(
-    config: EngineConfig, runtime: DeviceRuntime, team: Team | None
+    config: EngineConfig,
+    runtime: DeviceRuntime,
+    events: EventPublisher | None,
+    team: Team | None,
+    engines: int,
 ) -> tuple[Engine, Capacity]:
     """team: the other ranks, which have been started and do the same."""
     keep_what_steps_take()
@@ -92,19 +113,25 @@ def _build(
             None,
         )
         budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        budget = budget._replace(share=budget.share / engines)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:
             raise _with_share(error, draft, cache) from error
         weights = None if shelf is None else shelf.weights
-        executor = runtime.executor(model, limits, dtype, draft, weights)
+        forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
+        store = open_store(config, directory, limits, cache, forms)
+        executor = runtime.executor(model, limits, dtype, draft, weights, store)
     costs = RecoveryCosts()
-    if config.swap_space and config.preemption_mode == "auto":
+    if store is not None or (config.swap_space and config.preemption_mode == "auto"):
         costs = runtime.recovery_costs()
+    if store is not None:
+        costs = replace(costs, fetch_per_block=store.seconds_to_fetch())
     executor.tell_forced = config.speculation is not None
     capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
+    capacity = replace(capacity, store=describe_store(store, costs, limits.block_size))
     engine = Engine(
-        limits.scheduler(costs),
+        limits.scheduler(costs, store),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
@@ -115,8 +142,13 @@ def _build(
         max_num_waiting=config.max_num_waiting,
         speculation=speculation_of(config.speculation),
         adapters=shelf,
+        store=store,
+        events=events,
         others=team,
     )
+    if events is not None:
+        windows = [group.window and group.window.tokens for group in limits.kv_groups]
+        events.start(config.block_size, windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
 
@@ -267,6 +299,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
     if config.enable_lora:
         raise ConfigError(NO_ADAPTERS_ON_GPU)
+    if config.kv_store is not None:
+        raise ConfigError(NO_STORE_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

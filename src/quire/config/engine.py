@@ -7,12 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
+from quire.config.kv_events import KVEventsConfig
+from quire.config.model_options import (
+    check_pooler,
+    check_window,
+    checked_generation_config,
+)
 from quire.config.parallel import check_parallel
-from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
     check_number,
@@ -22,6 +26,7 @@ from quire.config.settings import (
     setting,
 )
 from quire.config.speculative import SpeculativeConfig
+from quire.config.store import STORE_SIZE, check_store
 from quire.errors import ConfigError
 
 
@@ -150,6 +155,11 @@ class EngineConfig:
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    kv_events_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: tell routers over ZeroMQ which blocks the prefix cache holds, as vLLM does: "
+        "enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic ... (default: no)",
+    )
     max_num_waiting: int = setting(
         2048,
         "most requests that a server lets wait to be let in, each prompt counting as one; more are "
@@ -176,6 +186,15 @@ class EngineConfig:
     swap_space: float = setting(0.0, "GiB of host blocks to swap to; 0 leaves recomputing")
     swap_path: str | None = setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
+    )
+    kv_store: str | None = setting(
+        None,
+        "directory for KV blocks that outlive the pool and the process: prompts whose beginnings "
+        "are known there are fetched where that takes less time than computing them. Engines on "
+        "one machine may share it (default: none)",
+    )
+    kv_store_size: float = setting(
+        STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
     )
     threads: int | None = setting(
         None,
@@ -212,7 +231,8 @@ class EngineConfig:
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         check_pooler(self.pooler_config or {})
-        self._check_generation_config()
+        source = checked_generation_config(self.generation_config)
+        object.__setattr__(self, "generation_config", source)
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
@@ -227,28 +247,21 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        caching = self.enable_prefix_caching
+        check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
-        self._check_window()
+        check_window(self.window, self.attention_sinks, self.block_size, self.kv_allocator)
         self._check_device()
         self._check_speculation()
         self._check_adapters()
+        self._check_kv_events()
         check_parallel(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
-
-    def _check_generation_config(self) -> None:
-        if self.generation_config == "vllm":
-            object.__setattr__(self, "generation_config", "none")
-        known = self.generation_config in ("auto", "none")
-        if not known and not Path(self.generation_config).is_dir():
-            raise ConfigError(
-                "generation_config must be auto, none, vllm or a directory; "
-                f"got {self.generation_config!r}"
-            )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -257,21 +270,6 @@ class EngineConfig:
         if self.session_timeout is None:
             raise ConfigError("session_timeout must be a number of seconds; 0 is never")
         check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
-
-    def _check_window(self) -> None:
-        sinks, window = self.attention_sinks, self.window
-        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
-            raise ConfigError(f"attention_sinks must be an integer of at least 0, got {sinks!r}")
-        if window is None:
-            if sinks:
-                raise ConfigError("attention_sinks needs a window")
-            return
-        if window < self.block_size:
-            raise ConfigError(
-                f"window must be at least block_size, {self.block_size}; got {window}"
-            )
-        if self.kv_allocator != "paged":
-            raise ConfigError('window needs kv_allocator "paged"')
 
     def _check_device(self) -> None:
         if not isinstance(self.cpu_isa, str):  # which there are, the kernels know
@@ -325,6 +323,18 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
 
+    def _check_kv_events(self) -> None:
+        if self.kv_events is None:
+            return
+        if self.enable_prefix_caching is False or self.kv_allocator != "paged":
+            raise ConfigError("kv_events_config does nothing without enable_prefix_caching")
+
+    @cached_property
+    def kv_events(self) -> KVEventsConfig | None:
+        """``kv_events_config``, checked; None: nobody is told."""
+        config = KVEventsConfig.of(self.kv_events_config or {})
+        return config if config.publishes else None
+
     @cached_property
     def adapters(self) -> tuple[LoraModule, ...]:
         """``lora_modules``, checked."""
@@ -361,7 +371,13 @@ _NO_DRAFT_MODEL_ON_RANKS = (
     "ngram or suffix"
 )
 
-_OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
+_OBJECTS = (
+    "hf_overrides",
+    "override_generation_config",
+    "speculative_config",
+    "pooler_config",
+    "kv_events_config",
+)
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
 _COUNTS = (

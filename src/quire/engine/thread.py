@@ -85,6 +85,7 @@ class EngineThread:
                 self._worked = False
                 continue
             if command is None:
+                self._engine.put_away()
                 return Turn.ENDED
             command()
         self._worked = True

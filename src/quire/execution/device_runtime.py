@@ -73,7 +73,7 @@ class DeviceRuntime(Protocol):
         ...
 
     def recovery_costs(self) -> RecoveryCosts:
-        """Measured on the executor's pool, which must have host blocks and be unused."""
+        """Measured on the executor's pool, which must be unused."""
         ...
 
 

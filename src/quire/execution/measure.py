@@ -23,13 +23,14 @@ def measure_recovery(
     max_tokens: int,
     settle: Callable[[], None] = lambda: None,
 ) -> RecoveryCosts:
-    """Time swaps and a prefill on KV groups that nobody uses yet, each of which has host blocks.
+    """Time a prefill, and swaps where each has host blocks, on KV groups that nobody uses yet.
 
     A block's cost is the mean over the KV groups. A step and a sequence may have ``max_tokens``.
     ``settle`` waits for work that was begun.
     """
     num_blocks = min(kv_group.num_blocks for kv_group in kv_groups)
     count = min(_BLOCKS, num_blocks, *(kv_group.num_host_blocks for kv_group in kv_groups))
+    swaps = count * len(kv_groups)
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
@@ -62,7 +63,7 @@ def measure_recovery(
         executor.submit(end)
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * count * len(kv_groups)),
+        swap_per_block=_seconds(swap) / (2 * swaps) if swaps else 0.0,
         recompute_per_token=_seconds(compute) / tokens,
     )
 
