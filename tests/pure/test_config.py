@@ -38,6 +38,38 @@ def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
         EngineConfig.create({name: value})
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be an integer from 1 to 64"),
+        ({"nnodes": 2}, "nnodes must be an integer from 1 to 1"),
+        ({"tensor_parallel_size": 3, "nnodes": 2}, "3 cannot be divided among 2 nnodes"),
+        ({"tensor_parallel_size": 2, "nnodes": 2, "node_rank": 2}, "node_rank .* from 0 to 1"),
+        ({"master_port": 0}, "master_port must be an integer from 1 to 65535"),
+        ({"master_addr": ""}, "master_addr must be an address"),
+        ({"distributed_timeout_seconds": 0.5}, "from 1 to 86400 seconds"),
+        ({"distributed_executor_backend": "ssh"}, "must be one of mp, ray, uni; got 'ssh'"),
+        ({"distributed_executor_backend": "ray"}, "does nothing with tensor_parallel_size 1"),
+        (
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            '"uni" is for tensor_parallel_size 1',
+        ),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "distributed_executor_backend": "ray"},
+            "nnodes does nothing with ray",
+        ),
+        ({"tensor_parallel_size": 2, "device": "cuda"}, "above 1 computes on CPUs only"),
+        (
+            {"tensor_parallel_size": 2, "speculative_config": {"method": "draft"}},
+            "a draft model computes with tensor_parallel_size 1 only",
+        ),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_by_name(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        EngineConfig.create(settings)
+
+
 def test_an_unknown_option_names_its_neighbour() -> None:
     with pytest.raises(ConfigError, match=r"max_num_seq.*did you mean max_num_seqs"):
         EngineConfig.create({"max_num_seq": 4})

@@ -7,13 +7,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
 from quire.config.kv_events import KVEventsConfig
+from quire.config.model_options import (
+    check_pooler,
+    check_window,
+    checked_generation_config,
+)
 from quire.config.parallel import check_parallel
-from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
     check_number,
@@ -228,7 +231,8 @@ class EngineConfig:
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         check_pooler(self.pooler_config or {})
-        self._check_generation_config()
+        source = checked_generation_config(self.generation_config)
+        object.__setattr__(self, "generation_config", source)
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
@@ -247,7 +251,7 @@ class EngineConfig:
         check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
-        self._check_window()
+        check_window(self.window, self.attention_sinks, self.block_size, self.kv_allocator)
         self._check_device()
         self._check_speculation()
         self._check_adapters()
@@ -259,16 +263,6 @@ class EngineConfig:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
 
-    def _check_generation_config(self) -> None:
-        if self.generation_config == "vllm":
-            object.__setattr__(self, "generation_config", "none")
-        known = self.generation_config in ("auto", "none")
-        if not known and not Path(self.generation_config).is_dir():
-            raise ConfigError(
-                "generation_config must be auto, none, vllm or a directory; "
-                f"got {self.generation_config!r}"
-            )
-
     def _check_sessions(self) -> None:
         check_count(
             "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
@@ -276,21 +270,6 @@ class EngineConfig:
         if self.session_timeout is None:
             raise ConfigError("session_timeout must be a number of seconds; 0 is never")
         check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
-
-    def _check_window(self) -> None:
-        sinks, window = self.attention_sinks, self.window
-        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
-            raise ConfigError(f"attention_sinks must be an integer of at least 0, got {sinks!r}")
-        if window is None:
-            if sinks:
-                raise ConfigError("attention_sinks needs a window")
-            return
-        if window < self.block_size:
-            raise ConfigError(
-                f"window must be at least block_size, {self.block_size}; got {window}"
-            )
-        if self.kv_allocator != "paged":
-            raise ConfigError('window needs kv_allocator "paged"')
 
     def _check_device(self) -> None:
         if not isinstance(self.cpu_isa, str):  # which there are, the kernels know

@@ -16,10 +16,12 @@ import httpx
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.assembly.ranks.facts import difference
+from quire.assembly import DEMO_MODEL
+from quire.assembly.ranks.facts import difference, facts_of
 from quire.assembly.ranks.line import Line
-from quire.assembly.ranks.meeting import Door
+from quire.assembly.ranks.meeting import Door, meet
 from quire.assembly.ranks.team import Team
+from quire.config import EngineConfig
 from quire.errors import ConfigError, ModelError, RankError
 from support.live_server import eventually
 from support.server_process import ServerProcess
@@ -186,3 +188,21 @@ def test_what_ranks_differ_in_is_named() -> None:
         why = difference(here, {**here, name: value}, 2)
         assert why == f"{name} is {here[name]} on rank 0, and {value} on rank 2"
     assert "missing" in str(difference(here, {**here, "config.json": "x"}, 1))
+
+
+def test_a_rank_that_differs_is_refused_at_both_ends() -> None:
+    """Before a model is loaded."""
+    config = EngineConfig.create({"tensor_parallel_size": 2, "dtype": "bfloat16"})
+    facts = facts_of(config, DEMO_MODEL, "avx2")
+    team, (ours, theirs) = Team(2, silence=60.0), socket.socketpair()
+    team.add(1, Line(ours), "there")
+    other = Line(theirs)
+    other.send("facts", facts={**facts, "dtype": "float32"})
+    with pytest.raises(
+        ConfigError, match="rank 1 cannot join: dtype is bfloat16 on rank 0, and fl"
+    ):
+        meet(team, config, DEMO_MODEL, "avx2")
+    assert other.receive()["kind"] == "meet"
+    assert "dtype is bfloat16 on rank 0" in other.receive()["why"]
+    team.close()
+    other.close()

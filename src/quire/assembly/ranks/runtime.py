@@ -22,7 +22,6 @@ from quire.execution.worker import Worker
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
-from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter
 
@@ -59,7 +58,7 @@ class OnRanks(OnCPU):
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
-        source: BlockSource | None = None,
+        source: object = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
         if source is not None:
