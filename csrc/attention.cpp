@@ -31,7 +31,7 @@ void merge_group(const Attend& a, const Group& group, int h, float* values) {
       part = part_row(a, h, *source + row);
       merge({most, total, values}, part[0], part[1], part + 2, a.value_dim);
     }
-    finish_row(a, h, group.first_token, row, total, values);
+    finish_row(a, h, group.first_token, row, most, total, values);
   }
 }
 
@@ -131,6 +131,7 @@ int64_t scratch_bytes(const Attend& a) {
 void norm_rows(const NormRows&, Team&);
 void activate(const Activate&, Team&);
 void argmax(const Argmax&, Team&);
+void add_up(const Sum&, int64_t first, int64_t last);
 int64_t product_scratch(const Product&, int threads);
 void product(const Product&, Team&);
 int64_t grouped_scratch(const Grouped&, int threads);
@@ -143,6 +144,6 @@ void adapt(const Adapt&, Team&);
 extern const Build build;
 const Build build = {
     QUIRE_ISA_NAME,  tile_from,       lane_rows, scratch_bytes, attend,  norm_rows, activate, argmax,
-    product_scratch, product,         grouped_scratch, grouped_product, embed, route, combine, adapt};
+    add_up, product_scratch, product, grouped_scratch, grouped_product, embed, route, combine, adapt};
 
 }  // namespace quire::QUIRE_ISA

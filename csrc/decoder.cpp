@@ -15,10 +15,12 @@ bool soon_done(const Product& p) {
 void Walk::go() {
   const Decoder& decoder = pass_.decoder;
   layer_ = decoder.layers.data();
+  if (decoder.ranks) sums_ = decoder.ranks->sums();
   const void* from = given(layer_->attention_norms.before);
   for (const Attend& prepared : pass_.attention) {
     const DecoderLayer& layer = *layer_;
     attend(layer.attention, prepared, from);
+    if (!add_up()) return;
     if (layer.parallel) {
       // Before x is what the attention makes of it. Adding leaves what is given where it is.
       if (layer.mlp_norms.before.used) from = given(layer.mlp_norms.before);
@@ -27,10 +29,24 @@ void Walk::go() {
       from = add(layer.attention_norms, layer.mlp_norms.before);
     }
     std::visit([&](const auto& mlp) { go_through(mlp, from); }, layer.mlp);
+    if (!add_up()) return;
     bool last = &layer == &decoder.layers.back();
     from = add(layer.mlp_norms, last ? decoder.final_norm : layer_[1].attention_norms.before);
     layer_++;
   }
+  if (decoder.ranks && team_.index == 0) decoder.ranks->have_done(sums_);
+}
+
+void* Walk::delta() const {
+  return pass_.placed ? pass_.decoder.ranks->place(sums_) : pass_.wide;
+}
+
+bool Walk::add_up() {
+  Ranks* ranks = pass_.decoder.ranks;
+  if (!ranks) return true;
+  int64_t size = pass_.rows * pass_.hidden;
+  if (!pass_.placed) return ranks->add_up(sums_, pass_.wide, size, pass_.dtype, team_);
+  return ranks->add_placed(sums_++, pass_.wide, size, pass_.dtype, team_);
 }
 
 void Walk::times(Projection projection, const Packed& weight, const void* from, void* to) {
@@ -62,19 +78,20 @@ void Walk::attend(const SelfAttention& attention, const Attend& prepared, const 
   normalise_heads(attention.query_norm, prepared.query, attention.query_width());
   normalise_heads(attention.key_norm, prepared.key, attention.key_width());
   share(team_, prepared.schedule.soon_done, [&](Team& team) { build_.attend(prepared, team); });
-  times(Projection::output, attention.output, pass_.narrow, pass_.wide);
+  times(Projection::output, attention.output, pass_.narrow, delta());
 }
 
 void Walk::go_through(const Mlp& mlp, const void* from) {
   times(Projection::up, mlp.up, from, pass_.wide);
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, mlp.gated}, team_);
-  times(Projection::down, mlp.down, pass_.narrow, pass_.wide);
+  times(Projection::down, mlp.down, pass_.narrow, delta());
 }
 
 void Walk::go_through(const Experts&, const void* from) {
   const Mixture& mixture = *pass_.mixtures[layer_ - pass_.decoder.layers.data()];
-  mixture.run(build_, static_cast<const char*>(from), pass_.wide, pass_.rows, team_);
+  auto* to = static_cast<char*>(delta());
+  mixture.run(build_, static_cast<const char*>(from), to, pass_.rows, team_);
 }
 
 void Walk::normalise_heads(const Norm& norm, const Rows& heads, int64_t width) {

@@ -9,6 +9,7 @@
 #include "builds.hpp"
 #include "experts.hpp"
 #include "products.hpp"
+#include "ranks.hpp"
 
 namespace quire {
 
@@ -57,6 +58,7 @@ struct DecoderLayer {
 struct Decoder {
   std::vector<DecoderLayer> layers;
   Norm final_norm{};
+  Ranks* ranks = nullptr;  // over whom attention's and MLPs' outputs are added up
 };
 
 // One way through a decoder's layers.
@@ -72,6 +74,7 @@ struct Pass {
   char* scratch = nullptr;  // of products
   std::vector<std::optional<Mixture>> mixtures{};  // by layer, of those with experts
   Adapt adapting{};  // of no rows, where nobody has an adapter
+  bool placed = false;  // what output and down give has room among the ranks' parts
 
   Product product(const Packed& weight, const void* from, void* to) const {
     return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
@@ -92,6 +95,10 @@ class Walk {
  private:
   enum class Projection { qkv, output, up, down };
 
+  // Where output and down are to put what they give.
+  void* delta() const;
+  // Of what they gave: the sum over ranks, to ``wide``. False: a rank has failed.
+  bool add_up();
   // A product with the weight that is this projection of the layer at hand.
   void times(Projection projection, const Packed& weight, const void* from, void* to);
   // x normalised, for the next part to take: where it is.
@@ -107,6 +114,7 @@ class Walk {
   const Pass& pass_;
   Team& team_;
   const DecoderLayer* layer_ = nullptr;  // at hand
+  uint32_t sums_ = 0;  // over ranks
 };
 
 }  // namespace quire

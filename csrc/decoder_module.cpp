@@ -56,6 +56,8 @@ void bind_decoder(nb::module_& m) {
   nb::class_<Decoder>(m, "Decoder")
       .def(nb::init<>())
       .def("add_layer", &add_layer)
+      .def("add_up_over", [](Decoder& self, Ranks& ranks) { self.ranks = &ranks; },
+           nb::keep_alive<1, 2>())
       .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
 }
 

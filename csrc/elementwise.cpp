@@ -1,4 +1,4 @@
-// Norms, activations and argmax for one instruction set. One pass over memory each.
+// Norms, activations, argmax and sums of ranks for one instruction set. One pass over memory each.
 #include "heads.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -86,9 +86,12 @@ void norm_row(const NormRows& a, int64_t row) {
   if (a.norm.used) normalise_row(a.norm, sum, out, a.width, sums);
 }
 
+constexpr float clamp = 7.0f;  // of clamped_swiglu
+
 QUIRE_INLINE F apply(Activation activation, F x) {
   switch (activation) {
     case Activation::silu: return x / (1.0f + exp(-x));
+    case Activation::clamped_swiglu: return x / (1.0f + exp(-1.702f * x));
     case Activation::relu: return x < 0.0f ? F{} : x;
     case Activation::gelu: return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
     case Activation::gelu_tanh: {
@@ -99,6 +102,13 @@ QUIRE_INLINE F apply(Activation activation, F x) {
   return x;
 }
 
+// What the gate's activation is multiplied by.
+template <Activation activation>
+QUIRE_INLINE F factor(F up) {
+  if (activation != Activation::clamped_swiglu) return up;
+  return 1.0f - maximum(-maximum(up, splat(-clamp)), splat(-clamp));
+}
+
 template <class T, Activation activation>
 void activate_rows(const Activate& a, Team& team) {
   team.deal(a.rows, [&](int64_t first, int64_t last) {
@@ -106,8 +116,10 @@ void activate_rows(const Activate& a, Team& team) {
       const T* x = (const T*)a.x + row * a.x_stride;
       T* out = (T*)a.out + row * a.width;
       for_vectors(a.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-        F v = apply(activation, load_n(x + i, n));
-        if (a.gated) v *= load_n(x + a.width + i, n);
+        F v = load_n(x + i, n);
+        if (activation == Activation::clamped_swiglu) v = -maximum(-v, splat(-clamp));
+        v = apply(activation, v);
+        if (a.gated) v *= factor<activation>(load_n(x + a.width + i, n));
         store_n(out + i, v, n);
       });
     }
@@ -121,6 +133,8 @@ void activate_as(const Activate& a, Team& team) {
     case Activation::gelu: return activate_rows<T, Activation::gelu>(a, team);
     case Activation::gelu_tanh: return activate_rows<T, Activation::gelu_tanh>(a, team);
     case Activation::relu: return activate_rows<T, Activation::relu>(a, team);
+    case Activation::clamped_swiglu:
+      return activate_rows<T, Activation::clamped_swiglu>(a, team);
   }
 }
 
@@ -164,6 +178,17 @@ void argmax_rows(const Argmax& a, Team& team) {
   });
 }
 
+template <class T>
+void add_parts(const Sum& s, int64_t first, int64_t last) {
+  for_vectors(last - first, [&](int64_t i, int n) __attribute__((always_inline)) {
+    F sum = load_n((const T*)s.parts[0] + first + i, n);
+    for (int part = 1; part < s.count; part++) {
+      sum += load_n((const T*)s.parts[part] + first + i, n);
+    }
+    store_n((T*)s.out + first + i, sum, n);
+  });
+}
+
 }  // namespace
 
 void norm_rows(const NormRows& a, Team& team) {
@@ -191,6 +216,14 @@ void argmax(const Argmax& a, Team& team) {
     case DType::float32: return argmax_rows<float>(a, team);
     case DType::bfloat16: return argmax_rows<bf16>(a, team);
     default: return argmax_rows<f16>(a, team);
+  }
+}
+
+void add_up(const Sum& s, int64_t first, int64_t last) {
+  switch (s.dtype) {
+    case DType::float32: return add_parts<float>(s, first, last);
+    case DType::bfloat16: return add_parts<bf16>(s, first, last);
+    default: return add_parts<f16>(s, first, last);
   }
 }
 

@@ -30,6 +30,10 @@ float code(const char* lanes, int64_t input) {
     uint32_t high = read<uint32_t>(lanes + low_lines(format) * line_bytes);
     code |= (high >> (above * (i / 2) + 16 * (i % 2)) & ((1u << above) - 1)) << low;
   }
+  if constexpr (format == Format::float4) {
+    constexpr float sizes[] = {0, 1, 2, 3, 4, 6, 8, 12};
+    return code & 8 ? -sizes[code & 7] : sizes[code & 7];
+  }
   return float(int(code) - (1 << (bits_of(format) - 1)));
 }
 
@@ -86,6 +90,7 @@ void embed(const Embed& e) {
       case Format::int4: scaled<Format::int4>(w, output, lanes, out, e.dtype); break;
       case Format::int5: scaled<Format::int5>(w, output, lanes, out, e.dtype); break;
       case Format::int6: scaled<Format::int6>(w, output, lanes, out, e.dtype); break;
+      case Format::float4: scaled<Format::float4>(w, output, lanes, out, e.dtype); break;
     }
   }
 }

@@ -108,8 +108,8 @@ struct FewRows {
     for (int head = 0; head < heads; head++) {
       for (int r = 0; r < rows; r++) {
         int64_t place = head * room_rows + r;
-        finish_row(a, work.item.first_head + head, work.item.first_token, r, before.total[place],
-                   before.sums + place * context.value_width);
+        finish_row(a, work.item.first_head + head, work.item.first_token, r, before.most[place],
+                   before.total[place], before.sums + place * context.value_width);
       }
     }
   }

@@ -137,6 +137,7 @@ struct Attend {
   int num_heads, num_kv_heads, key_dim, value_dim;
   float scale, softcap;  // softcap 0: none
   int64_t window, sinks; // window 0: none
+  const float* sink_logits;  // [H], of a key that all see and that has no value; null: none
   Norm query_norm, key_norm;
   Rotation rotation;
   // the tensors
@@ -167,7 +168,7 @@ struct NormRows {
   float delta_scale = 1.0f;  // then
 };
 
-enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
+enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3, clamped_swiglu = 4 };
 
 struct Activate {
   const void* x;  // [rows, width]; gated: [rows, 2 width]
@@ -211,6 +212,15 @@ struct Combine {
   DType dtype;  // of shared and out
 };
 
+// What several ranks have, to be added in their order.
+struct Sum {
+  const void* const* parts;  // [count], each [size]
+  int count;
+  void* out;  // [size], none of the parts
+  int64_t size;
+  DType dtype;  // of parts and out
+};
+
 struct Product;  // products.hpp
 struct Grouped;
 struct Embed;
@@ -227,6 +237,7 @@ struct Build {
   void (*norm)(const NormRows&, Team&);
   void (*activate)(const Activate&, Team&);
   void (*argmax)(const Argmax&, Team&);
+  void (*add_up)(const Sum&, int64_t first, int64_t last);  // some of the numbers
   int64_t (*product_scratch)(const Product&, int threads);
   void (*product)(const Product&, Team&);
   int64_t (*grouped_scratch)(const Grouped&, int threads);

@@ -1,8 +1,8 @@
 #include "kernels.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
+
+#include "together.hpp"
 
 namespace quire {
 namespace {
@@ -12,21 +12,6 @@ constexpr int64_t attention_from = 1 << 18;    // products
 constexpr int64_t elementwise_from = 1 << 17;  // elements
 
 int64_t size_of(DType dtype) { return dtype == DType::float32 ? 4 : 2; }
-
-// Let so many threads do something together, in a parallel region if they are several.
-template <class Body>
-void together(int threads, const Body& body) {
-  int64_t taken = 0;
-  if (threads == 1) {
-    Team team{0, 1, &taken};
-    return body(team);
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    Team team{omp_get_thread_num(), omp_get_num_threads(), &taken};
-    body(team);
-  }
-}
 
 }  // namespace
 
@@ -117,7 +102,9 @@ void Kernels::adapt(const AdaptedBatch& batch, int64_t product, const void* x, i
 void Kernels::run(const Decoder& decoder, Plan& plan, void* x, void* out,
                   const std::vector<Rotation>& rotations) {
   Pass pass = begin(decoder, plan, x, out, rotations);
+  if (decoder.ranks) decoder.ranks->check();
   together(plan.threads(), [&](Team& team) { Walk(*build_, pass, team).go(); });
+  if (decoder.ranks) decoder.ranks->check();
 }
 
 // All memory that any layer needs is taken here, before threads come together.
@@ -150,6 +137,7 @@ Pass Kernels::begin(const Decoder& decoder, Plan& plan, void* x, void* out,
   pass.wide = states_.get(pass.rows * (wide_size + narrow_size) * size);
   pass.narrow = pass.wide + pass.rows * wide_size * size;
   pass.scratch = products_.get(scratch);
+  pass.placed = decoder.ranks && decoder.ranks->fits(pass.rows * pass.hidden * size);
   for (auto& mixture : pass.mixtures) {
     if (mixture) mixture->place(pass.scratch);
   }

@@ -221,9 +221,16 @@ QUIRE_INLINE void write_part(const Attend& a, const Work& work, int h, int64_t s
 }
 
 // The result of a row, all of whose columns are merged.
-QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_t row, float total,
-                             float* sums) {
+QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_t row, float most,
+                             float total, float* sums) {
   float factor = 1.0f / total;
+  if (a.sink_logits) {
+    int group = a.num_heads / a.num_kv_heads;
+    float sink = a.sink_logits[h * group + row % group] * log2e;
+    float highest = sink > most ? sink : most;
+    factor = exp2(splat(most - highest))[0];
+    factor /= fma(splat(total), splat(factor), exp2(splat(sink - highest)))[0];
+  }
   for (int64_t i = 0; i < a.value_dim; i += W) store(sums + i, load(sums + i) * factor);
   write_row(a, h, first_token, row, sums);
 }

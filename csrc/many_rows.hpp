@@ -91,7 +91,7 @@ struct ManyRows {
     for (int r = 0; r < n; r++) {
       take_row(sums_before, r);
       finish_row(a, work.item.first_head, work.item.first_token, first + r,
-                 total_before[r / W][r % W], row_out);
+                 most_before[r / W][r % W], total_before[r / W][r % W], row_out);
     }
   }
 

@@ -21,6 +21,7 @@
 #include "adapters_module.hpp"
 #include "kernels.hpp"
 #include "products_module.hpp"
+#include "ranks_module.hpp"
 
 namespace nb = nanobind;
 
@@ -109,8 +110,8 @@ NB_MODULE(_native, m) {
       .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,
                           Address value_scales, int kv_dtype, int dtype, int num_heads,
                           int num_kv_heads, int key_dim, int value_dim, float scale, float softcap,
-                          int64_t window, int64_t sinks, const Norm* query_norm,
-                          const Norm* key_norm) {
+                          int64_t window, int64_t sinks, Address sink_logits,
+                          const Norm* query_norm, const Norm* key_norm) {
         new (self) Layer{};
         self->kv_group = kv_group;
         Attend& a = self->fixed;
@@ -128,10 +129,11 @@ NB_MODULE(_native, m) {
         a.softcap = softcap;
         a.window = window;
         a.sinks = sinks;
+        a.sink_logits = at<float>(sink_logits);
         if (query_norm) a.query_norm = *query_norm;
         if (key_norm) a.key_norm = *key_norm;
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none());
   nb::class_<Plan>(m, "Plan")
       .def("__init__", [](Plan* self, std::vector<int64_t> query_starts, Address context_lens,
@@ -148,6 +150,7 @@ NB_MODULE(_native, m) {
       });
   bind_adapters(m);
   bind_products(m);
+  bind_ranks(m);
   bind_decoder(m);
   nb::class_<Kernels>(m, "Kernels")
       .def(nb::init<const std::string&>())

@@ -266,6 +266,9 @@ void run(const Grouped& g, Team& team) {
     if (format == Format::int5) return run<how, Format::int5>(g, team);
     if (format == Format::int6) return run<how, Format::int6>(g, team);
   }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::float4)) {
+    if (format == Format::float4) return run<how, Format::float4>(g, team);
+  }
   if constexpr (how == Arithmetic::floats) {
     if (format == Format::float32) return run<how, Format::float32>(g, team);
     run<how, Format::float16>(g, team);

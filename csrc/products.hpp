@@ -16,15 +16,18 @@ namespace quire {
 // or 32, have four or two lines as int4's, of their low bits, and then one of their high bits: each
 // half has those of every other of the 32 or 16 inputs. Such lines are a unit; of other formats a
 // line is one. Whole units and panels are filled with zeros (of integers: with 128, 8, 16 and 32).
-// int8 has a scale for each output; int4, int5, int6 and grouped_int8 have groups of inputs.
+// int8 has a scale for each output; int4, int5, int6 and grouped_int8 have groups of inputs. So has
+// float4, whose lines are as int4's, of a sign and three bits that stand for 0, 1, 2, 3, 4, 6, 8, 12
+// (E2M1 of the OCP's microscaling formats, times two).
 enum class Format : int {
-  float32 = 0, bfloat16 = 1, int8 = 2, int4 = 3, float16 = 4, grouped_int8 = 5, int5 = 6, int6 = 7
+  float32 = 0, bfloat16 = 1, int8 = 2, int4 = 3, float16 = 4, grouped_int8 = 5, int5 = 6, int6 = 7,
+  float4 = 8
 };
 
 constexpr int panel_width = 16;
 constexpr int line_bytes = 64;
 constexpr int bits_of(Format format) {
-  constexpr int bits[] = {32, 16, 8, 4, 16, 8, 5, 6};
+  constexpr int bits[] = {32, 16, 8, 4, 16, 8, 5, 6, 4};
   return bits[int(format)];
 }
 constexpr bool in_groups(Format format) {

@@ -40,6 +40,20 @@ QUIRE_INLINE F decode_integer(U lanes, U high, int j) {
   return (F)(code | 0x4b000000u) - float((1 << 23) + (1 << (low + above - 1)));
 }
 
+// The floats of four bits of input j of a line.
+QUIRE_INLINE F decode_float4(U lanes, int j) {
+  U code = lanes >> (4 * (j / 2) + 16 * (j % 2));
+#if defined(__AVX512F__)
+  const F table = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
+  return (F)_mm512_permutexvar_ps((__m512i)code, (__m512)table);
+#else
+  // They grow by 1, by 2 and by 4: the highest of three lines.
+  F size = (F)(code & 7u | 0x4b000000u) - float(1 << 23);
+  size = maximum(size, maximum(size * 2.0f - 4.0f, size * 4.0f - 16.0f));
+  return (F)((U)size | (code & 8u) << 28);
+#endif
+}
+
 // The weights of input j of a line; see above.
 template <Format format>
 QUIRE_INLINE F decode(U lanes, U high, int j) {
@@ -51,6 +65,8 @@ QUIRE_INLINE F decode(U lanes, U high, int j) {
     f16 halves[W];
     narrow_16(halves, j ? lanes >> 16 : lanes);
     return load(halves);
+  } else if constexpr (format == Format::float4) {
+    return decode_float4(lanes, j);
   } else {
     return decode_integer<format>(lanes, high, j);
   }
@@ -59,7 +75,7 @@ QUIRE_INLINE F decode(U lanes, U high, int j) {
 // Whether pairs of bf16 can be made of weights, which are multiplied by two at a time.
 constexpr bool has_pairs(Format format) {
 #if defined(__aarch64__)
-  if (high_bits(format)) return false;
+  if (high_bits(format) || format == Format::float4) return false;
 #endif
   return has_bf16_products && format != Format::float32 && format != Format::float16;
 }
@@ -75,13 +91,22 @@ QUIRE_INLINE __m512i numbers_from(int first, int then) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(numbers_from(first)), numbers_from(then), 1);
 }
 
+QUIRE_INLINE __m512i floats_of_four_bits() {
+  __m512 numbers = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
+  __m256i once = (__m256i)_mm512_cvtneps_pbh(numbers);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(once), once, 1);
+}
+
 // The codes of pair j of a line less half of all codes, in bf16, looked up by their bits in each
 // half of a lane. More bits of an index than count are other weights'.
 template <Format format>
 QUIRE_INLINE __m512bh look_up(U lanes, U high, int j) {
   __m512i at = _mm512_srli_epi16((__m512i)lanes, 4 * j);
-  if constexpr (format == Format::int4)  // five bits count: the table is there twice
+  // Of these five bits count: the table is there twice.
+  if constexpr (format == Format::int4)
     return (__m512bh)_mm512_permutexvar_epi16(at, numbers_from(-8, -8));
+  if constexpr (format == Format::float4)
+    return (__m512bh)_mm512_permutexvar_epi16(at, floats_of_four_bits());
   const int up = 4 - high_bits(format) * j;
   __m512i above = up < 0 ? _mm512_srli_epi16((__m512i)high, -up)
                          : _mm512_slli_epi16((__m512i)high, up);

@@ -75,6 +75,7 @@ def test_every_shape(
         AttentionSpec(0.09, window=500),
         AttentionSpec(0.09, window=500, sinks=4),
         AttentionSpec(0.09, softcap=5.0),
+        AttentionSpec(0.09, window=500, sink_logits=torch.linspace(-3, 6, 32)),
     ],
     ids=str,
 )

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
+    "events": {"config", "memory", "protocol"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
@@ -39,6 +40,7 @@ MAY_IMPORT = {
     "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
+        "files",
         "config",
         "shape",
         "capacity",
@@ -63,6 +65,7 @@ MAY_IMPORT = {
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
+        "events",
         "files",
         "gguf",
         "grammar",
@@ -79,6 +82,7 @@ MAY_IMPORT = {
         "adapters",
         "config",
         "drafting",
+        "events",
         "files",
         "gguf",
         "heap",
@@ -87,12 +91,15 @@ MAY_IMPORT = {
         "capacity",
         "protocol",
         "kernels",
+        "memory",
         "model",
         "execution",
         "engine",
         "store",
         "version",
     },
+    "application": {"assembly", "capacity", "config", "engine", "server"},
+    "cluster": {"application", "config", "engine", "server", "threads"},
     "calibration": {
         "assembly",
         "config",
@@ -116,7 +123,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "engine", "server", "reports", "reproduction", "store", "terminal",
+    "events", "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

@@ -143,6 +143,10 @@ def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> 
         scores = torch.where(beyond, far, near)
         if spec.softcap is not None:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if spec.sink_logits is not None:
+            sink = spec.sink_logits.double()[:, None, None].expand(-1, len(q), -1)
+            scores = torch.cat([scores, sink], dim=2)
+        weights = scores.softmax(dim=-1)[..., : len(keys)]
         outputs.append(torch.einsum("hqk,khd->qhd", weights, values))
     return torch.cat(outputs)

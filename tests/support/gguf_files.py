@@ -28,6 +28,7 @@ _ARCHITECTURES = {
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
 _INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe")
 _WITH_ONE = ("gemma", "gemma2", "gemma3_text")
@@ -53,6 +54,24 @@ _RULES = {  # config.json's names, and what the writer calls them
 }
 
 
+# Where in a block the float16 numbers are; all others may be any bytes.
+HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
+HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
+
+
+def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
+    """[outputs, bytes], of a rounded type."""
+    random = np.random.default_rng(0)
+    weights, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
+    blocks = random.integers(0, 256, (outputs, inputs // weights, size), dtype=np.uint8)
+    for at in HALVES.get(kind, (0,)):
+        numbers = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16)
+        blocks[..., at : at + 2] = numbers.view(np.uint8)
+    if kind == "MXFP4":
+        blocks[..., :2] = random.integers(112, 132, (*blocks.shape[:2], 2), dtype=np.uint8)
+    return blocks.reshape(outputs, -1)
+
+
 def write_gguf(
     source: Path, target: Path, choose: Choose, vocabulary: Callable[[Any], None] | None = None
 ) -> dict[str, Tensor]:
@@ -69,13 +88,16 @@ def write_gguf(
         vocabulary(writer)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     rounded: dict[str, Tensor] = {}
-    for whole, parts in _gathered(load_file(source / "model.safetensors")).items():
+    tensors = load_file(source / "model.safetensors")
+    if kind == "gpt_oss":
+        tensors = _unstacked(tensors)
+    for whole, parts in _gathered(tensors).items():
         own, _, end = whole.rpartition(".")
         values = (
             np.stack(list(parts.values())) if ".experts." in own else next(iter(parts.values()))
         )
         wanted = choose(whole)
-        if values.ndim == 1 or own.endswith(("gate", "router.layer")):
+        if end == "bias" or values.ndim == 1 or own.endswith(("gate", "router", "router.layer")):
             wanted = Kind.F32
         elif values.shape[-1] % 32:
             wanted = Kind.F16
@@ -91,7 +113,49 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return _joined(rounded)
+    return _stacked(rounded) if kind == "gpt_oss" else _joined(rounded)
+
+
+def _unstacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of gpt-oss: an expert to a tensor, its gate and up apart, outputs before inputs."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        layer, experts, part = name.partition(".experts.")
+        if not experts:
+            found[name + ".weight" * name.endswith("sinks")] = tensor
+            continue
+        end = "bias" if part.endswith("_bias") else "weight"
+        whole = tensor if end == "bias" else tensor.transpose(1, 2)
+        both = part.startswith("gate_up")
+        parts = {"gate": whole[:, ::2], "up": whole[:, 1::2]} if both else {"down": whole}
+        for own, stack in parts.items():
+            for number, one in enumerate(stack):
+                found[f"{layer}.experts.{number}.{own}_proj.{end}"] = one.contiguous()
+    return found
+
+
+def _stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The way back."""
+    found = {name.replace("sinks.weight", "sinks"): tensor for name, tensor in tensors.items()}
+    first = {name for name in found if ".experts.0." in name}
+    count = len({name.split(".")[5] for name in found if ".experts." in name})
+
+    def stack(name: str, own: str, end: str) -> Tensor:
+        layer = name.partition(".experts.")[0]
+        return torch.stack(
+            [found.pop(f"{layer}.experts.{n}.{own}_proj.{end}") for n in range(count)]
+        )
+
+    for name in sorted(name for name in first if "up_proj" not in name):
+        layer, end = name.partition(".experts.")[0], name.rpartition(".")[2]
+        if "gate_proj" in name:
+            both = torch.stack([stack(name, own, end) for own in ("gate", "up")], dim=2)
+            whole, own = both.flatten(1, 2), "gate_up"
+        else:
+            whole, own = stack(name, "down", end), "down"
+        turned = whole if end == "bias" else whole.transpose(1, 2)
+        found[f"{layer}.experts.{own}_proj" + "_bias" * (end == "bias")] = turned.contiguous()
+    return found
 
 
 def _gathered(tensors: dict[str, Tensor]) -> dict[str, dict[str, np.ndarray]]:

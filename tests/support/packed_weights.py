@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import FLOAT4, Format, Groups
 from quire.kernels.products import PackedWeight, Products
 
 Make = Callable[[Products, tuple[int, int]], PackedWeight]
@@ -60,7 +60,10 @@ def meaning(codes: Tensor, form: Format, groups: Groups) -> Tensor:
     zero = torch.full((len(codes), count), 0.0 if offsets is not None else 2.0 ** (form.bits - 1))
     zero = zero if zeros is None else zeros
     scale = scales.double().repeat_interleave(each, dim=1) * (1 if factors is None else factors)
-    weights = (codes.double().view(len(codes), count, -1) - zero[..., None]) * scale[..., None]
+    numbers = codes.double().view(len(codes), count, -1) - zero[..., None]
+    if form is Format.float4:
+        numbers = torch.tensor(FLOAT4).double()[codes.long()].view(numbers.shape)
+    weights = numbers * scale[..., None]
     if offsets is not None:
         offset = offsets.double().repeat_interleave(each, dim=1)
         weights += (offset * (1 if of_offsets is None else of_offsets))[..., None]
@@ -109,6 +112,7 @@ FORMS: dict[str, Make] = {
     ),
     "int5 by groups of 32, offsets": grouped(Format.int5, 32, "offsets"),
     "int6 by groups of 16, 16 to factors": grouped(Format.int6, 16, "factors"),
+    "float4 by groups of 32": grouped(Format.float4, 32),
     "mixed by groups of 32": mixed,
 }
 

@@ -91,6 +91,25 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2.5": ("Qwen2Config", {**SMALL_LLAMA, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**SMALL_LLAMA, "head_dim": 24}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **SMALL_LLAMA,
+            **_EXPERTS,
+            "intermediate_size": 64,
+            "num_local_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            },
+            "tie_word_embeddings": False,
+        },
+    ),
     "mixtral": ("MixtralConfig", {**SMALL_LLAMA, **_EXPERTS, "num_local_experts": 6}),
     "qwen2_moe": (
         "Qwen2MoeConfig",

@@ -55,9 +55,9 @@ class AdapterCheckpoint:
         updates: dict[tuple[int, Site], list[Update]] = {}
         for one in self._matrices:
             module = one.module
-            up = tensors[one.up]
-            up = up if module.order is None else up[module.order]
-            update = Update(module.first, tensors[one.down], up, one.scale)
+            down = tensors[one.down][:, module.part.columns]
+            up = tensors[one.up][module.part.rows]
+            update = Update(module.first, down, up, one.scale)
             updates.setdefault((module.layer, module.site), []).append(update)
         return updates
 

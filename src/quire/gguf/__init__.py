@@ -3,9 +3,10 @@
 from quire.gguf.config import config_of, kept_bytes
 from quire.gguf.header import GGUFFile, TensorInfo, is_gguf
 from quire.gguf.parts import open_gguf, parts_of
-from quire.gguf.types import ROUNDED_BYTES, TensorType
+from quire.gguf.types import BLOCKS, ROUNDED_BYTES, TensorType
 
 __all__ = [
+    "BLOCKS",
     "ROUNDED_BYTES",
     "GGUFFile",
     "TensorInfo",

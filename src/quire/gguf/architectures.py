@@ -38,6 +38,7 @@ class Architecture:
     scaled_by_share: int | None = None
     local_theta: float | None = None  # layers with a window have a rotation of their own
     alike_theta: bool = False  # as above, of the same base, and never stretched
+    whole_yarn: bool = True  # dimensions between which YaRN blends are whole
 
     @property
     def has_experts(self) -> bool:
@@ -70,6 +71,11 @@ _MIXTRAL = {
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
 _LOGITS = {"logit_scale": "logit_scale"}
+_GPT_OSS = {
+    "attn_sinks": "self_attn.sinks",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.router",
+}
 
 ARCHITECTURES = (
     Architecture("llama", "llama", "LlamaForCausalLM", interleaved=True),
@@ -100,6 +106,9 @@ ARCHITECTURES = (
         alike_theta=True,
     ),
     Architecture("olmoe", "olmoe", "OlmoeForCausalLM", EXPERTS),
+    Architecture(
+        "gpt-oss", "gpt_oss", "GptOssForCausalLM", EXPERTS, names=_GPT_OSS, whole_yarn=False,
+    ),
     Architecture("granite", "granite", "GraniteForCausalLM", interleaved=True, fields=_GRANITE),
     Architecture(
         "granitemoe", "granitemoe", "GraniteMoeForCausalLM", EXPERTS, interleaved=True,

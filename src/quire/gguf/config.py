@@ -209,6 +209,8 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
         shares = fields["num_hidden_layers"] == known.scaled_by_share
         found["query_pre_attn_scalar"] = hidden // heads if shares else head_dim
     scaling = _scaling(file, f"{known.name}.rope.scaling", fields)
+    if not known.whole_yarn:
+        scaling["truncate"] = False
     local = fields.get("rope_theta") if known.alike_theta else known.local_theta
     if local is None:
         return {**found, "rope_scaling": scaling} if scaling else found

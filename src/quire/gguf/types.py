@@ -42,15 +42,19 @@ TYPES = {
     14: TensorType("Q6_K", 256, 210),
     20: TensorType("IQ4_NL", 32, 18, kept=34),
     30: TensorType("BF16", 1, 2),
+    39: TensorType("MXFP4", 32, 17, kept=18),
 }
 """Those that are read, by their numbers."""
 
 OTHERS = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    34: "TQ1_0", 35: "TQ2_0",
 }  # fmt: skip
 """Those that are not."""
+
+BLOCKS = {kind.name: kind.weights for kind in TYPES.values() if kind.is_rounded}
+"""Weights of a block, by the names of the rounded types."""
 
 ROUNDED_BYTES = {kind.name: kind.kept_bytes for kind in TYPES.values() if kind.is_rounded}
 """Of a weight in memory, by the names of the rounded types."""

@@ -35,6 +35,7 @@ from quire.kernels.ops import (
     Rotation,
     counterparts,
 )
+from quire.kernels.shared_ranks import SharedMemoryRanks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be int8 as well."""
@@ -292,8 +293,13 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
-    """None where a weight is not packed."""
+    """None where a weight is not packed, or what goes over ranks is not done in C++."""
     native = _native.Decoder()
+    if decoder.ranks is not None:
+        over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
+        if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
+            return None
+        native.add_up_over(decoder.ranks.native)
     for layer, layer_kv in zip(decoder.layers, kv, strict=True):
         attention = native_attention(layer.attention, layer_kv, decoder.dtype)
         mlp: _native.Mlp | _native.Experts | None

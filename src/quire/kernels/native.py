@@ -32,6 +32,7 @@ ACTIVATION_CODES: Mapping[str, int] = {
     "gelu_new": 2,
     "gelu_pytorch_tanh": 2,
     "relu": 3,
+    "clamped_swiglu": 4,
 }
 _NO_LIMIT = 2**30  # a window or a number of sinks beyond every context
 
@@ -104,6 +105,7 @@ def native_layer(
         spec.softcap or 0.0,
         min(spec.window or 0, _NO_LIMIT),
         min(spec.sinks, _NO_LIMIT),
+        _address(spec.sink_logits),
         _norm_or_none(spec.query_norm),
         _norm_or_none(spec.key_norm),
     )

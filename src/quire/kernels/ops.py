@@ -139,6 +139,7 @@ class AttentionSpec:
     window: int | None = None  # a token sees itself and the window - 1 tokens before it
     sinks: int = 0  # and the first so many tokens of its sequence
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
+    sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
     query_norm: Norm | None = None  # of each head, before it is turned
     key_norm: Norm | None = None
 
@@ -322,3 +323,7 @@ class Kernels(Protocol):
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 """Activations that every ``Kernels`` has, by the names that configs use."""
+
+CLAMPED_SWIGLU = "clamped_swiglu"
+"""Gated, as gpt-oss has it: min(gate, 7) * sigmoid(1.702 * min(gate, 7)) * (up + 1), with up
+between -7 and 7."""

@@ -22,7 +22,9 @@ _AT_ONCE = 1024  # outputs whose codes are put into lanes, which takes several t
 class Format(Enum):
     """How a weight is stored; the values are ``Format`` in C++.
 
-    int8 has a scale for each output, other integers have groups of inputs (``Groups``).
+    int8 has a scale for each output; other integers, and float4, have groups of inputs
+    (``Groups``). Codes of float4 stand for ``FLOAT4``, which are twice the numbers of E2M1 (OCP's
+    microscaling formats): whole.
     """
 
     float32 = 0
@@ -33,16 +35,20 @@ class Format(Enum):
     grouped_int8 = 5
     int5 = 6
     int6 = 7
+    float4 = 8
 
     @property
     def bits(self) -> int:
         """Of a weight."""
-        return (32, 16, 8, 4, 16, 8, 5, 6)[int(self.value)]
+        return (32, 16, 8, 4, 16, 8, 5, 6, 4)[int(self.value)]
 
     @property
     def inputs_per_unit(self) -> int:
         """Inputs that a group must have a multiple of."""
         return {5: 32, 6: 16}.get(self.bits, 32 // self.bits)
+
+
+FLOAT4 = tuple(sign * size for sign in (1.0, -1.0) for size in (0, 1, 2, 3, 4, 6, 8, 12))
 
 
 class Groups(NamedTuple):
@@ -109,7 +115,7 @@ def pack_codes(codes: Tensor, form: Format, allocate: Allocate = _allocate) -> T
     """
     lanes = torch.cat([_lanes(part, form) for part in torch.split(codes, _AT_ONCE)])
     fill = 0x80808080 if form.bits == 8 else 0x88888888
-    return _to_panels(lanes, len(codes), fill - (1 << 32), allocate)
+    return _to_panels(lanes, len(codes), 0 if form is Format.float4 else fill - (1 << 32), allocate)
 
 
 def _lanes(codes: Tensor, form: Format) -> Tensor:

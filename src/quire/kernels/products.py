@@ -123,7 +123,7 @@ class PackedWeight:
         groups: Groups,
         bias: Tensor | None,
     ) -> PackedWeight:
-        """codes [out, in] uint8 from 0 on, of int4, int5, int6 or grouped_int8, and what they mean.
+        """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
         """

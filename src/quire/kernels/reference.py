@@ -6,15 +6,15 @@ and never looked at beyond a sequence's context, so stale slots may hold anythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.activations import activate
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.experts import mixed
 from quire.kernels.ops import (
@@ -32,15 +32,6 @@ from quire.kernels.ops import (
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
 _SLICE_ELEMENTS = 1 << 23
-
-_gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "relu": torch.relu,
-    "silu": F.silu,
-}
 
 
 @dataclass(frozen=True)
@@ -145,11 +136,7 @@ class ReferenceKernels(Kernels):
 
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
         """See ``Kernels.activate``."""
-        function = _ACTIVATIONS[activation]
-        if not gated:
-            return function(x)
-        gate, up = x.chunk(2, dim=-1)
-        return function(gate) * up
+        return activate(x, activation, gated)
 
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """See ``Kernels.mix``."""
@@ -388,5 +375,11 @@ def _attention(
     scores.view(rows, kv_heads, group, queries, -1).masked_fill_(
         ~visible[:, None, None], -torch.inf
     )
-    output = (scores.softmax(dim=-1) @ values).view(rows, kv_heads, group, queries, -1)
+    if spec.sink_logits is not None:
+        sink = spec.sink_logits.to(scores).view(kv_heads, group, 1, 1)
+        sink = sink.expand(rows, -1, -1, queries, -1).flatten(2, 3)
+        weights = torch.cat([scores, sink], dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    output = (weights @ values).view(rows, kv_heads, group, queries, -1)
     return output.permute(0, 3, 1, 2, 4).reshape(rows, queries, heads, -1).to(query.dtype)

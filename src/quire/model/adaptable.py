@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torch import Tensor
-
 from quire.kernels.adapters import Site
-from quire.model.decoder import MLP, DecoderModel, Layer
+from quire.model.decoder import DecoderModel
+from quire.model.layers import MLP, Layer
 from quire.model.linear import Linear
+from quire.model.parts import WHOLE, Part, count_of
 
 
 class Adaptable(NamedTuple):
@@ -20,28 +20,34 @@ class Adaptable(NamedTuple):
     first: int  # of its outputs among the product's
     inputs: int
     outputs: int
-    order: Tensor | None = None  # the product's outputs, by the checkpoint's; None: the same
+    part: Part = WHOLE  # of outputs and inputs, those that the product has, in its order
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Outputs and inputs of the part."""
+        rows, columns = self.part.rows, self.part.columns
+        return count_of(rows, self.outputs), count_of(columns, self.inputs)
 
 
 def adaptable(model: DecoderModel) -> dict[str, Adaptable]:
     """By module."""
     found = {}
     for number, layer in enumerate(model.decoder.layers):
-        for site, product, order in _products(layer):
-            parts = model.named.get(id(product))
-            if parts is None:
+        for site, product in _products(layer):
+            named = model.named.get(id(product))
+            if named is None:
                 continue
             first = 0
-            for name, outputs in parts.outputs.items():
-                own = None if order is None else order[first : first + outputs] - first
-                found[name] = Adaptable(number, site, first, parts.inputs, outputs, own)
-                first += outputs
+            for name, outputs, rows in named.parts:
+                part = Part(rows, named.columns)
+                found[name] = Adaptable(number, site, first, named.inputs, outputs, part)
+                first += count_of(rows, outputs)
     return found
 
 
-def _products(layer: Layer) -> Iterator[tuple[Site, Linear, Tensor | None]]:
-    yield Site.qkv, layer.attention.qkv.product, layer.attention.qkv.order
-    yield Site.output, layer.attention.output, None
+def _products(layer: Layer) -> Iterator[tuple[Site, Linear]]:
+    yield Site.qkv, layer.attention.qkv.product
+    yield Site.output, layer.attention.output
     if isinstance(layer.mlp, MLP):
-        yield Site.up, layer.mlp.up.product, layer.mlp.up.order
-        yield Site.down, layer.mlp.down, None
+        yield Site.up, layer.mlp.up.product
+        yield Site.down, layer.mlp.down

@@ -11,6 +11,7 @@ from typing import Literal
 from quire.errors import ModelError
 from quire.model.config import Fields
 from quire.model.rope import RopeConfig
+from quire.model.shard import Divided
 from quire.shape import ExpertShape, Positions
 
 
@@ -37,6 +38,7 @@ class TensorNames:
     mlp_output: str | None = None
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
+    sink_logits: str | None = None  # the tensor's whole name
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
 
 
@@ -53,6 +55,9 @@ class ExpertNames:
     up: tuple[str, ...] = ()
     down: str = ""
     stacks: tuple[tuple[str, str], ...] = ()  # of up and down
+    turned: bool = False  # floats of stacks have inputs before outputs
+    paired: bool = False  # gate and up alternate among the outputs of stacks
+    biased: bool = False  # those of stacks are stacks as well, beside that of the router
     shared_up: tuple[str, ...] = ()
     shared_down: str = ""
     shared_gate: str | None = None
@@ -141,3 +146,14 @@ class Blueprint:
     residual_scale: float = 1.0
     logits_scale: float = 1.0
     logits_softcap: float | None = None
+
+    @property
+    def divided(self) -> Divided:
+        """See ``FamilyConfig.divided``."""
+        inner, mixture = {}, self.mixture
+        if mixture is None or not all(mixture.shape.layers):
+            inner["intermediate_size"] = self.intermediate_size
+        if mixture is not None:
+            inner["moe_intermediate_size"] = mixture.shape.inner
+            inner["shared_expert_intermediate_size"] = mixture.shape.shared_inner
+        return Divided(self.heads.num, self.heads.num_kv, self.vocab_size, inner)

@@ -9,9 +9,13 @@ from torch import Tensor
 
 from quire.kernels.ops import AttentionSpec, Experts, KVShape, Norm, Norms
 from quire.model.blueprint import Blueprint
-from quire.model.decoder import MLP, Attention, Decoder, Layer
+from quire.model.decoder import Decoder
+from quire.model.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.model.experts import read_experts
+from quire.model.layers import MLP, Attention, Layer
 from quire.model.linear import Joined, LinearReader
+from quire.model.parts import WHOLE, Part, count_of
+from quire.model.shard import Shard
 from quire.model.weights import Weights
 
 
@@ -33,7 +37,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     scale = plan.embedding_scale
     if plan.embedding_scale_in_dtype:
         scale = torch.tensor(scale, dtype=weights.dtype).item()
-    norms = _NormReader(plan, weights)
+    norms = _NormReader(plan, weights, linears.shard)
     return Decoder(
         vocab_size=plan.vocab_size,
         dtype=weights.dtype,
@@ -57,18 +61,19 @@ class _NormReader:
 
     plan: Blueprint
     weights: Weights
+    shard: Shard
 
-    def take(self, name: str, width: int) -> Norm:
-        """The one called ``name``."""
+    def take(self, name: str, width: int, part: Part = WHOLE) -> Norm:
+        """The one called ``name``, or a part of it."""
         kind, weight, bias = self.plan.norm, None, None
         if kind.around_one:
             # In float32, since 1 + w has more digits than w.
-            weight = self.weights.take_floats(f"{name}.weight", width) + 1
+            weight = self.weights.take_floats(f"{name}.weight", width, part=part) + 1
         elif kind.weight:
-            weight = self.weights.take(f"{name}.weight", width)
+            weight = self.weights.take(f"{name}.weight", width, part=part)
         if kind.bias:
-            bias = self.weights.take(f"{name}.bias", width)
-        return Norm(width, weight, kind.eps, bias, kind.centred)
+            bias = self.weights.take(f"{name}.bias", width, part=part)
+        return Norm(count_of(part.rows, width), weight, kind.eps, bias, kind.centred)
 
     def around(self, prefix: str, before: str | None, output: str | None) -> Norms:
         """Of a part of the layer ``prefix``."""
@@ -84,12 +89,29 @@ class _NormReader:
         if self.plan.head_norms != ("all" if together else "each"):
             return None, None
         heads, names = self.plan.heads, self.plan.names
-        numbers = (heads.num, heads.num_kv) if together else (1, 1)
-        query, key = (
-            self.take(f"{prefix}.{name}", number * heads.dim)
-            for name, number in zip((names.query_norm, names.key_norm), numbers, strict=True)
+        query, key = f"{prefix}.{names.query_norm}", f"{prefix}.{names.key_norm}"
+        if not together:
+            return self.take(query, heads.dim), self.take(key, heads.dim)
+        return (
+            self._of_heads_held(query, heads.num, self.shard.run(heads.num)),
+            self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
         )
-        return query, key
+
+    def sink_logits(self, prefix: str) -> Tensor | None:
+        """Of the heads of queries."""
+        name, heads = self.plan.names.sink_logits, self.plan.heads
+        if name is None:
+            return None
+        held = self.shard.run(heads.num)
+        part, name = Part(slice(held.start, held.stop)), f"{prefix}.{name}"
+        if name not in self.weights:  # as in GGUF files
+            name = f"{name}.weight"
+        return self.weights.take_floats(name, heads.num, part=part)
+
+    def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
+        width = self.plan.heads.dim
+        part = Part(slice(held.start * width, held.stop * width))
+        return self.take(name, count * width, part)
 
 
 def _read_layer(
@@ -106,12 +128,14 @@ def _read_layer(
                 heads.num * heads.dim,
                 plan.hidden_size,
                 plan.biases.output,
+                columns_of(linears.shard, heads.num, heads.dim),
             ),
-            kv=KVShape(heads.num_kv, heads.dim, heads.dim),
+            kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
             spec=AttentionSpec(
                 scale=plan.attention_scale,
                 window=plan.windows[index],
                 softcap=plan.softcap,
+                sink_logits=norms.sink_logits(prefix),
                 query_norm=query_norm,
                 key_norm=key_norm,
             ),
@@ -132,7 +156,8 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str) -> Joined:
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
     parts = {"q": query, "k": key, "v": key}
-    return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, _stored_order(plan))
+    rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
+    return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, rows)
 
 
 def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -> MLP | Experts:
@@ -142,8 +167,10 @@ def _read_mlp(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
     parts = {"gate": inner, "up": inner} if plan.gated else {"up": inner}
     names = [f"{prefix}.{name}" for name in plan.names.up]
     return MLP(
-        up=linears.joined(names, hidden, parts, bias),
-        down=linears.linear(f"{prefix}.{plan.names.down}", inner, hidden, bias),
+        up=linears.joined(names, hidden, parts, bias, rows_of_parts(linears.shard, parts)),
+        down=linears.linear(
+            f"{prefix}.{plan.names.down}", inner, hidden, bias, columns_of(linears.shard, inner)
+        ),
         activation=plan.activation,
     )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from quire.kernels.ops import DenseMLP, Experts
 from quire.model.blueprint import Blueprint, Mixture
-from quire.model.linear import Linear, LinearReader
+from quire.model.dividing import columns_of, rows_of_parts
+from quire.model.linear import Linear, LinearReader, Stack
+from quire.model.parts import ALL
 
 
 def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str) -> Experts:
@@ -17,7 +21,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
         router[f"{prefix}.{names.shared_gate}"] = 1
     pairs = [_read_expert(plan, mixture, linears, prefix, n) for n in range(shape.count)]
     return Experts(
-        router=linears.exact(router, hidden),
+        router=linears.exact(router, hidden, names.biased),
         up=tuple(up for up, _ in pairs),
         down=tuple(down for _, down in pairs),
         activation=plan.activation,
@@ -34,19 +38,30 @@ def _read_expert(
 ) -> tuple[Linear, Linear]:
     """What gives gate and up, and what takes their product."""
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
+    parts = {"gate": shape.inner, "up": shape.inner}
+    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, shape.inner)
     for stacks in names.stacks:
         up, down = (f"{prefix}.{name}" for name in stacks)
-        if linears.has(up) or (stacks == names.stacks[-1] and not names.up):
+        if linears.has_stack(up) or (stacks == names.stacks[-1] and not names.up):
+            stack = Stack(up, (shape.count, 2 * shape.inner, hidden), names.turned, names.biased)
+            held = ALL if rows is None else torch.cat(list(rows.values()))
+            if names.paired:
+                stored = torch.arange(2 * shape.inner).view(-1, 2).T.flatten()
+                held = stored[held]
             return (
-                linears.one_of(up, number, (shape.count, 2 * shape.inner, hidden)),
-                linears.one_of(down, number, (shape.count, hidden, shape.inner)),
+                linears.one_of(stack, number, held),
+                linears.one_of(
+                    stack._replace(name=down, shape=(shape.count, hidden, shape.inner)),
+                    number,
+                    ALL,
+                    columns,
+                ),
             )
-    parts = {"gate": shape.inner, "up": shape.inner}
     each = [f"{prefix}.{name.format(number)}" for name in names.up]
     down = f"{prefix}.{names.down.format(number)}"
     return (
-        linears.joined(each, hidden, parts, False).product,
-        linears.linear(down, shape.inner, hidden, False),
+        linears.joined(each, hidden, parts, names.biased, rows).product,
+        linears.linear(down, shape.inner, hidden, names.biased, columns),
     )
 
 
@@ -57,10 +72,11 @@ def _read_shared(
     if not inner or not names.shared_up:
         return None
     up = [f"{prefix}.{name}" for name in names.shared_up]
-    parts = {"gate": inner, "up": inner}
+    parts, down = {"gate": inner, "up": inner}, f"{prefix}.{names.shared_down}"
+    rows, columns = rows_of_parts(linears.shard, parts), columns_of(linears.shard, inner)
     return DenseMLP(
-        up=linears.joined(up, plan.hidden_size, parts, False).product,
-        down=linears.linear(f"{prefix}.{names.shared_down}", inner, plan.hidden_size, False),
+        up=linears.joined(up, plan.hidden_size, parts, False, rows).product,
+        down=linears.linear(down, inner, plan.hidden_size, False, columns),
         activation=plan.activation,
         gated=True,
     )

@@ -10,6 +10,7 @@ from quire.model.config import ModelConfig
 from quire.model.decoder import Decoder
 from quire.model.linear import LinearReader
 from quire.model.rope import RopeConfig
+from quire.model.shard import Divided
 from quire.model.weights import Weights
 from quire.shape import Positions
 
@@ -30,6 +31,11 @@ class FamilyConfig(Protocol):
     @property
     def positions(self) -> Positions:
         """How long a sequence may be."""
+        ...
+
+    @property
+    def divided(self) -> Divided:
+        """What ranks have parts of."""
         ...
 
 

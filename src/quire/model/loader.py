@@ -15,6 +15,7 @@ from quire.gguf import is_gguf
 from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.products import Products
+from quire.kernels.ranks import Ranks
 from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
@@ -22,6 +23,7 @@ from quire.model.decoder import DecoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
+from quire.model.shard import Shard
 from quire.model.streaming import Streaming
 from quire.model.weights import Weights, checkpoint_files
 from quire.shape import read_stored
@@ -98,6 +100,7 @@ def load_model(
     admit: Callable[[int], None] = lambda num_bytes: None,
     instruction_set: str = "",
     hf_overrides: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -111,10 +114,11 @@ def load_model(
         admit: told the bytes of the weights before they are taken there, to refuse them.
         instruction_set: of the kernels that compute in main memory; by default the best.
         hf_overrides: over the fields of config.json.
+        ranks: of whom each loads a part, and computes with the others; None: there is but one.
 
     Raises:
-        ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, or its
-            weights are rounded already.
+        ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, its
+            weights are rounded already, or ``ranks`` cannot divide it.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     if dtype != "auto" and dtype not in DTYPES:
@@ -123,6 +127,8 @@ def load_model(
     wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
+    shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
+    check_divides(config, shard.size, device.type)
     if family is None:
         _check_foreign(config, streaming, rounded=rounded)
         from quire.model.transformers_model import TransformersModel
@@ -137,9 +143,37 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    linears = _read_linears(config, weights, products, quantization)
-    admit(_bytes_needed(weights, quantization, linears.code_bytes))
-    return _build(family, config, weights, linears, max_model_len, streaming)
+    linears = _read_linears(config, weights, products, quantization, shard)
+    admit(_bytes_needed(weights, quantization, linears.code_bytes, shard))
+    return _build(
+        family,
+        config,
+        weights,
+        linears,
+        max_model_len,
+        streaming,
+        None if shard.is_whole else ranks,
+    )
+
+
+def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
+    """That so many ranks can have a model; its tensors are not looked at.
+
+    Raises:
+        ConfigError: they cannot; the message names the field that they do not divide.
+    """
+    if size == 1:
+        return
+    family = _family_of(config)
+    if family is None:
+        raise ConfigError(
+            f"tensor_parallel_size is {size}, but {config.architecture} has no code of its own "
+            f"here, only transformers'; allowed: 1, or one of {', '.join(_NATIVE)}"
+        )
+    if device != "cpu":
+        raise ConfigError(f"tensor_parallel_size is {size}; allowed on {device}: 1")
+    described: FamilyConfig = family.read(config)
+    described.divided.check(size, config.fields.source)
 
 
 def _family_of(config: ModelConfig) -> Family[Any] | None:
@@ -189,6 +223,7 @@ def _build(
     linears: LinearReader,
     max_model_len: int | None,
     streaming: Streaming | None,
+    ranks: Ranks | None,
 ) -> DecoderModel:
     """What can be refused by the config is, before tensors are taken."""
     described: FamilyConfig = family.read(config)
@@ -196,7 +231,7 @@ def _build(
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
-    decoder = family.build(described, weights, linears)
+    decoder = replace(family.build(described, weights, linears), ranks=ranks)
     weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)
@@ -219,10 +254,13 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
 
 
 def _bytes_needed(
-    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float]
+    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float], shard: Shard
 ) -> int:
-    """Memory that loading takes: all weights and, in main memory, one of them as it is read."""
-    total, largest = weights.bytes_taken_by_all(code_bytes)
+    """Memory that loading takes: all weights and, in main memory, one of them as it is read.
+
+    Of a rank its part: what each has in whole (norms, routers) is too little to count.
+    """
+    total, largest = (part // shard.size for part in weights.bytes_taken_by_all(code_bytes))
     if weights.device.type != "cpu":
         return total
     share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
@@ -234,7 +272,11 @@ def _is_rounded(config: ModelConfig) -> bool:
 
 
 def _read_linears(
-    config: ModelConfig, weights: Weights, products: Products | None, quantization: str | None
+    config: ModelConfig,
+    weights: Weights,
+    products: Products | None,
+    quantization: str | None,
+    shard: Shard,
 ) -> LinearReader:
     rounded = _is_rounded(config)
     if products is None and (rounded or quantization is not None):
@@ -250,4 +292,4 @@ def _read_linears(
     elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
-    return LinearReader(weights, products, rounding, checkpoint)
+    return LinearReader(weights, products, rounding, checkpoint, shard)

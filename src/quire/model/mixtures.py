@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.kernels.ops import CLAMPED_SWIGLU
 from quire.model import variants
 from quire.model.blueprint import Blueprint, ExpertNames, Mixture
 from quire.model.config import Fields
@@ -38,6 +39,17 @@ _GRANITE = ExpertNames(
 )
 
 
+_GPT_OSS = ExpertNames(
+    routers=("mlp.router",),
+    up=_EACH,  # as GGUF files have them
+    down=_QWEN.down,
+    stacks=(("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),),
+    turned=True,
+    paired=True,
+    biased=True,
+)
+
+
 def mixtral(fields: Fields, plan: Blueprint) -> Blueprint:
     """The weights of the chosen experts add up to 1."""
     return replace(plan, mixture=Mixture(experts_of(fields), _MIXTRAL, renormalise=True))
@@ -53,3 +65,15 @@ def granite(fields: Fields, plan: Blueprint) -> Blueprint:
     """As Mixtral's, and multipliers as other Granites'."""
     plan = variants.granite(fields, plan)
     return replace(plan, mixture=Mixture(experts_of(fields), _GRANITE, renormalise=True))
+
+
+def gpt_oss(fields: Fields, plan: Blueprint) -> Blueprint:
+    """As Mixtral's, with biases, and an activation of their own."""
+    for name, only in (("hidden_act", "silu"), ("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
+        if fields.values.get(name, only) != only:
+            raise fields.wrong(name, str(only))
+    return replace(
+        plan,
+        mixture=Mixture(experts_of(fields), _GPT_OSS, renormalise=True),
+        activation=CLAMPED_SWIGLU,
+    )

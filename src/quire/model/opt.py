@@ -11,11 +11,15 @@ from dataclasses import dataclass
 
 from quire.errors import ModelError
 from quire.kernels.ops import ACTIVATIONS, AttentionSpec, KVShape, Norm, Norms
+from quire.model.blueprint import Heads
 from quire.model.config import ModelConfig
-from quire.model.decoder import MLP, Attention, Decoder, Layer, LearnedPositions
+from quire.model.decoder import Decoder, LearnedPositions
+from quire.model.dividing import columns_of, rows_of_heads, rows_of_parts
 from quire.model.family import Family
+from quire.model.layers import MLP, Attention, Layer
 from quire.model.linear import Linear, LinearReader
 from quire.model.rope import RopeConfig
+from quire.model.shard import Divided
 from quire.model.weights import Weights
 from quire.shape import Positions
 
@@ -33,7 +37,7 @@ class OPTConfig:
     embedding_size: int
     ffn_size: int
     windows: tuple[int | None, ...]  # none, in each layer
-    num_heads: int
+    heads: Heads
     positions: Positions
     activation: str
     norm_first: bool
@@ -42,6 +46,13 @@ class OPTConfig:
     bias: bool
     tied_embeddings: bool
     ropes: tuple[RopeConfig, ...] = ()  # positions are learned
+
+    @property
+    def divided(self) -> Divided:
+        """See ``FamilyConfig.divided``."""
+        return Divided(
+            self.heads.num, self.heads.num_kv, self.vocab_size, {"ffn_dim": self.ffn_size}
+        )
 
     @classmethod
     def read(cls, config: ModelConfig) -> OPTConfig:
@@ -66,7 +77,7 @@ class OPTConfig:
             embedding_size=fields.positive("word_embed_proj_dim", hidden_size),
             ffn_size=fields.positive("ffn_dim"),
             windows=(None,) * fields.positive("num_hidden_layers"),
-            num_heads=num_heads,
+            heads=Heads(num_heads, num_heads, hidden_size // num_heads),
             positions=Positions(longest, longest),
             activation=fields.choice("activation_function", ACTIVATIONS, "relu"),
             norm_first=norm_first,
@@ -113,10 +124,11 @@ def _build(config: OPTConfig, weights: Weights, linears: LinearReader) -> Decode
 
 def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, prefix: str) -> Layer:
     hidden, ffn = config.hidden_size, config.ffn_size
-    head_dim = hidden // config.num_heads
+    shard, heads = linears.shard, config.heads
+    inner = {"up": ffn}
 
-    def linear(name: str, inputs: int, outputs: int) -> Linear:
-        return linears.linear(f"{prefix}.{name}", inputs, outputs, config.bias)
+    def linear(name: str, inputs: int, columns: slice) -> Linear:
+        return linears.linear(f"{prefix}.{name}", inputs, hidden, config.bias, columns)
 
     def norms(name: str) -> Norms:
         norm = _read_norm(config, weights, f"{prefix}.{name}")
@@ -125,15 +137,23 @@ def _read_layer(config: OPTConfig, weights: Weights, linears: LinearReader, pref
     names = [f"{prefix}.self_attn.{name}_proj" for name in "qkv"]
     return Layer(
         attention=Attention(
-            qkv=linears.joined(names, hidden, dict.fromkeys("qkv", hidden), config.bias),
-            output=linear("self_attn.out_proj", hidden, hidden),
-            kv=KVShape(config.num_heads, head_dim, head_dim),
-            spec=AttentionSpec(scale=head_dim**-0.5),
+            qkv=linears.joined(
+                names,
+                hidden,
+                dict.fromkeys("qkv", hidden),
+                config.bias,
+                rows_of_heads(shard, heads),
+            ),
+            output=linear("self_attn.out_proj", hidden, columns_of(shard, heads.num, heads.dim)),
+            kv=KVShape(len(shard.kv_heads(heads.num)), heads.dim, heads.dim),
+            spec=AttentionSpec(scale=heads.dim**-0.5),
         ),
         attention_norms=norms("self_attn_layer_norm"),
         mlp=MLP(
-            up=linears.joined([f"{prefix}.fc1"], hidden, {"up": ffn}, config.bias),
-            down=linear("fc2", ffn, hidden),
+            up=linears.joined(
+                [f"{prefix}.fc1"], hidden, inner, config.bias, rows_of_parts(shard, inner)
+            ),
+            down=linear("fc2", ffn, columns_of(shard, ffn)),
             activation=config.activation,
         ),
         mlp_norms=norms("final_layer_norm"),

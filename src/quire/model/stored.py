@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import FLOAT4, Format, Groups
+from quire.model.parts import ALL
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class ByGroups:
         return self.codes.shape[1] // self.groups.num_groups
 
     @property
+    def in_float16(self) -> bool:
+        """Whether that is what its scales are, as kernels keep them."""
+        return bool((self.groups.scales.half().float() == self.groups.scales.float()).all())
+
+    @property
     def kind(self) -> tuple[Format, int, tuple[bool, ...]]:
         """What weights that become one have in common, beside the order of their inputs."""
         return self.form, self.group, tuple(part is None for part in self.groups)
@@ -54,7 +61,9 @@ class ByGroups:
             return (spread if factors is None else spread * factors)[..., None]
 
         codes = self.codes.view(len(self.codes), groups, -1).float()
-        if offsets is None:
+        if self.form is Format.float4:
+            codes = torch.tensor(FLOAT4)[self.codes.long()].view(codes.shape)
+        elif offsets is None:
             half = 1 << (self.form.bits - 1)
             codes -= half if zeros is None else zeros[..., None].float()
         values = codes * of_groups(scales, factors)
@@ -105,15 +114,42 @@ def side_by_side(a: Stored, b: Stored) -> Stored | None:
     return None
 
 
-def in_rows(weight: Stored, order: Tensor | None) -> Stored:
-    """The same with its outputs in this order; None: as they are."""
-    if order is None:
+def in_columns(weight: Stored, columns: slice, dtype: torch.dtype) -> Stored:
+    """Of these inputs alone, the same numbers.
+
+    Where they do not divide groups as kernels have them, they are floats of ``dtype``.
+    """
+    if columns is ALL:
         return weight
     if isinstance(weight, Tensor):
-        return weight[order]
+        return weight[:, columns]
     if isinstance(weight, ByOutputs):
-        return replace(weight, codes=weight.codes[order], scales=weight.scales[order])
-    parts = zip(weight.groups._fields, weight.groups, strict=True)
-    kept = {name: part[order] for name, part in parts if part is not None}
-    groups = weight.groups._replace(**kept)
-    return replace(weight, codes=weight.codes[order], groups=groups)
+        return replace(weight, codes=weight.codes[:, columns])
+    groups = None
+    if weight.order is None:
+        groups = _finer(weight.groups, weight.group, columns, weight.form.inputs_per_unit)
+    if groups is None:
+        return weight.floats(dtype)[:, columns]
+    return replace(weight, codes=weight.codes[:, columns].contiguous(), groups=groups)
+
+
+def _finer(groups: Groups, size: int, columns: slice, unit: int) -> Groups | None:
+    """Of groups of ``size`` inputs those of ``columns``, as large as these allow.
+
+    None if they would be no multiple of ``unit``.
+    """
+    several = groups.num_groups // groups.scales.shape[1]  # groups to a scale
+    run = math.gcd(several * size, columns.start, columns.stop)  # inputs to one of ours
+    if run % (several * unit) or size % (run // several):
+        return None
+    each = torch.arange(columns.start, columns.stop, run // several) // size
+    scale = torch.arange(columns.start, columns.stop, run) // (several * size)
+    whole = {"scales": scale, "offsets": scale}
+    parts = zip(groups._fields, groups, strict=True)
+    kept = {name: part[:, whole.get(name, each)] for name, part in parts if part is not None}
+    return groups._replace(**kept)
+
+
+def powers_of_two(exponents: Tensor) -> Tensor:
+    """float32, exactly."""
+    return torch.ldexp(torch.ones(exponents.shape), exponents)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quire.errors import ConfigError
-from quire.model.decoder import Decoder, Layer
+from quire.model.decoder import Decoder
+from quire.model.layers import Layer
 from quire.model.rope import RopeConfig
 
 

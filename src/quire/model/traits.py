@@ -109,6 +109,13 @@ TRAITS: Mapping[str, Traits] = {
     "OlmoeForCausalLM": Traits(
         mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)
     ),
+    "GptOssForCausalLM": Traits(
+        names=replace(_PLAIN, sink_logits="self_attn.sinks"),
+        biases=True,
+        mlp_bias=False,
+        theta=150_000.0,
+        varied=mixtures.gpt_oss,
+    ),
     "GraniteMoeForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
     "GraniteMoeSharedForCausalLM": Traits(mlp_bias=False, varied=mixtures.granite),
     "GemmaForCausalLM": _GEMMA_1,

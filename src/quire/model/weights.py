@@ -18,8 +18,9 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
-from quire.gguf import ROUNDED_BYTES, is_gguf
+from quire.gguf import BLOCKS, ROUNDED_BYTES, is_gguf
 from quire.model.gguf.tensors import GGUFTensors
+from quire.model.parts import WHOLE, Part
 from quire.model.stored import ByGroups
 
 INDEX = "model.safetensors.index.json"
@@ -78,6 +79,7 @@ class Weights:
         self.dtype = dtype or self._first_dtype()
         self.device = device
         self.bytes_taken = 0
+        self._bytes_read = 0
         self._bytes_mapped = 0
         self._copies = copies
         self._taken: set[str] = set()
@@ -85,19 +87,21 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor called ``name``, for the model to keep.
+    def take(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+        """The tensor called ``name``, or a part of it, for the model to keep.
+
+        shape: of all of it.
 
         Raises:
             ModelError: there is none, it has another shape or no floats, or it cannot be read.
         """
-        tensor = self.read(name, *shape)
+        tensor = self.read(name, *shape, part=part)
         self.bytes_taken += tensor.nbytes
         return tensor.clone() if self._copies else tensor
 
-    def take_floats(self, name: str, *shape: int) -> Tensor:
+    def take_floats(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
         """As ``take``, of the model's dtype but widened to float32."""
-        tensor = self.read(name, *shape).float()
+        tensor = self.read(name, *shape, part=part).float()
         self.bytes_taken += tensor.nbytes
         return tensor
 
@@ -105,9 +109,11 @@ class Weights:
         """Say that tensors whose names begin so are rightly not taken."""
         self._taken.update(name for name in self._files if name.startswith(beginnings))
 
-    def read(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def read(
+        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: Part = WHOLE
+    ) -> Tensor:
         """As ``take``, but to make something else of; ``dtype`` None is the model's."""
-        return self._floats(name, self._read(name, *shape), dtype)
+        return self._floats(name, self._read(name, shape, part), dtype)
 
     def stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""
@@ -121,18 +127,24 @@ class Weights:
         """Whether ``read_rounded`` has it: one of a GGUF file's rounded types."""
         return name in self._files and self.stored(name) in ROUNDED_BYTES
 
-    def read_rounded(self, name: str, *shape: int) -> ByGroups:
-        """As ``read``, as it is stored."""
-        rounded: ByGroups = self._load(name, shape, "get_rounded")
+    def read_rounded(self, name: str, *shape: int, part: Part = WHOLE) -> ByGroups:
+        """As ``read``, as it is stored; columns are whole blocks of it."""
+        rounded: ByGroups = self._load(name, shape, "get_rounded", part)
         return rounded
 
-    def read_codes(self, name: str, *shape: int) -> Tensor:
-        """As ``read``, of int32."""
-        return self.read_typed(name, (torch.int32,), *shape)
+    def block(self, name: str) -> int:
+        """Inputs in a block of a tensor that ``is_rounded``."""
+        return BLOCKS[self.stored(name)]
 
-    def read_typed(self, name: str, dtypes: Collection[torch.dtype], *shape: int) -> Tensor:
+    def read_codes(self, name: str, *shape: int, part: Part = WHOLE) -> Tensor:
+        """As ``read``, of int32."""
+        return self.read_typed(name, (torch.int32,), *shape, part=part)
+
+    def read_typed(
+        self, name: str, dtypes: Collection[torch.dtype], *shape: int, part: Part = WHOLE
+    ) -> Tensor:
         """As ``read``, of one of ``dtypes`` as it is stored."""
-        tensor = self._read(name, *shape)
+        tensor = self._read(name, shape, part)
         if tensor.dtype not in dtypes:
             wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             path = self._files[name]
@@ -152,18 +164,14 @@ class Weights:
             return None
         return tuple(self._open[self._files[name]].get_slice(name).get_shape())
 
-    def read_part(self, name: str, index: int, *shape: int) -> Tensor:
-        """As ``read``, of one tensor along the first dimension of that of ``shape``."""
-        return self._floats(name, self._mapped(self._load(name, shape, "get_slice")[index]), None)
-
     def _floats(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         if not tensor.is_floating_point():
             path = self._files[name]
             raise ModelError(f"{path}: {name} holds {tensor.dtype} where floats are expected")
         return tensor.to(self.device, dtype or self.dtype)
 
-    def _read(self, name: str, *shape: int) -> Tensor:
-        return self._mapped(self._load(name, shape, "get_tensor"))
+    def _read(self, name: str, shape: tuple[int, ...], part: Part) -> Tensor:
+        return self._mapped(self._load(name, shape, "get_tensor", part))
 
     def _mapped(self, tensor: Tensor) -> Tensor:
         """The same, whose pages are counted."""
@@ -174,7 +182,7 @@ class Weights:
             self._open = {path: _reopened(path, file) for path, file in self._open.items()}
         return tensor
 
-    def _load(self, name: str, shape: tuple[int, ...], how: str) -> Any:
+    def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
         """By a method of the file that holds it; the shape is checked first."""
         if name not in self._files:
             raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
@@ -184,9 +192,20 @@ class Weights:
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         try:
-            return getattr(self._open[path], how)(name.removeprefix(self._prefix))
+            file, own_name = self._open[path], name.removeprefix(self._prefix)
+            if isinstance(file, GGUFTensors):
+                return getattr(file, how)(own_name, part)
+            tensor = part.of(getattr(file, how)(own_name))  # of a view: no page had been read
+            self._bytes_read += tensor.nbytes
+            return tensor
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
+
+    @property
+    def bytes_read(self) -> int:
+        """Of the files so far, but for their headers."""
+        files = [file for file in self._open.values() if isinstance(file, GGUFTensors)]
+        return self._bytes_read + sum(file.bytes_read for file in files)
 
     @property
     def num_elements(self) -> int:
@@ -201,7 +220,7 @@ class Weights:
     def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
         """What all tensors take where they are taken to, before any is read, and the largest.
 
-        Of a tensor of three dimensions, which is many, the largest is a part.
+        Of a tensor of three dimensions or more, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
         """
@@ -211,7 +230,7 @@ class Weights:
 
     def _parts(self, name: str) -> int:
         shape = self._slice(name).get_shape()
-        return max(1, shape[0]) if len(shape) == 3 else 1
+        return max(1, shape[0]) if len(shape) > 2 else 1
 
     def _bytes(self, name: str, code_bytes: Mapping[str, float]) -> int:
         stored = self.stored(name)

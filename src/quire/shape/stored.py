@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 from quire.errors import ModelError
 from quire.shape.fields import Fields
 
-Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes"]
+Method = Literal["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "mxfp4"]
 
 _SCALE_BYTES = 2
 _MOST_REPEATS = 6  # in a regular expression
@@ -28,7 +28,6 @@ _OTHERS = {
     "exl3": "take the model it was made of, with --quantization int4",
     "higgs": "take the model it was made of, with --quantization int4",
     "hqq": "take the model it was made of, with --quantization int4",
-    "mxfp4": "take a GGUF file of it",
     "quanto": "take the model it was made of, with --quantization int8 or int4",
     "quark": "export it to compressed-tensors or AWQ",
     "quip": "its codebooks are not read",
@@ -36,7 +35,7 @@ _OTHERS = {
     "torchao": "take the model it was made of, with --quantization int8 or int4",
     "vptq": "its codebooks are not read",
 }
-_SUPPORTED = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq"
+_SUPPORTED = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4"
 _DENSE = "save the model it was made of without them, and use --quantization"
 
 
@@ -110,6 +109,8 @@ def read_stored(section: Fields) -> StoredWeights:
         return StoredWeights("fp8", ((("Linear",), scheme),))
     if method == "bitsandbytes":
         return _bitsandbytes(section)
+    if method == "mxfp4":  # of experts, whatever it is said not to be of
+        return StoredWeights("mxfp4", ((("Linear",), Scheme("packed", 4, 32)),))
     _refuse(section, f"quant_method {method}; supported: {_SUPPORTED}", _OTHERS.get(method))
 
 

@@ -10,8 +10,9 @@ import pytest
 from quire.memory import ContiguousAllocator, Reservation
 from support.kv_groups import make_kv_groups, random_windows
 from support.pipelined_runs import PipelinedRun
+from support.slow import random_runs
 
-RUNS = 400
+RUNS = random_runs(200)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
@@ -13,10 +12,10 @@ from quire.scheduling import Scheduler
 from support.fake_model import EOS, FakeExecutor, expected_outputs
 from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
-from support.slow import first_is_quick
+from support.slow import first_is_quick, random_runs
 
-RUNS = max(2000, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))  # more on demand
-BATCHES = 10
+RUNS = random_runs(1200)
+BATCHES = 6
 
 
 @pytest.mark.parametrize("batch", first_is_quick(range(BATCHES)))

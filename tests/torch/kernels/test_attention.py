@@ -66,6 +66,18 @@ def test_head_sizes(kernels: Kernels, dtype: torch.dtype, dim: int) -> None:
 
 
 @with_types
+@pytest.mark.parametrize("ragged", [RAGGED, ((3000, 1), (900, 40))], ids=["short", "long"])
+def test_a_key_that_all_see_and_that_has_no_value(
+    kernels: Kernels, dtype: torch.dtype, ragged: tuple[tuple[int, int], ...]
+) -> None:
+    case = make_case(dtype, (6, 2), (64, 64), 16, ragged)
+    for logits in (torch.linspace(-3, 6, 6), torch.tensor([-300.0, 300, 0, -1e-3, 100, -100])):
+        for window in (None, 7):
+            spec = AttentionSpec(0.125, window, sink_logits=logits)
+            assert_equal_to_plain(kernels, case, spec)
+
+
+@with_types
 @pytest.mark.parametrize("kv_dtype", [*DTYPES, torch.int8], ids=str)
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_the_cache_may_have_another_type(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import ACTIVATIONS, Kernels, LayerKV, Norm
+from quire.kernels.ops import ACTIVATIONS, CLAMPED_SWIGLU, Kernels, LayerKV, Norm
 from support.every_kernel import with_types
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -69,6 +69,19 @@ def test_activations(kernels: Kernels, dtype: torch.dtype, name: str) -> None:
         assert torch.allclose(
             found.double(), exact(gate) * up, rtol=2 * torch.finfo(dtype).eps, atol=1e-5
         )
+
+
+@with_types
+def test_the_clamped_swiglu(kernels: Kernels, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (8 * torch.randn(3, 600, generator=generator)).to(dtype)
+    x[0, :4] = torch.tensor([0.0, -50.0, 50.0, -1e-3])
+    for width in (2, 14, 64, 600):
+        gate, up = (half.double() for half in x[:, :width].chunk(2, dim=1))
+        gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+        found = kernels.activate(x[:, :width].clone(), CLAMPED_SWIGLU, gated=True)
+        exact = gate / (1 + (-1.702 * gate).exp()) * (up + 1)
+        assert torch.allclose(found.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=2e-5)
 
 
 @with_types

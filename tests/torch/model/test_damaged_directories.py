@@ -24,11 +24,12 @@ from quire.errors import ConfigError, ModelError, RequestError
 from quire.execution import device_runtime
 from quire.execution.free_memory import memory_or_refusal
 from quire.model import load_model
+from support.slow import random_runs
 
 ModelDir = Callable[[str], Path]
 
 DEMO = Path(quire.__file__).parent / "demo"
-RUNS = max(60, int(os.environ.get("QUIRE_RANDOM_RUNS", "0")))  # more on demand
+RUNS = random_runs(60)
 FAMILIES = ("yarn", "longrope", "opt", "gpt2", "gptj", "gemma3", "smollm3", "falcon")
 JSON_FILES = (
     "config.json",

@@ -18,8 +18,9 @@ from quire.errors import ConfigError, ModelError
 from quire.kernels.ops import AttentionSpec, KVShape, LayerKV, Norm, Norms
 from quire.kernels.reference import ReferenceKernels
 from quire.model import Streaming, load_model, loader
-from quire.model.decoder import MLP, Attention, DecoderModel, Layer, run_layers
+from quire.model.decoder import DecoderModel
 from quire.model.family import Family
+from quire.model.layers import MLP, Attention, Layer, run_layers
 from quire.model.linear import Joined, PlainLinear
 from quire.model.llama import FAMILY as LLAMA
 from support.hf_reference import random_prompts

@@ -94,7 +94,9 @@ def test_faults_name_the_tensor_or_the_field(
         load_model(directory)
 
 
-@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe"])
+@pytest.mark.parametrize(
+    "family", ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe", "gpt_oss"]
+)
 def test_what_a_token_reads(family: str, model_dir: ModelDir) -> None:
     model, shape = load_model(model_dir(family)), read_shape(model_dir(family) / "config.json")
     assert model.experts is not None and shape.experts is not None

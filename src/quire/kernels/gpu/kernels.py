@@ -31,6 +31,7 @@ _ACTIVATIONS: Mapping[str, str] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "silu": "silu",
+    "clamped_swiglu": "clamped_swiglu",
 }
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # of quantised caches
 _HEADS_AT_ONCE = 4  # of the program that stores
@@ -242,6 +243,7 @@ def _attend(
         spec.softcap or 0.0,
         spec.window or NO_WINDOW,
         spec.sinks,
+        spec.sink_logits,
         **shape._asdict(),
         TILE=work.tokens,
         ROWS=tile.rows,

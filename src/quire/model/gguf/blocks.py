@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.gguf import TensorType
 from quire.kernels.packing import Format, Groups
-from quire.model.stored import ByGroups
+from quire.model.stored import ByGroups, powers_of_two
 
 # Of IQ4_NL, by code.
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -86,6 +86,11 @@ def _iq4_nl(blocks: Tensor) -> _Read:
     return levels[_nibbles(blocks[..., 2:]).int()], Groups(_half(blocks, 0))
 
 
+def _mxfp4(blocks: Tensor) -> _Read:
+    # A power of two; codes of the format stand for twice their numbers.
+    return _nibbles(blocks[..., 1:]), Groups(powers_of_two(blocks[..., 0].int() - 128))
+
+
 def _q2_k(blocks: Tensor) -> _Read:
     factors = blocks[..., :16]
     return _bits(_runs(blocks[..., 16:80], 32), 2, 4), Groups(
@@ -151,5 +156,6 @@ _KINDS: Mapping[str, tuple[Format, Callable[[Tensor], _Read]]] = {
     "Q4_K": (Format.int4, _q4_k),
     "Q5_K": (Format.int5, _q5_k),
     "Q6_K": (Format.int6, _q6_k),
+    "MXFP4": (Format.float4, _mxfp4),
     "IQ4_NL": (Format.grouped_int8, _iq4_nl),
 }

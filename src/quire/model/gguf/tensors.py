@@ -16,6 +16,7 @@ from quire.gguf import GGUFFile, TensorInfo, open_gguf
 from quire.gguf.architectures import EXPERTS, Architecture
 from quire.gguf.config import architecture_of
 from quire.model.gguf.blocks import read_blocks
+from quire.model.parts import ALL, WHOLE, Part
 from quire.model.stored import ByGroups
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -75,6 +76,7 @@ class GGUFTensors:
         self._file = open_gguf(path)
         self._architecture = architecture_of(self._file)
         self._stored = dict(_places(self._file, self._architecture))
+        self.bytes_read = 0
 
     def keys(self) -> list[str]:
         return list(self._stored)
@@ -82,32 +84,45 @@ class GGUFTensors:
     def get_slice(self, name: str) -> TensorSlice:
         return TensorSlice(self._info(name))
 
-    def get_tensor(self, name: str) -> Tensor:
+    def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
         """Its floats."""
         info = self._info(name)
         if info.type.is_rounded:
-            return self.get_rounded(name).floats(torch.float32)
-        tensor = self._bytes(info).view(_FLOATS[info.type.name]).view(info.shape)
+            return part.of(self.get_rounded(name).floats(torch.float32))
+        tensor = self._rows(name, part).view(_FLOATS[info.type.name])
+        tensor = tensor if len(info.shape) > 1 else tensor.flatten()
         if self._architecture.norms_with_one and name.endswith("norm.weight"):
             tensor = tensor.float() - 1
-        order = self._order(name, info.shape[0])
-        return tensor if order is None else tensor[order]
+        return tensor
 
-    def get_rounded(self, name: str) -> ByGroups:
+    def get_rounded(self, name: str, part: Part = WHOLE) -> ByGroups:
         """Its codes and what they mean."""
-        info = self._info(name)
-        rows = self._bytes(info).view(info.shape[0], -1)
-        order = self._order(name, info.shape[0])
-        return read_blocks(info.type, rows if order is None else rows[order])
+        return read_blocks(self._info(name).type, self._rows(name, part))
 
     def _info(self, name: str) -> TensorInfo:
         return self._stored[name].info
 
-    def _bytes(self, info: TensorInfo) -> Tensor:
+    def _rows(self, name: str, part: Part) -> Tensor:
+        """The bytes of a part [rows, bytes], in memory of their own."""
+        info = self._info(name)
+        order = self._order(name, info.shape[0])
+        if part is WHOLE:
+            rows = torch.from_numpy(self._all(info)).view(info.shape[0], -1)
+            rows = rows if order is None else rows[order]
+        else:
+            mapped = np.memmap(info.path, np.uint8, "c", info.start, (info.num_bytes,))
+            chosen = part.rows if order is None else order[part.rows]
+            whole = torch.from_numpy(mapped).view(info.shape[0], -1)
+            rows = Part(chosen, _in_bytes(info, part.columns)).of(whole).clone()
+        self.bytes_read += rows.nbytes
+        return rows
+
+    @staticmethod
+    def _all(info: TensorInfo) -> np.ndarray:
         data = np.fromfile(info.path, np.uint8, info.num_bytes, offset=info.start)
         if len(data) != info.num_bytes:
             raise OSError("the file has become shorter")
-        return torch.from_numpy(data)
+        return data
 
     def _order(self, name: str, rows: int) -> Tensor | None:
         """Where the rows of queries and keys are; None: in their places.
@@ -122,6 +137,16 @@ class GGUFTensors:
         if rows % (2 * heads):
             raise ModelError(f"{self._file.path}: {stored} has no rows for {heads} heads")
         return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
+
+
+def _in_bytes(info: TensorInfo, columns: slice | Tensor) -> slice:
+    """Of a row's bytes those of ``columns``, which are whole blocks."""
+    assert isinstance(columns, slice)
+    if columns is ALL:
+        return ALL
+    return slice(
+        *(end // info.type.weights * info.type.num_bytes for end in (columns.start, columns.stop))
+    )
 
 
 def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _Place]]:
@@ -145,7 +170,8 @@ def _experts(
 ) -> list[TensorInfo]:
     field = f"{architecture.name}.{EXPERTS}"
     count = file.metadata.get(field, 0)
-    if len(info.shape) != 3 or info.shape[0] != count:
+    dimensions = 3 if name.endswith(".weight") else 2
+    if len(info.shape) != dimensions or info.shape[0] != count:
         raise ModelError(
             f"{file.path}: {short(name)} has shape {info.shape}, but {field} is {short(count)}"
         )

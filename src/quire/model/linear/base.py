@@ -63,8 +63,6 @@ class Joined:
 
     product: Linear
     parts: Mapping[str, int]  # outputs of each, in their order: whose rows of the weight are whose
-    # Row i of the weight is row order[i] of what the checkpoint has, side by side; None: row i.
-    order: Tensor | None = None
 
     def split(self, out: Tensor) -> tuple[Tensor, ...]:
         """What the product gave -> [rows, out] of each part: views of it."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.packing import Format, Groups
+from quire.model.parts import ALL, outward
 from quire.model.stored import ByGroups, ByOutputs, Stored
 
 
@@ -36,12 +37,23 @@ _SMALLEST = 2.0**-24  # of float16
 _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 
-def round_weight(weight: Tensor, quantization: Quantization, attention: bool = False) -> Stored:
+def columns_to_round(quantization: Quantization, columns: slice, inputs: int) -> slice:
+    """Those of so many inputs on which the scales of ``columns`` hang."""
+    in_groups = quantization is Quantization.int4 and inputs % GROUP == 0
+    return outward(columns, GROUP, inputs) if in_groups else ALL
+
+
+def round_weight(
+    weight: Tensor,
+    quantization: Quantization,
+    attention: bool = False,
+    inputs: int | None = None,
+) -> Stored:
     """weight [out, in] rounded; to int8 where int4's groups do not divide its inputs.
 
-    attention: it is one of attention's.
+    attention: it is one of attention's. inputs: of the weight that it is a part of.
     """
-    if quantization is Quantization.int4 and weight.shape[1] % GROUP == 0:
+    if quantization is Quantization.int4 and (inputs or weight.shape[1]) % GROUP == 0:
         return round_groups(weight, Format.int6 if attention else Format.int4)
     return round_outputs(weight, quantization is Quantization.w8a8)
 

@@ -141,6 +141,7 @@ def attend(
     num_sink_blocks,
     scale,  # positive
     softcap, window, num_sinks,
+    sink_logits,  # [HEADS] float32, or None
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr,
     DK: tl.constexpr, DV: tl.constexpr, DK_PAD: tl.constexpr, DV_PAD: tl.constexpr,
     TILE: tl.constexpr,
@@ -179,6 +180,11 @@ def attend(
     # Scores are left as the products are until they are exponents of two.
     unit = (1.0 if SOFTCAP else scale) * _LOG2_E
     inner = scale / softcap if SOFTCAP else 0.0
+    if sink_logits is not None:
+        # A key that has no value: seen already.
+        logits = tl.load(sink_logits + kv_head * GROUP + rows % GROUP)
+        peak = tl.where(index == 0, logits * _LOG2_E / unit, peak)
+        mass += tl.where(index == 0, 1.0, 0.0)
     if SINKS:
         beyond = tl.where(index == 0, tl.minimum(num_sinks, newest - window + 1), 0)
         far = _load_rows(sink_query, heads, real, DK, DK_PAD, True)

@@ -46,7 +46,7 @@ def activate(
     x_stride,
     out,  # [rows, width]
     width,
-    KIND: tl.constexpr,  # silu, gelu, gelu_tanh or relu
+    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu or clamped_swiglu
     GATED: tl.constexpr,
     STEP: tl.constexpr,
 ):
@@ -64,8 +64,14 @@ def activate(
         # (1 + tanh(z)) / 2 is sigmoid(2 z).
         inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
         result = gate * tl.sigmoid(2 * inner)
+    elif KIND == "clamped_swiglu":
+        gate = tl.where(gate > 7, 7.0, gate)
+        result = gate * tl.sigmoid(1.702 * gate)
     else:
         result = tl.where(gate < 0, 0.0, gate)
     if GATED:
-        result *= tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
+        up = tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
+        if KIND == "clamped_swiglu":
+            up = 1 + tl.where(up > 7, 7.0, tl.where(up < -7, -7.0, up))
+        result *= up
     tl.store(out + row * width + dims, result.to(out.dtype.element_ty), mask=mask)

@@ -11,6 +11,7 @@ from quire.model.linear.checkpoints.compressed_tensors import CompressedTensors
 from quire.model.linear.checkpoints.fp8 import FP8
 from quire.model.linear.checkpoints.gguf import GGUF
 from quire.model.linear.checkpoints.gptq import GPTQ
+from quire.model.linear.checkpoints.mxfp4 import MXFP4
 from quire.model.weights import Weights
 from quire.shape import Fields, StoredWeights, read_stored
 
@@ -22,6 +23,7 @@ _FORMATS: Mapping[str, Callable[[Weights, StoredWeights], Checkpoint]] = {
     "compressed-tensors": CompressedTensors,
     "fp8": FP8,
     "gptq": GPTQ,
+    "mxfp4": MXFP4,
 }
 
 

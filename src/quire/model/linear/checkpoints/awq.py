@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.model.linear.checkpoints.base import RoundedCheckpoint, unpacked
+from quire.model.parts import Part, Rows, as_rows, bounds, numbers_of
 from quire.model.stored import Stored
 
 
@@ -23,17 +24,26 @@ class AWQ(RoundedCheckpoint):
         """See ``Checkpoint.holds``."""
         return f"{name}.qweight" in self.weights
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """See ``Checkpoint.read``."""
-        groups = inputs // self.group(name, inputs, self.stored.scheme)
+    def unit(self, name: str, inputs: int) -> int:
+        """See ``PartReader.unit``."""
+        return self.group(name, inputs, self.stored.scheme)
+
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """See ``PartReader.read_part``."""
+        size = self.group(name, inputs, self.stored.scheme)
+        groups = inputs // size
         if outputs % 8:
             raise self.fault(name, f"has {outputs} outputs, not a multiple of 8")
-        codes, zeros = (
-            self._in_order(self.weights.read_codes(f"{name}.{part}", rows, outputs // 8))
-            for part, rows in (("qweight", inputs), ("qzeros", groups))
-        )
+        numbers = numbers_of(rows, outputs)
+        words, place = torch.unique(numbers // 8, return_inverse=True)
+        chosen = Part(columns, as_rows(words))
+        packed = self.weights.read_codes(f"{name}.qweight", inputs, outputs // 8, part=chosen)
+        codes = self._in_order(packed)[:, place * 8 + numbers % 8]
+        zeros = self._in_order(self.weights.read_codes(f"{name}.qzeros", groups, outputs // 8))
         scales = self.weights.read(f"{name}.scales", groups, outputs, dtype=torch.float32)
-        return self.grouped(4, codes.T.contiguous(), scales.T, zeros.T.contiguous())
+        first, end = bounds(columns, inputs)
+        part = Part(rows, slice(first // size, end // size))
+        return self.grouped(4, codes.T.contiguous(), scales.T, zeros.T.contiguous(), part=part)
 
     @staticmethod
     def _in_order(packed: Tensor) -> Tensor:

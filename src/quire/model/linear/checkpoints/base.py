@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from quire.errors import ModelError
 from quire.kernels.packing import Format, Groups
-from quire.model.stored import ByGroups, Stored
+from quire.model.parts import ALL, WHOLE, Part, Rows, outward, within
+from quire.model.stored import ByGroups, Stored, in_columns
 from quire.model.weights import Weights
 from quire.shape import Scheme, StoredWeights
 
@@ -28,8 +30,12 @@ class Checkpoint(Protocol):
         """Memory for an element that is no float, by its type as safetensors calls it."""
         ...
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """The projection called ``name``.
+    def read(
+        self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
+    ) -> Stored:
+        """The projection called ``name``, of so many inputs and outputs, or a part of it.
+
+        rows: which outputs, in which order. columns: which inputs.
 
         Raises:
             ModelError: a tensor is missing, or is not what its format makes of these sizes.
@@ -38,14 +44,37 @@ class Checkpoint(Protocol):
 
 
 @dataclass(frozen=True)
-class RoundedCheckpoint:
-    """A checkpoint and what its config says of it."""
+class PartReader(ABC):
+    """Reads of a projection only what is wanted, and what cannot be read without."""
 
     weights: Weights
+
+    def read(
+        self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
+    ) -> Stored:
+        """See ``Checkpoint.read``."""
+        unit = 1 if columns is ALL else self.unit(name, inputs)
+        outer = outward(columns, unit, inputs)
+        found = self.read_part(name, inputs, outputs, rows, outer)
+        return in_columns(found, within(outer, columns), self.weights.dtype)
+
+    @abstractmethod
+    def unit(self, name: str, inputs: int) -> int:
+        """Inputs, of so many, that can only be read together."""
+
+    @abstractmethod
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """As ``read``, of columns in whole units."""
+
+
+@dataclass(frozen=True)
+class RoundedCheckpoint(PartReader):
+    """A checkpoint and what its config says of it."""
+
     stored: StoredWeights
 
     @property
-    def code_bytes(self) -> Mapping[str, int]:
+    def code_bytes(self) -> Mapping[str, float]:
         """See ``Checkpoint.code_bytes``."""
         return {"I32": 4, "I8": 1}
 
@@ -73,18 +102,22 @@ class RoundedCheckpoint:
         scales: Tensor,
         zeros: Tensor | None,
         order: Tensor | None = None,
+        part: Part = WHOLE,
     ) -> Stored:
         """(codes - zeros) * scales as it is where kernels can have it so, or else as floats.
 
         codes [out, in] and zeros [out, groups] uint8 of so many bits, scales [out, groups]. Kernels
         want whole lines of inputs in a group, and keep scales in float16.
+
+        part: the outputs and groups that the codes are of. The form does not hang on it.
         """
         form, half = (Format.int4, 8) if bits <= 4 else (Format.grouped_int8, 128)
         if zeros is None and 1 << (bits - 1) != half:
             zeros = torch.full_like(scales, 1 << (bits - 1), dtype=torch.uint8)
         if zeros is not None and bool((zeros == half).all()):
             zeros = None
-        weight = ByGroups(form, codes, Groups(scales, zeros), order)
+        groups = Groups(part.of(scales), None if zeros is None else part.of(zeros))
+        weight = ByGroups(form, codes, groups, order)
         kept = scales.half().float()
         near = (kept - scales.float()).abs() <= scales.float().abs() * 2**-11
         if weight.group % form.inputs_per_unit or not bool(near.all()):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from quire.model.linear.checkpoints.base import RoundedCheckpoint
+from quire.model.parts import Part, Rows, bounds
 from quire.model.stored import ByOutputs, Stored
 from quire.shape import Fields
 
@@ -41,13 +42,21 @@ class BitsAndBytes(RoundedCheckpoint):
         names = [f"{name}.weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4")]
         return names[1] if names[1] in self.weights else names[0]
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """See ``Checkpoint.read``."""
+    def unit(self, name: str, inputs: int) -> int:
+        """See ``PartReader.unit``."""
+        if f"{name}.SCB" in self.weights:
+            return 1
+        block = self._state(name).positive("blocksize")
+        return inputs if inputs % block or block % 2 else block
+
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """See ``PartReader.read_part``."""
         weights = self.weights
         if f"{name}.SCB" in weights:
             weights.leave((f"{name}.weight_format",))
-            weight = weights.read_typed(f"{name}.weight", (torch.int8,), outputs, inputs)
-            scales = weights.read(f"{name}.SCB", outputs, dtype=torch.float32) / 127
+            part = Part(rows, columns)
+            weight = weights.read_typed(f"{name}.weight", (torch.int8,), outputs, inputs, part=part)
+            scales = weights.read(f"{name}.SCB", outputs, dtype=torch.float32)[rows] / 127
             return ByOutputs((weight.to(torch.int16) + 128).to(torch.uint8), scales)
         state = self._state(name)
         if state.get("shape", list) != [outputs, inputs]:
@@ -57,9 +66,15 @@ class BitsAndBytes(RoundedCheckpoint):
         packed = self._bytes(f"{name}.weight", (count + 1) // 2)
         table = weights.read(f"{name}.weight.quant_map", 16, dtype=torch.float32)
         largest = self._largest(name, sizes, state)
-        values = table[torch.stack([packed >> 4, packed & 15], dim=1).flatten()[:count].long()]
-        padded = torch.nn.functional.pad(values, (0, sizes * block - count)).view(sizes, block)
-        return (padded * largest[:, None]).flatten()[:count].view(outputs, inputs).to(weights.dtype)
+        if not (inputs % block or block % 2):  # an output has whole blocks, and so has the part
+            first, end = bounds(columns, inputs)
+            packed = Part(rows, slice(first // 2, end // 2)).of(packed.view(outputs, -1))
+            blocks = Part(rows, slice(first // block, end // block))
+            largest = blocks.of(largest.view(outputs, -1))
+            return _values(packed, table, largest, block).view(len(packed), -1).to(weights.dtype)
+        padded = torch.nn.functional.pad(packed, (0, -(-sizes * block // 2) - len(packed)))
+        values = _values(padded, table, largest, block)[:count].view(outputs, inputs)
+        return values[rows].to(weights.dtype)
 
     def _largest(self, name: str, count: int, state: Fields) -> Tensor:
         """[blocks] float32."""
@@ -92,3 +107,10 @@ class BitsAndBytes(RoundedCheckpoint):
         if not isinstance(values, dict):
             raise self.fault(full, "holds no JSON object")
         return Fields(values, f"{self.weights.directory}: {full}")
+
+
+def _values(packed: Tensor, table: Tensor, largest: Tensor, block: int) -> Tensor:
+    """Of whole blocks of codes, two in a byte, one after the other."""
+    codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
+    values = table[codes[: largest.numel() * block].long()]
+    return (values.view(-1, block) * largest.reshape(-1, 1)).flatten()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.model.linear.checkpoints.base import RoundedCheckpoint
+from quire.model.parts import Part, Rows, numbers_of
 from quire.model.stored import Stored
 from quire.model.weights import Weights
 
@@ -33,11 +34,17 @@ class FP8(RoundedCheckpoint):
         """See ``Checkpoint.holds``."""
         return self._scale(name) in self.weights
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """See ``Checkpoint.read``."""
+    def unit(self, name: str, inputs: int) -> int:
+        """See ``PartReader.unit``."""
+        block = self.stored.scheme.block
+        return 1 if block is None else block[1]
+
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """See ``PartReader.read_part``."""
         block = self.stored.scheme.block
         self.weights.leave(tuple(f"{name}.{part}" for part in ("input_scale", "activation_scale")))
-        return read_scaled(self.weights, name, self._scale(name), (outputs, inputs), block)
+        shape, part = (outputs, inputs), Part(rows, columns)
+        return read_scaled(self.weights, name, self._scale(name), shape, block, part)
 
     def _scale(self, name: str) -> str:
         inverse = f"{name}.weight_scale_inv"
@@ -50,19 +57,24 @@ def read_scaled(
     scale_name: str,
     shape: tuple[int, int],
     block: tuple[int, int] | None,
+    part: Part,
 ) -> Tensor:
-    """The weight of a projection [out, in]; without blocks a scale is of an output, or of all."""
-    weight = weights.read_typed(f"{name}.weight", _FLOATS_OF_8_BITS, *shape)
+    """Of the weight of a projection [out, in] a part, whose columns are of whole blocks.
+
+    Without blocks a scale is of an output, or of all.
+    """
+    weight = weights.read_typed(f"{name}.weight", _FLOATS_OF_8_BITS, *shape, part=part)
     if block is None:
-        scales = read_outputs_scales(weights, scale_name, shape[0])[:, None]
+        scales = read_outputs_scales(weights, scale_name, shape[0])[part.rows, None]
         return (weight.float() * scales).to(weights.dtype)
     counts = [-(-size // length) for size, length in zip(shape, block, strict=True)]
     scales = weights.read(scale_name, *counts, dtype=torch.float32)
-    result = torch.empty(shape, dtype=weights.dtype)
-    across = scales.repeat_interleave(block[1], dim=1)[:, : shape[1]]
-    for row in range(counts[0]):  # a block's outputs at a time: less memory at once
-        some = slice(row * block[0], (row + 1) * block[0])
-        result[some] = (weight[some].float() * across[row]).to(weights.dtype)
+    result = torch.empty(weight.shape, dtype=weights.dtype)
+    across = Part(columns=part.columns).of(scales.repeat_interleave(block[1], dim=1)[:, : shape[1]])
+    block_of = numbers_of(part.rows, shape[0]) // block[0]
+    for first in range(0, len(weight), block[0]):  # so many at a time: less memory at once
+        some = slice(first, first + block[0])
+        result[some] = (weight[some].float() * across[block_of[some]]).to(weights.dtype)
     return result
 
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.gguf import ROUNDED_BYTES
+from quire.model.linear.checkpoints.base import PartReader
+from quire.model.parts import Part, Rows
 from quire.model.stored import Stored
-from quire.model.weights import Weights
 
 
 @dataclass(frozen=True)
-class GGUF:
+class GGUF(PartReader):
     """Reads what is rounded as it is."""
-
-    weights: Weights
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
@@ -25,6 +24,12 @@ class GGUF:
         """See ``Checkpoint.holds``."""
         return self.weights.is_rounded(f"{name}.weight")
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """See ``Checkpoint.read``."""
-        return self.weights.read_rounded(f"{name}.weight", outputs, inputs)
+    def unit(self, name: str, inputs: int) -> int:
+        """See ``PartReader.unit``."""
+        return self.weights.block(f"{name}.weight")
+
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """See ``PartReader.read_part``."""
+        part = Part(rows, columns)
+        found = self.weights.read_rounded(f"{name}.weight", outputs, inputs, part=part)
+        return found if found.in_float16 else found.floats(self.weights.dtype)

@@ -6,12 +6,14 @@ out * bits / 32], scales [groups, out], and g_idx [in], which group an input is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quire.model.linear.checkpoints.base import RoundedCheckpoint, in_order, unpacked
+from quire.model.parts import Part, Rows, bounds
 from quire.model.stored import Stored
 
 
@@ -23,21 +25,33 @@ class GPTQ(RoundedCheckpoint):
         """See ``Checkpoint.holds``."""
         return f"{name}.qweight" in self.weights
 
-    def read(self, name: str, inputs: int, outputs: int) -> Stored:
-        """See ``Checkpoint.read``."""
+    def unit(self, name: str, inputs: int) -> int:
+        """See ``PartReader.unit``."""
+        scheme = self.stored.scheme
+        size = self.group(name, inputs, scheme)
+        ordered = self._order(name, inputs, size) is not None
+        return inputs if ordered else math.lcm(size, 32 // scheme.bits)
+
+    def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
+        """See ``PartReader.read_part``."""
         weights, scheme = self.weights, self.stored.scheme
         bits, size = scheme.bits, self.group(name, inputs, scheme)
         per_word, groups = 32 // bits, inputs // size
+        first, end = bounds(columns, inputs)
+        words = Part(slice(first // per_word, end // per_word), rows)
         if inputs % per_word:
             raise self.fault(name, f"has {inputs} inputs, not a multiple of {per_word}")
         order = self._order(name, inputs, size)
-        codes = unpacked(weights.read_codes(f"{name}.qweight", inputs // per_word, outputs).T, bits)
+        shape = inputs // per_word, outputs
+        packed = weights.read_codes(f"{name}.qweight", *shape, part=words)
+        codes = unpacked(packed.T, bits)
         packed = weights.read_codes(f"{name}.qzeros", groups, -(-outputs // per_word))
         zeros = unpacked(packed, bits)[:, :outputs]
         scales = weights.read(f"{name}.scales", groups, outputs, dtype=torch.float32)
         zeros = (zeros + self.stored.zero_offset) & (1 << bits) - 1
         codes = codes if order is None else codes[:, order]
-        return self.grouped(bits, codes, scales.T, zeros.T.contiguous(), order)
+        part = Part(rows, slice(first // size, end // size))
+        return self.grouped(bits, codes, scales.T, zeros.T.contiguous(), order, part)
 
     def _order(self, name: str, inputs: int, size: int) -> Tensor | None:
         """By groups, where inputs were taken by their activations (desc_act)."""

@@ -1,0 +1,72 @@
+"""Parts of stored tensors: what a rank needs of them, and so all that it reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ALL = slice(None)
+Rows = slice | Tensor
+
+
+class Part(NamedTuple):
+    """Of a tensor's first dimension, and of its second if it has one.
+
+    A weight's rows are its outputs, its columns its inputs. A tensor of numbers chooses in its
+    order.
+    """
+
+    rows: Rows = ALL
+    columns: Rows = ALL
+    which: int | None = None  # of a tensor that is many of one shape
+    turned: bool = False  # it is stored with its columns first
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """A view, where no order is chosen."""
+        tensor = tensor if self.which is None else tensor[self.which]
+        tensor = tensor.T if self.turned else tensor
+        tensor = tensor if self.rows is ALL else tensor[self.rows]
+        return tensor if self.columns is ALL else tensor[:, self.columns]
+
+
+WHOLE = Part()
+
+
+def as_rows(numbers: Tensor) -> Rows:
+    """A slice, if one chooses the same."""
+    first, count = int(numbers[0]), len(numbers)
+    if torch.equal(numbers, torch.arange(first, first + count)):
+        return slice(first, first + count)
+    return numbers
+
+
+def numbers_of(chosen: Rows, count: int) -> Tensor:
+    """[n] int64, what is chosen of ``count``."""
+    return chosen if isinstance(chosen, Tensor) else torch.arange(count)[chosen]
+
+
+def count_of(chosen: Rows, count: int) -> int:
+    """How many."""
+    return len(chosen) if isinstance(chosen, Tensor) else len(range(count)[chosen])
+
+
+def bounds(columns: slice, count: int) -> tuple[int, int]:
+    """The first of ``count``, and one beyond the last."""
+    chosen = range(count)[columns]
+    return chosen.start, chosen.stop
+
+
+def outward(columns: slice, unit: int, count: int) -> slice:
+    """At least ``columns`` of ``count``, in whole units."""
+    if columns is ALL:
+        return ALL
+    return slice(columns.start // unit * unit, min(-(-columns.stop // unit) * unit, count))
+
+
+def within(outer: slice, columns: slice) -> slice:
+    """Where ``columns`` are in ``outer``, which has them."""
+    if outer is ALL or columns is ALL:
+        return columns
+    return slice(columns.start - outer.start, columns.stop - outer.start)
