@@ -93,6 +93,21 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
     EngineConfig.create({name: value, "swap_space": 1.0})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"kv_store_size": 4.0}, "kv_store_size does nothing without kv_store"),
+     ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.000976562 to"),
+     ({"kv_store": ""}, "kv_store must be a directory"),
+     ({"kv_store": "/tmp", "device": "cuda"}, "kv_store: blocks are stored on CPUs only"),
+     ({"kv_store": "/tmp", "tensor_parallel_size": 2}, "with tensor_parallel_size 1 only"),
+     ({"kv_store": "/tmp", "kv_allocator": "max"}, 'kv_store needs kv_allocator "paged"'),
+     ({"kv_store": "/tmp", "enable_prefix_caching": False}, "needs enable_prefix_caching")],
+)  # fmt: skip
+def test_a_store_that_would_do_nothing_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig.create(given)
+
+
 def test_the_share_of_a_gpu_has_its_default_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert EngineConfig().gpu_memory_utilization == 0.9
     with pytest.raises(ConfigError, match="above 0 and at most 1, got None"):

@@ -247,8 +247,7 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
-        caching = self.enable_prefix_caching
-        check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
+        check_store(self)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         check_window(self.window, self.attention_sinks, self.block_size, self.kv_allocator)
