@@ -13,7 +13,14 @@ import torch
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
 from quire.assembly.pooling import read_pooler
-from quire.assembly.store import check_store, describe_store, open_store
+from quire.assembly.store import (
+    block_identity,
+    check_store,
+    describe_store,
+    open_store,
+    record_form,
+)
+from quire.assembly.transfer import Transfer, begin_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
@@ -40,10 +47,12 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
+from quire.memory import BlockSource
 from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
+from quire.transfer import BlockServer
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo"
 DEMO_NAME = "quire-demo"
@@ -54,15 +63,20 @@ def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
     """Load the model and give it a scheduler, a KV pool and a tokenizer."""
     # First, because an address that is taken is known in no time.
     events = None if config.kv_events is None else EventPublisher(config.kv_events)
+    server = None
     try:
-        return _build(config, events)
+        server = listen_for_decoders(config)
+        return _build(config, events, server)
     except BaseException:
-        if events is not None:
-            events.close()
+        for part in (events, server):
+            if part is not None:
+                part.close()
         raise
 
 
-def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine, Capacity]:
+def _build(
+    config: EngineConfig, events: EventPublisher | None, server: BlockServer | None
+) -> tuple[Engine, Capacity]:
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
@@ -91,7 +105,13 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
         weights = None if shelf is None else shelf.weights
         forms = [runtime.kernels, _name(model.dtype), _name(kv_dtype)]
         store = open_store(config, directory, limits, cache, forms)
-        executor = runtime.executor(model, limits, kv_dtype, draft, weights, store)
+        transfer: Transfer | None = None
+        source: BlockSource | None = store
+        if config.role != "both":
+            identity = block_identity(config, directory, limits, cache, forms)
+            form = record_form(identity, limits, cache)
+            transfer, source = begin_transfer(config, server, form, identity)
+        executor = runtime.executor(model, limits, kv_dtype, draft, weights, source)
     costs = RecoveryCosts()
     if store is not None or (config.swap_space and config.preemption_mode == "auto"):
         costs = runtime.recovery_costs()
@@ -101,7 +121,7 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
     capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
     capacity = replace(capacity, store=describe_store(store, costs, limits.block_size))
     engine = Engine(
-        limits.scheduler(costs, store),
+        limits.scheduler(costs, source),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
@@ -114,6 +134,7 @@ def _build(config: EngineConfig, events: EventPublisher | None) -> tuple[Engine,
         adapters=shelf,
         events=events,
         store=store,
+        transfer=transfer,
     )
     if events is not None:
         windows = [group.window and group.window.tokens for group in limits.kv_groups]

@@ -8,6 +8,7 @@ from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 from quire.config.store import NO_STORE_ON_GPU
+from quire.config.transfer import KVTransferConfig
 
 __all__ = [
     "MOST_DRAFTS",
@@ -16,6 +17,7 @@ __all__ = [
     "NO_STORE_ON_GPU",
     "EngineConfig",
     "KVEventsConfig",
+    "KVTransferConfig",
     "LoraModule",
     "ServerConfig",
     "SpeculativeConfig",

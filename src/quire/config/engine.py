@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
-from quire.config.kv_events import KVEventsConfig
+from quire.config.generation import known_source
+from quire.config.kv_events import KVEventsConfig, check_kv_events
 from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
@@ -23,6 +23,7 @@ from quire.config.settings import (
 )
 from quire.config.speculative import SpeculativeConfig
 from quire.config.store import STORE_SIZE, check_store
+from quire.config.transfer import KVTransferConfig, check_transfer
 from quire.errors import ConfigError
 
 
@@ -192,6 +193,14 @@ class EngineConfig:
     kv_store_size: float = setting(
         STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
     )
+    role: str = setting(
+        "both",
+        "prefill: compute prompts, and hand their KV blocks to other engines; decode: fetch the "
+        "blocks of prompts from those, as requests say; both: neither",
+    )
+    kv_transfer_config: Mapping[str, Any] | None = setting(
+        None, "JSON object, of a role: kv_ip, kv_port, kv_buffer_size, timeout (default: {})"
+    )
     threads: int | None = setting(
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
@@ -210,7 +219,7 @@ class EngineConfig:
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         check_pooler(self.pooler_config or {})
-        self._check_generation_config()
+        object.__setattr__(self, "generation_config", known_source(self.generation_config))
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
@@ -234,22 +243,13 @@ class EngineConfig:
         self._check_device()
         self._check_speculation()
         self._check_adapters()
-        self._check_kv_events()
+        check_kv_events(self)
+        check_transfer(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed must be an integer, got {self.seed!r}")
-
-    def _check_generation_config(self) -> None:
-        if self.generation_config == "vllm":
-            object.__setattr__(self, "generation_config", "none")
-        known = self.generation_config in ("auto", "none")
-        if not known and not Path(self.generation_config).is_dir():
-            raise ConfigError(
-                "generation_config must be auto, none, vllm or a directory; "
-                f"got {self.generation_config!r}"
-            )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -324,17 +324,16 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
 
-    def _check_kv_events(self) -> None:
-        if self.kv_events is None:
-            return
-        if self.enable_prefix_caching is False or self.kv_allocator != "paged":
-            raise ConfigError("kv_events_config does nothing without enable_prefix_caching")
-
     @cached_property
     def kv_events(self) -> KVEventsConfig | None:
         """``kv_events_config``, checked; None: nobody is told."""
         config = KVEventsConfig.of(self.kv_events_config or {})
         return config if config.publishes else None
+
+    @cached_property
+    def transfer(self) -> KVTransferConfig:
+        """``kv_transfer_config``, checked."""
+        return KVTransferConfig.of(self.kv_transfer_config or {})
 
     @cached_property
     def adapters(self) -> tuple[LoraModule, ...]:
@@ -374,6 +373,7 @@ _OBJECTS = (
     "speculative_config",
     "pooler_config",
     "kv_events_config",
+    "kv_transfer_config",
 )
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 

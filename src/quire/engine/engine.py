@@ -33,6 +33,7 @@ from quire.protocol import (
 )
 from quire.scheduling import Scheduler, SequenceGroup
 from quire.store import DiskStore
+from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Engine:
         adapters: AdapterShelf | None = None,
         events: EventPublisher | None = None,
         store: DiskStore | None = None,
+        transfer: BlockServer | BlockFetcher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -77,10 +79,8 @@ class Engine:
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
-        self.speculation = speculation
-        self.adapters = adapters
-        self.events = events
-        self.store = store
+        self.speculation, self.adapters = speculation, adapters
+        self.events, self.store, self.transfer = events, store, transfer
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -183,7 +183,7 @@ class Engine:
 
     def close(self) -> None:
         """End the recording and the telling of events, and write what is to be stored."""
-        for part in (self.store, self._recorder, self.events):
+        for part in (self.transfer, self.store, self._recorder, self.events):
             if part is not None:
                 part.close()
 
