@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "config": {"dialect"},
     "dialect": set(),
     "events": {"config", "memory", "protocol"},
+    "transfer": {"memory", "store"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
@@ -66,6 +67,7 @@ MAY_IMPORT = {
     "engine": {
         "drafting",
         "events",
+        "transfer",
         "files",
         "gguf",
         "grammar",
@@ -77,12 +79,14 @@ MAY_IMPORT = {
         "scheduling",
         "store",
     },
-    "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
+    "server": {"config", "dialect", "metrics", "protocol", "engine", "transfer", "version"},
     "assembly": {
         "adapters",
         "config",
         "drafting",
         "events",
+        "memory",
+        "transfer",
         "files",
         "gguf",
         "heap",
@@ -91,7 +95,6 @@ MAY_IMPORT = {
         "capacity",
         "protocol",
         "kernels",
-        "memory",
         "model",
         "execution",
         "engine",
@@ -123,7 +126,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "events", "engine", "server", "reports", "reproduction", "store", "terminal",
+    "events", "transfer", "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

@@ -18,7 +18,14 @@ from quire.assembly.pooling import read_pooler
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
-from quire.assembly.store import check_store, describe_store, open_store
+from quire.assembly.store import (
+    block_identity,
+    check_store,
+    describe_store,
+    open_store,
+    record_form,
+)
+from quire.assembly.transfer import Transfer, begin_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
@@ -45,10 +52,12 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
+from quire.memory import BlockSource
 from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
+from quire.transfer import BlockServer
 
 DEMO_NAME = "quire-demo"
 
@@ -68,10 +77,13 @@ def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capaci
         events = None if config.kv_events is None else EventPublisher(config.kv_events)
         if events is not None:
             undone.callback(events.close)
+        server = listen_for_decoders(config)
+        if server is not None:
+            undone.callback(server.close)
         team = None if config.tensor_parallel_size == 1 else gather(config)
         if team is not None:
             undone.callback(team.close)
-        built = _build(config, runtime, events, team, engines)
+        built = _build(config, runtime, events, server, team, engines)
         undone.pop_all()
     return built
 
@@ -80,6 +92,7 @@ def _build(
     config: EngineConfig,
     runtime: DeviceRuntime,
     events: EventPublisher | None,
+    server: BlockServer | None,
     team: Team | None,
     engines: int,
 ) -> tuple[Engine, Capacity]:
@@ -121,7 +134,13 @@ def _build(
         weights = None if shelf is None else shelf.weights
         forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
         store = open_store(config, directory, limits, cache, forms)
-        executor = runtime.executor(model, limits, dtype, draft, weights, store)
+        transfer: Transfer | None = None
+        source: BlockSource | None = store
+        if config.role != "both":
+            identity = block_identity(config, directory, limits, cache, forms)
+            form = record_form(identity, limits, cache)
+            transfer, source = begin_transfer(config, server, form, identity)
+        executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = RecoveryCosts()
     if store is not None or (config.swap_space and config.preemption_mode == "auto"):
         costs = runtime.recovery_costs()
@@ -131,7 +150,7 @@ def _build(
     capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
     capacity = replace(capacity, store=describe_store(store, costs, limits.block_size))
     engine = Engine(
-        limits.scheduler(costs, store),
+        limits.scheduler(costs, source),
         executor,
         _input_processor(config, model, limits, tokenizer, defaults, pooler, shelf),
         block_bytes=capacity.mean_block_bytes,
@@ -145,6 +164,7 @@ def _build(
         store=store,
         events=events,
         others=team,
+        transfer=transfer,
     )
     if events is not None:
         windows = [group.window and group.window.tokens for group in limits.kv_groups]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def open_store(
             "kv_store: this model's rotary scaling depends on the length of the prompt, so its KV "
             "blocks cannot be reused; leave the option out"
         )
-    fingerprint = _fingerprint(config, directory, limits, cache, forms)
-    form = RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache)))
+    identity = block_identity(config, directory, limits, cache, forms)
+    form = record_form(identity, limits, cache)
     return DiskStore(Path(config.kv_store), int(config.kv_store_size * 2**30), form)
 
 
@@ -66,30 +66,40 @@ def describe_store(store: DiskStore | None, costs: RecoveryCosts, block_size: in
     )
 
 
-def _fingerprint(
+def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
+    """Of an engine's blocks."""
+    fingerprint = xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
+    return RecordForm(fingerprint, limits.block_size, tuple(limits.block_bytes(cache)))
+
+
+def block_identity(
     config: EngineConfig, directory: Path, limits: EngineLimits, cache: CacheShape, forms: Any
-) -> bytes:
-    """Of all that decides a block's bits beside its text.
+) -> dict[str, str]:
+    """Digests of all that decides a block's bits beside its text, by what they are of.
 
     Blocks that another build of the kernels has computed may differ in their last bits, and an
     answer would then depend on who has computed its beginning.
     """
     facts = {
-        "builds": [__version__, torch.__version__, forms],
+        "version and kernels": [__version__, torch.__version__, forms],
         "layout": [_LAYOUT, limits.block_size, cache.token_bytes],
         "layers": [[kv_group.layers, kv_group.window] for kv_group in limits.kv_groups],
-        "model": [config.hf_overrides, config.quantization, config.window, config.attention_sinks],
+        "settings": [
+            *(config.hf_overrides, config.quantization, config.window, config.attention_sinks),
+            config.speculative_config if _drafts(config) else None,
+        ],
         # Rotations may depend on the longest text that is served.
-        "longest": config.max_model_len if config.window is None else None,
-        "draft": config.speculative_config if _drafts(config) else None,
+        "max_model_len": config.max_model_len if config.window is None else None,
     }
-    total = xxhash.xxh3_128(json.dumps(facts, sort_keys=True).encode())
+    weights = xxhash.xxh3_128()
     for path in _files(config, directory):
-        total.update(path.stat().st_size.to_bytes(8, "little"))
+        weights.update(path.stat().st_size.to_bytes(8, "little"))
         with path.open("rb", buffering=0) as file:
             while piece := file.read(_PIECE):
-                total.update(piece)
-    return total.digest()
+                weights.update(piece)
+    parts = {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()}
+    digests = {name: xxhash.xxh3_128_hexdigest(text.encode()) for name, text in parts.items()}
+    return {**digests, "model": weights.hexdigest()}
 
 
 def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:

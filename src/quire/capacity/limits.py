@@ -168,8 +168,12 @@ def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:
                 "enable_prefix_caching: this model's rotary scaling depends on the length of the "
                 "prompt, so its KV blocks cannot be reused; leave the option out"
             )
-        if config.kv_events is not None:
-            raise ConfigError("kv_events_config: this model's KV blocks cannot be reused")
+        for setting, given in (
+            ("kv_events_config", config.kv_events is not None),
+            ("role", config.role != "both"),
+        ):
+            if given:
+                raise ConfigError(f"{setting}: this model's KV blocks cannot be reused")
         return False
     if config.kv_allocator != "paged":
         if asked:

@@ -11,6 +11,7 @@ from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 from quire.config.store import NO_STORE_ON_GPU
+from quire.config.transfer import KVTransferConfig
 
 __all__ = [
     "MOST_DRAFTS",
@@ -21,6 +22,7 @@ __all__ = [
     "DeployConfig",
     "EngineConfig",
     "KVEventsConfig",
+    "KVTransferConfig",
     "LoraModule",
     "ServerConfig",
     "Settings",

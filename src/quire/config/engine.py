@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
-from quire.config.kv_events import KVEventsConfig
+from quire.config.kv_events import KVEventsConfig, check_kv_events
 from quire.config.model_options import (
     check_pooler,
     check_window,
@@ -27,6 +27,7 @@ from quire.config.settings import (
 )
 from quire.config.speculative import SpeculativeConfig
 from quire.config.store import STORE_SIZE, check_store
+from quire.config.transfer import KVTransferConfig, check_transfer
 from quire.errors import ConfigError
 
 
@@ -196,6 +197,14 @@ class EngineConfig:
     kv_store_size: float = setting(
         STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
     )
+    role: str = setting(
+        "both",
+        "prefill: compute prompts, and hand their KV blocks to other engines; decode: fetch the "
+        "blocks of prompts from those, as requests say; both: neither",
+    )
+    kv_transfer_config: Mapping[str, Any] | None = setting(
+        None, "JSON object, of a role: kv_ip, kv_port, kv_buffer_size, timeout (default: {})"
+    )
     threads: int | None = setting(
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
@@ -254,8 +263,9 @@ class EngineConfig:
         self._check_device()
         self._check_speculation()
         self._check_adapters()
-        self._check_kv_events()
+        check_kv_events(self)
         check_parallel(self)
+        check_transfer(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -322,17 +332,16 @@ class EngineConfig:
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
 
-    def _check_kv_events(self) -> None:
-        if self.kv_events is None:
-            return
-        if self.enable_prefix_caching is False or self.kv_allocator != "paged":
-            raise ConfigError("kv_events_config does nothing without enable_prefix_caching")
-
     @cached_property
     def kv_events(self) -> KVEventsConfig | None:
         """``kv_events_config``, checked; None: nobody is told."""
         config = KVEventsConfig.of(self.kv_events_config or {})
         return config if config.publishes else None
+
+    @cached_property
+    def transfer(self) -> KVTransferConfig:
+        """``kv_transfer_config``, checked."""
+        return KVTransferConfig.of(self.kv_transfer_config or {})
 
     @cached_property
     def adapters(self) -> tuple[LoraModule, ...]:
@@ -376,6 +385,7 @@ _OBJECTS = (
     "speculative_config",
     "pooler_config",
     "kv_events_config",
+    "kv_transfer_config",
 )
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 

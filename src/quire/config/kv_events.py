@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.config.settings import check_count, setting
 from quire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.config.engine import EngineConfig
 
 _NAME = "kv_events_config"
 _TRANSPORTS = ("tcp://", "ipc://")
@@ -72,6 +75,14 @@ class KVEventsConfig:
                 hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
                 raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
         return cls(**options)
+
+
+def check_kv_events(config: EngineConfig) -> None:
+    """ConfigError where there would be nothing to tell."""
+    if config.kv_events is None:
+        return
+    if config.enable_prefix_caching is False or config.kv_allocator != "paged":
+        raise ConfigError(f"{_NAME} does nothing without enable_prefix_caching")
 
 
 def _check_address(name: str, value: object) -> None:

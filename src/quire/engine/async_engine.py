@@ -29,7 +29,9 @@ from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
 from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
+from quire.memory import BlockHash, KVAllocator, hash_blocks
 from quire.protocol import PoolingParams, SamplingParams
+from quire.transfer import BlockFetcher
 
 _T = TypeVar("_T")
 Deltas = AsyncGenerator[list[Delta], None]
@@ -142,9 +144,28 @@ class AsyncEngine:
             except asyncio.CancelledError:
                 left.set()
                 raise
+            if isinstance(self.engine.transfer, BlockFetcher):
+                await self._fetch(self.engine.transfer, prompts.values(), prepared)
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
+
+    async def _fetch(
+        self,
+        fetcher: BlockFetcher,
+        prompts: Iterable[Prompt],
+        prepared: Iterable[PreparedRequest],
+    ) -> None:
+        """Of prompts that say so, what another engine has computed. The rest is computed."""
+        allocator = self.engine.scheduler.allocator
+        for prompt, one in zip(prompts, prepared, strict=True):
+            peer = prompt.get("remote_prefill") if isinstance(prompt, Mapping) else None
+            if peer is not None:
+                known = one.request.root_hash, one.request.prompt_token_ids, allocator.block_size
+                names = await self._preparation.run(len(known[1]), partial(hash_blocks, *known))
+                missing = partial(_missing, allocator, names)
+                host, port = peer
+                await fetcher.fetch(host, port, await self.call(missing))
 
     def generate_turn(
         self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
@@ -315,6 +336,11 @@ class AsyncEngine:
             collector.fail(failure)
         for answer in self._calls:
             _settle(answer, failure)
+
+
+def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
+    """Those that the pool does not have."""
+    return [name for name in names if allocator.locate(name) is None]
 
 
 def _portions(sizes: Sequence[int], items: Sequence[_T]) -> Iterator[tuple[int, list[_T]]]:

@@ -34,6 +34,7 @@ from quire.protocol import (
 )
 from quire.scheduling import Scheduler, SequenceGroup
 from quire.store import DiskStore
+from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Engine:
         store: DiskStore | None = None,
         events: EventPublisher | None = None,
         others: OtherRanks | None = None,
+        transfer: BlockServer | BlockFetcher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -79,11 +81,8 @@ class Engine:
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
-        self.speculation = speculation
-        self.adapters = adapters
-        self.store = store
-        self.events = events
-        self.others = others
+        self.speculation, self.adapters, self.others = speculation, adapters, others
+        self.events, self.store, self.transfer = events, store, transfer
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -185,8 +184,9 @@ class Engine:
             self.executor.submit(Step(moves)).collect()
 
     def close(self) -> None:
-        """End the recording, the telling of events and the other ranks; write what is stored."""
-        for part in (self.store, self._recorder, self.events, self.others):
+        """End what has threads, processes or files of its own; write what is to be stored."""
+        parts = (self.transfer, self.store, self._recorder, self.events, self.others)
+        for part in parts:
             if part is not None:
                 part.close()
 

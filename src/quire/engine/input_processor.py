@@ -24,8 +24,9 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
 "adapter", the name of one that changes the model's weights;
 "priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
-text: under the fair policy, clients share; and "truncate_max_tokens": true lowers a max_tokens that
-is above what max_model_len leaves, where else the request is refused.
+text: under the fair policy, clients share; "truncate_max_tokens": true lowers a max_tokens that is
+above what max_model_len leaves, where else the request is refused; and, for a server that decodes
+only, "remote_prefill": address and port of an engine that has computed the prompt.
 """
 
 MAX_PRIORITY = 1_000  # up or down
@@ -34,7 +35,7 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 _PROMPT_KEYS = {
     *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
-    "truncate_max_tokens",
+    *("truncate_max_tokens", "remote_prefill"),
 }
 _LONGEST_CLIENT = 256  # characters
 

@@ -35,6 +35,7 @@ class Beyond:
         self._allocator = allocator
         self._source = source
         self._fetches = (costs or RecoveryCosts()).fetching_pays(allocator.block_size)
+        self._most = allocator.usage().capacity // allocator.block_size
         self._filled: dict[BlockHash, tuple[int, ...]] = {}  # the tokens of blocks to be stored
 
     @property
@@ -62,6 +63,8 @@ class Beyond:
             for number in range(first, end):
                 content = self._content(branch, number)
                 self._filled[content.name] = content.token_ids
+            while len(self._filled) > self._most:  # what has long been filled is long gone
+                del self._filled[next(iter(self._filled))]
 
     def store(self) -> list[BlockMove]:
         """No step is under way: moves for what has been filled, as far as there is room for it.

@@ -42,6 +42,8 @@ class TurnRequest(GenerationRequest):
     def _check_turn(self) -> TurnRequest:
         if self.cache_salt is not None:
             raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+        if self.kv_transfer_params:
+            raise RequestError("a session's blocks stay where it is", "kv_transfer_params")
         return self
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -18,7 +18,7 @@ class RecordShelf:
 
     def __init__(self, form: RecordForm, size: int) -> None:
         self._form = form
-        self._most = size // form.num_bytes
+        self.most = size // form.num_bytes  # records
         self._records: OrderedDict[BlockHash, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -26,8 +26,13 @@ class RecordShelf:
         """Keep a record that claims to be the block of this name: ``read`` will find out."""
         with self._lock:
             self._records[name] = record
-            while len(self._records) > self._most:
+            while len(self._records) > self.most:
                 self._records.popitem(last=False)
+
+    def find(self, name: BlockHash) -> bytes | None:
+        """The record that claims to be this block."""
+        with self._lock:
+            return self._records.get(name)
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``."""
@@ -35,7 +40,7 @@ class RecordShelf:
 
     def room(self) -> int:
         """See ``BlockSource.room``: what is old makes room."""
-        return self._most
+        return self.most
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
         """See ``BlockSource.read``. What is not what it claims to be is given up."""

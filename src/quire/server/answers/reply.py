@@ -19,6 +19,7 @@ from quire.server.answers.rendering import json_response
 from quire.server.answers.streaming import Events, EventStream, Json, event
 from quire.server.errors import new_id
 from quire.server.guards.clients import Caller
+from quire.server.handover import handed_over
 from quire.server.openai.requests import GenerationRequest
 from quire.server.service import Progress, Service
 
@@ -93,12 +94,15 @@ async def answer(
         async for deltas in progress:
             outputs.update({number: delta.final for number, delta in deltas if delta.final})
 
+    handed = await handed_over(service, request.kv_transfer_params)
+
     def build() -> Json:
         return {
             **head,
             "choices": list(_choices(request, params.num_outputs, wording, outputs)),
             **account.of(outputs),
             **account.warnings(outputs.values()),
+            **handed,
             **_prompt_tokens(request, wording, outputs[0].prompt_token_ids, beside=True),
         }
 

@@ -46,7 +46,7 @@ _REASONS: Mapping[str, str] = {
     "function_call": "the older form of tool_choice",
     "functions": "the older form of tools",
     "include_obfuscation": "chunks are as long as they are",
-    "kv_transfer_params": "this server hands its KV cache to no other",
+    "kv_transfer_params": "completions and chats hand it over, in OpenAI's words",
     "logits_processors": _OTHERS_CODE,
     "media_io_kwargs": _TEXT_ONLY,
     "mm_processor_kwargs": _TEXT_ONLY,

@@ -20,6 +20,7 @@ from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
 from quire.server.chats.conversation import Conversation, Turn, begin
 from quire.server.guards.clients import Caller
+from quire.server.handover import remote_prefill
 from quire.server.openai.requests import ChatRequest
 from quire.server.service import Service
 
@@ -30,6 +31,7 @@ async def create_chat_completion(
     """Answer a conversation, put into one prompt by the model's chat template."""
     model = service.check_model(request.model)
     service.check_chat_template(request.chat_template)
+    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
     turn = Turn(
         [message.for_template() for message in request.messages],
         request.sampling_params(service.input_processor.sampling_defaults),
@@ -41,7 +43,7 @@ async def create_chat_completion(
         variables=request.chat_template_kwargs or {},
         rendering=request.rendering,
         form=request.prompt_form(service.input_processor.max_model_len),
-        options=request.options(caller, model.options),
+        options=request.options(caller, told),
         field_names=request.field_names,
     )
     conversation = await begin(service, turn)

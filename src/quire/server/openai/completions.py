@@ -16,6 +16,7 @@ from quire.server.answers.streaming import Json
 from quire.server.errors import in_callers_words
 from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
+from quire.server.handover import remote_prefill
 from quire.server.openai.requests import CompletionRequest
 from quire.server.service import Progress, Service
 from quire.server.session_types import TurnRequest
@@ -36,8 +37,9 @@ async def create_completion(
             ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+    told = {**model.options, **remote_prefill(service, request.kv_transfer_params)}
     asked = [
-        request.with_options(found or prompt, caller, model.options)
+        request.with_options(found or prompt, caller, told)
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 

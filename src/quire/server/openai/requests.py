@@ -67,6 +67,9 @@ class GenerationRequest(StructuredFields):
 
     prediction: Prediction | None = told(None, _HELP["prediction"])
     cache_salt: Name | None = told(None, "only requests with the same one share a prefix cache")
+    kv_transfer_params: Annotated[dict[str, Any], no_deeper(levels=4, most_values=65536)] | None = (
+        told(None, "of a proxy between servers that prefill and that decode, as vLLM has them")
+    )
     priority: Annotated[int, between(-MAX_PRIORITY, MAX_PRIORITY)] | None = told(
         None, "under the priority and fair policies, the lower, the sooner"
     )
@@ -80,6 +83,8 @@ class GenerationRequest(StructuredFields):
                 "in a stream, include_metrics needs stream_options.include_usage: true",
                 "include_metrics",
             )
+        if self.stream and (self.kv_transfer_params or {}).get("do_remote_decode"):
+            raise RequestError("do_remote_decode cannot be streamed", "kv_transfer_params")
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         return self

@@ -1,0 +1,76 @@
+"""Prefill and decode apart: what an engine does of both, and where blocks are handed over."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quire.config.engine import EngineConfig
+
+ROLES = ("both", "prefill", "decode")
+_NAME = "kv_transfer_config"
+_ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
+
+
+@dataclass(frozen=True)
+class KVTransferConfig:
+    """How blocks are handed over, and how much of them is kept for that."""
+
+    kv_ip: str = setting(
+        "127.0.0.1", "of a prefill engine: address to listen on, by which decode engines find it"
+    )
+    kv_port: int = setting(14579, "of a prefill engine: port to listen on; 0: one that is free")
+    kv_buffer_size: int | str = setting(
+        "1GiB", "most memory for blocks that wait to be fetched, or to be used"
+    )
+    timeout: float = setting(
+        5.0, "of a decode engine: seconds to wait for blocks; what is missing then is computed"
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kv_ip, str) or self.kv_ip in _ANY_ADDRESS:
+            raise ConfigError(
+                f"{_NAME}: kv_ip must be an address by which decode engines find this one; "
+                f"got {self.kv_ip!r}"
+            )
+        check_count(f"{_NAME}: kv_port", self.kv_port, 0, 65535)
+        check_number(f"{_NAME}: timeout", self.timeout, 0.01, 600, "seconds")
+        try:
+            object.__setattr__(self, "kv_buffer_size", parse_bytes(self.kv_buffer_size))
+        except ConfigError as error:
+            raise ConfigError(f"{_NAME}: kv_buffer_size: {error}") from None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:
+        """ConfigError where an option is unknown or out of its range."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        return cls(**options)
+
+
+def check_transfer(config: EngineConfig) -> None:
+    """ConfigError where a role cannot be played."""
+    role = config.role
+    if role not in ROLES:
+        raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
+    if role == "both":
+        if config.kv_transfer_config is not None:
+            raise ConfigError(f'{_NAME} does nothing with role "both"')
+        return
+    _ = config.transfer  # is checked
+    if config.enable_prefix_caching is False or config.kv_allocator != "paged":
+        raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
+    if config.device == "cuda":
+        raise ConfigError(f'role "{role}": blocks are handed over on CPUs only: choose device cpu')
+    if config.kv_store is not None:
+        raise ConfigError(f'role "{role}": kv_store is for engines of role "both"')

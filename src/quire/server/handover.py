@@ -1,0 +1,62 @@
+"""Prefill and decode apart, as vLLM's proxies ask for it: ``kv_transfer_params``.
+
+A proxy has a prefill engine compute a prompt, with ``do_remote_decode``, and one token. What that
+answers it gives to a decode engine along with the same request, which fetches the prompt's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.errors import RequestError
+from quire.server.service import Service
+from quire.transfer import BlockFetcher, BlockServer
+
+_FIELD = "kv_transfer_params"
+
+
+def remote_prefill(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a prompt says of where its blocks are; RequestError where they cannot be handed over."""
+    if given is None or not (_asks(given, "do_remote_decode") | _asks(given, "do_remote_prefill")):
+        return {}
+    transfer = service.engine.engine.transfer
+    if _asks(given, "do_remote_decode"):
+        if not isinstance(transfer, BlockServer):
+            raise RequestError('do_remote_decode needs a server of role "prefill"', _FIELD)
+        return {}
+    if not isinstance(transfer, BlockFetcher):
+        raise RequestError('do_remote_prefill needs a server of role "decode"', _FIELD)
+    host, port = given.get("remote_host"), given.get("remote_port")
+    if not isinstance(host, str) or not 0 < len(host) < 256:
+        raise RequestError("do_remote_prefill needs remote_host, a name or an address", _FIELD)
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+        raise RequestError("do_remote_prefill needs remote_port, from 1 to 65535", _FIELD)
+    return {"remote_prefill": (host, port)}
+
+
+async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an answer tells a decode engine, once the blocks are where it can fetch them."""
+    transfer = service.engine.engine.transfer
+    if given is None or not isinstance(transfer, BlockServer):
+        return {}
+    if not _asks(given, "do_remote_decode"):
+        return {}
+    await service.in_engine(service.engine.engine.put_away)
+    told = {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": f"{transfer.host}:{transfer.port}",
+        "remote_block_ids": [],  # blocks go by their content
+        "remote_host": transfer.host,
+        "remote_port": transfer.port,
+        "tp_size": 1,
+    }
+    return {_FIELD: told}
+
+
+def _asks(given: Mapping[str, Any], name: str) -> bool:
+    asked = given.get(name)
+    if asked not in (None, False, True):
+        raise RequestError(f"{name} must be true or false", _FIELD)
+    return asked is True

@@ -1,0 +1,227 @@
+"""One engine computes prompts, another goes on from them: the bits of one that does both."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM
+from quire.errors import ConfigError
+from quire.transfer import BlockFetcher, BlockServer
+from support.handover import Serving, liar, relay, serving
+from support.lora import save_adapter
+from support.small_models import make_model
+
+SIZES: dict[str, Any] = {"dtype": "float32", "block_size": 8, "kv_cache_memory_bytes": "4MiB"}
+RNG = random.Random(4)
+
+
+def prompt(length: int) -> list[int]:
+    return [RNG.randrange(20, 60) for _ in range(length)]
+
+
+class Trio:
+    """Who does both, who prefills, and who decodes."""
+
+    def __init__(self, both: Serving, prefill: Serving, decode: Serving) -> None:
+        self.both, self.prefill, self.decode = both, prefill, decode
+
+    @property
+    def fetched(self) -> int:
+        """Blocks that have come over the wire and been used."""
+        return self.decode.engine.scheduler.stats.prefix_fetched // 8
+
+    @property
+    def fetcher(self) -> BlockFetcher:
+        found = self.decode.engine.transfer
+        assert isinstance(found, BlockFetcher)
+        return found
+
+    def check(self, body: dict[str, Any], told: dict[str, Any]) -> int:
+        """That the answer is right; how many blocks were fetched for it."""
+        before = self.fetched
+        answer = self.decode.complete(**body, kv_transfer_params=told)
+        assert answer["choices"] == self.both.complete(**body)["choices"]
+        return self.fetched - before
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def trio(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Trio]:
+    at = tmp_path_factory.mktemp("handover")
+    model = make_model(request.param, at / "model")
+    save_adapter(at / "poet", model, seed=1)
+    options = {**SIZES, "enable_lora": True, "lora_modules": [f"poet={at / 'poet'}"]}
+    listen, wait = {"kv_port": 0}, {"timeout": 0.5}
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        yield Trio(
+            enter(serving(model, **options)),
+            enter(serving(model, **options, role="prefill", kv_transfer_config=listen)),
+            enter(serving(model, **options, role="decode", kv_transfer_config=wait)),
+        )
+
+
+GREEDY: dict[str, Any] = {"temperature": 0, "logprobs": 2, "max_tokens": 12}
+BODIES: list[tuple[str, dict[str, Any], int]] = [
+    ("the last block is not full", {"prompt": prompt(45), **GREEDY}, 5),
+    ("all blocks are full", {"prompt": prompt(48), **GREEDY}, 6),
+    ("no block is full", {"prompt": prompt(5), **GREEDY}, 0),
+    ("a salt", {"prompt": prompt(30), "cache_salt": "mine", **GREEDY}, 3),
+    ("an adapter", {"prompt": prompt(30), "model": "poet", **GREEDY}, 3),
+    ("samples", {"prompt": prompt(41), "n": 3, "seed": 7, "temperature": 1.0, "max_tokens": 9}, 5),
+    ("beams", {"prompt": prompt(41), "use_beam_search": True, "n": 2, "max_tokens": 6}, 5),
+]
+
+
+def test_the_bits_of_one_engine(trio: Trio) -> None:
+    groups = len(trio.decode.engine.scheduler.allocator.table(0).kv_groups) if False else 1
+    for name, body, blocks in BODIES:
+        told = trio.prefill.prefill(**body)
+        fetched = trio.check(body, told)
+        assert fetched == blocks * groups, name
+        assert trio.check(body, told) == 0, "it is in the pool by now"
+    assert trio.fetcher.num_failed == 0
+
+
+def test_what_is_cached_is_not_fetched_and_salts_keep_apart(trio: Trio) -> None:
+    body = {"prompt": prompt(64), **GREEDY}
+    trio.decode.complete(**{**body, "prompt": body["prompt"][:32]})
+    before = trio.fetcher.num_fetched
+    told = trio.prefill.prefill(**body)
+    assert trio.check(body, told) == 4
+    assert trio.fetcher.num_fetched - before == 4
+    assert trio.check({**body, "cache_salt": "another's"}, told) == 0
+
+
+def test_chats_are_handed_over(trio: Trio) -> None:
+    body = {"messages": [{"role": "user", "content": "once upon a time " * 5}], "max_tokens": 5}
+    asked = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    told = trio.prefill.http.post("/v1/chat/completions", json=asked).json()["kv_transfer_params"]
+    before = trio.fetched
+    found = trio.decode.http.post(
+        "/v1/chat/completions", json={**body, "temperature": 0, "kv_transfer_params": told}
+    )
+    alone = trio.both.http.post("/v1/chat/completions", json={**body, "temperature": 0})
+    assert found.json()["choices"] == alone.json()["choices"]
+    assert trio.fetched > before
+
+
+def test_wires_that_break_and_lie(trio: Trio) -> None:
+    """Cut, or with a bit flipped, anywhere: a recompute, and nothing else."""
+    rng = random.Random(9)
+    failed = used = 0
+    for number in range(24):
+        body = {"prompt": prompt(40), **GREEDY}
+        told = trio.prefill.prefill(**body)
+        at, flips = rng.choice([rng.randrange(400), rng.randrange(12_000)]), number % 2
+
+        def spoil(piece: bytearray, before: int, at: int = at, flips: int = flips) -> bool:
+            inside = at - before
+            if not 0 <= inside < len(piece):
+                return True
+            if flips:
+                piece[inside] ^= 1 << (at % 8)
+                return True
+            del piece[inside:]
+            return False
+
+        with relay(told["remote_port"], spoil) as port:
+            used += trio.check(body, {**told, "remote_port": port})
+        failed = trio.fetcher.num_failed
+    assert failed and used, "some are spoilt, and what came before counts"
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"QUIREXF1" + struct.pack("<I", 2**31),
+        b"QUIREXF1" + struct.pack("<I", 2) + b"[]",
+        b"QUIREXF1" + struct.pack("<I", 3) + b"\xff{{",
+        b"QUIREXF1" + struct.pack("<I", 40) + b"{",
+    ],
+)
+def test_peers_that_are_none(trio: Trio, says: bytes, hangs_up: bool) -> None:
+    body = {"prompt": prompt(40), **GREEDY}
+    failed = trio.fetcher.num_failed
+    told = {"do_remote_prefill": True, "remote_host": "127.0.0.1"}
+    with liar(says, hangs_up=hangs_up) as port:
+        assert trio.check(body, {**told, "remote_port": port}) == 0
+    assert trio.fetcher.num_failed == failed + 1
+    assert trio.check(body, {**told, "remote_port": port}) == 0, "nobody is there"
+
+
+def test_other_models_and_settings_are_told_apart(
+    trio: Trio, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = make_model("qwen2", tmp_path / "other")
+    body = {"prompt": prompt(40), **GREEDY}
+    with serving(other, **SIZES, role="prefill", kv_transfer_config={"kv_port": 0}) as prefill:
+        told = prefill.prefill(**body)
+        assert trio.check(body, told) == 0
+    assert "its blocks are others than ours: " in caplog.text
+    assert "model differ" in caplog.text or "model," in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("role", "params", "why"),
+    [
+        ("both", {"do_remote_decode": True}, 'needs a server of role "prefill"'),
+        ("both", {"do_remote_prefill": True}, 'needs a server of role "decode"'),
+        ("decode", {"do_remote_decode": True}, 'needs a server of role "prefill"'),
+        ("prefill", {"do_remote_prefill": True}, 'needs a server of role "decode"'),
+        ("decode", {"do_remote_prefill": True}, "needs remote_host"),
+        ("decode", {"do_remote_prefill": True, "remote_host": "a"}, "needs remote_port"),
+        ("decode", {"do_remote_prefill": 1}, "must be true or false"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused(
+    trio: Trio, role: str, params: dict[str, Any], why: str
+) -> None:
+    server: Serving = getattr(trio, role)
+    body = {"prompt": [5], "kv_transfer_params": params}
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert why in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "kv_transfer_params"
+
+
+def test_streams_and_sessions_are_not_handed_over(trio: Trio) -> None:
+    ask = {"prompt": [5], "stream": True, "kv_transfer_params": {"do_remote_decode": True}}
+    answer = trio.prefill.http.post("/v1/completions", json=ask)
+    assert answer.status_code == 400 and "cannot be streamed" in answer.text
+    session = trio.decode.http.post("/v1/sessions", json={}).json()["session_id"]
+    ask = {"kv_transfer_params": {"do_remote_prefill": True}}
+    answer = trio.decode.http.post(f"/v1/sessions/{session}/generate", json=ask)
+    assert answer.status_code == 400 and "kv_transfer_params" in answer.text
+    trio.decode.http.delete(f"/v1/sessions/{session}")
+
+
+def test_what_no_role_can_do_is_refused() -> None:
+    server = BlockServer("127.0.0.1", 0)
+    port = {"kv_port": server.port}
+    for options, why in (
+        ({"role": "half"}, "role must be one of both, prefill, decode"),
+        ({"kv_transfer_config": {}, "role": "prefill", "kv_store": "/tmp"}, "kv_store is for"),
+        ({"kv_transfer_config": {"kv_port": 1}}, 'does nothing with role "both"'),
+        ({"role": "decode", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
+        ({"role": "decode", "device": "cuda"}, "on CPUs only"),
+        ({"role": "decode", "kv_transfer_config": {"timeout": 0}}, "timeout must be from 0.01"),
+        ({"role": "decode", "kv_transfer_config": {"kv_prt": 0}}, "did you mean kv_port"),
+        ({"role": "prefill", "kv_transfer_config": {"kv_ip": "0.0.0.0"}}, "kv_ip must be an add"),
+        ({"role": "prefill", "kv_transfer_config": port}, "cannot be listened on: .*in use"),
+        ({"role": "decode", "kv_transfer_config": {"kv_buffer_size": 99}}, "is less than a block"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            LLM(**options)
+    server.close()
