@@ -87,6 +87,7 @@ def test_what_is_sent_and_what_comes_back() -> None:
     )  # fmt: skip
     sent = dict(call.scope["headers"])
     assert (sent[b"x-request-id"], sent[b"x-other"]) == (b"mine", b"kept")
+    assert len(sent) == len(call.scope["headers"])
     assert hint == Hint()
 
 
