@@ -57,6 +57,10 @@ class LLM:
         self._driver = Driver(self.engine)
         self._session_numbers = count()
 
+    def close(self) -> None:
+        """End what the engine has begun: the processes of its other ranks, and a recording."""
+        self.engine.close()
+
     def default_sampling_params(self, **given: Any) -> SamplingParams:
         """SamplingParams with the model's own defaults for what is not given."""
         return SamplingParams.over(self.engine.input_processor.sampling_defaults, given)
@@ -148,6 +152,7 @@ class LLM:
         finally:  # refused or interrupted: leave nothing behind
             for request in prepared:
                 self.engine.abort(request.request.request_id)
+            self.engine.put_away()
         return [outputs[str(i)] for i in range(len(prompts))]
 
     def chat(

@@ -27,6 +27,7 @@ class RequestMetrics:
     num_drafts: int = 0  # times that it was drafted for in a step
     num_draft_tokens: int = 0  # guessed, and computed to see whether they are right
     num_accepted_tokens: int = 0  # of its output, that had been guessed
+    fetched_tokens: int = 0  # of the cached ones, that were fetched from the block store
 
     @property
     def num_preemptions(self) -> int:

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "cgroups": set(),
     "config": {"dialect"},
     "dialect": set(),
+    "events": {"config", "memory", "protocol"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
     "capacity": {"config", "memory", "protocol", "scheduling", "shape"},
@@ -39,6 +40,7 @@ MAY_IMPORT = {
     "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
+        "files",
         "config",
         "shape",
         "capacity",
@@ -63,6 +65,7 @@ MAY_IMPORT = {
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",
+        "events",
         "files",
         "gguf",
         "grammar",
@@ -72,12 +75,14 @@ MAY_IMPORT = {
         "memory",
         "protocol",
         "scheduling",
+        "store",
     },
     "server": {"config", "dialect", "metrics", "protocol", "engine", "version"},
     "assembly": {
         "adapters",
         "config",
         "drafting",
+        "events",
         "files",
         "gguf",
         "heap",
@@ -86,6 +91,7 @@ MAY_IMPORT = {
         "capacity",
         "protocol",
         "kernels",
+        "memory",
         "model",
         "execution",
         "engine",
@@ -117,7 +123,7 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "engine", "server", "reports", "reproduction", "store", "terminal",
+    "events", "engine", "server", "reports", "reproduction", "store", "terminal",
 ]  # fmt: skip
 
 

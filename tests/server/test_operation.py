@@ -58,6 +58,47 @@ def test_metrics_of_known_traffic(server: LiveServer) -> None:
     assert used == server.engine.stats.slot_seconds["used"] > 0
 
 
+@pytest.mark.parametrize("names", ["vllm", "both"])
+def test_metrics_by_the_names_that_routers_read(names: str) -> None:
+    with live_server(metrics_names=names) as server:
+        server.complete(prompt=list(range(100, 121)), max_tokens=5, temperature=0)
+        for name, value in (
+            ("num_requests_waiting", 0),
+            ("num_requests_running", 0),
+            ("kv_cache_usage_perc", 0),
+            ("prefix_cache_queries_total", 21),
+            ("prefix_cache_hits_total", 0),
+            ("prompt_tokens_total", 21),
+            ("generation_tokens_total", 5),
+            ("time_to_first_token_seconds_count", 1),
+            ("inter_token_latency_seconds_count", 4),
+            ("request_time_per_output_token_seconds_count", 1),
+            ("request_prompt_tokens_sum", 21),
+        ):
+            assert server.metric(f"vllm:{name}") == value
+            told = f"quire:{name}" in server.http.get("/metrics").text
+            assert told == (names == "both"), "one source, one name or two"
+        assert server.metric("vllm:request_success_total", finished_reason="length") == 1
+        num_blocks = server.engine.scheduler.allocator.usage().capacity // 4
+        facts = {
+            "block_size": "4",
+            "num_gpu_blocks": str(num_blocks),
+            "enable_prefix_caching": "True",
+        }
+        assert server.metric("vllm:cache_config_info", **facts) == 1
+        assert server.metric("quire:integrity_faults_total") == 0, "which vLLM does not have"
+
+
+def test_a_reset_prefix_cache_is_empty(server: LiveServer) -> None:
+    for found in (0, 20, 0):
+        before = server.metric("quire:prefix_cache_hits_total")
+        server.complete(prompt=list(range(100, 121)), max_tokens=5)
+        assert server.metric("quire:prefix_cache_hits_total") - before == found
+        if found:
+            assert server.http.post("/reset_prefix_cache").status_code == 200
+            assert server.metric("quire:kv_cache_slots", state="cached") == 0
+
+
 def test_gauges_tell_the_present() -> None:
     with live_server({"num_blocks": 32, "max_num_seqs": 1}) as server:
         assert server.metric("quire:kv_cache_usage_perc") == 0

@@ -86,7 +86,7 @@ def first_difference(
     pieces: Mapping[str, Sequence[Piece]],
 ) -> Difference | None:
     tokens = [o.token_ids for o in found.outputs] != [o.token_ids for o in expected.outputs]
-    both = zip(_facts(found), _facts(expected), strict=False)
+    both = zip(facts(found), facts(expected), strict=False)
     place = next((a[:2] for a, b in both if a != b), None)
     if place is None:
         assert not tokens
@@ -100,7 +100,7 @@ def first_difference(
     return Difference(number, tokens, f"{how}, {len(asked.prompt)} in, {where}", story)
 
 
-def _facts(output: RequestOutput) -> Iterator[tuple[Any, ...]]:
+def facts(output: RequestOutput) -> Iterator[tuple[Any, ...]]:
     """All that must be equal, each with the branch (-1: the prompt) and the row it was read from.
 
     Floats as text that has all of their bits.

@@ -24,7 +24,7 @@ from quire.protocol import (
     StepResult,
     Verdict,
 )
-from quire.scheduling import Beyond, Preemption, Scheduler, SequenceGroup
+from quire.scheduling import Beyond, BlockEvents, Preemption, Scheduler, SequenceGroup
 from support.fake_model import (
     EOS,
     FULL,
@@ -140,8 +140,9 @@ class SchedulerRun:
             """Another one each time, all made alike."""
             allocator = make_allocator(blocks, size, host_blocks, budget)
             preemption = Preemption(allocator, mode, costs)
-            beyond = Beyond(allocator, source)
-            return Scheduler(allocator, preemption=preemption, beyond=beyond, **settings, **more)
+            beyond, events = Beyond(allocator, source), self.events_of(allocator)
+            parts = {"preemption": preemption, "beyond": beyond, "block_events": events}
+            return Scheduler(allocator, **parts, **settings, **more)
 
         self.make_scheduler = make_scheduler
         self.scheduler = make_scheduler()
@@ -163,6 +164,10 @@ class SchedulerRun:
         self.by_request: dict[str, SequenceGroup] = {}  # all that have been
         self.truth: dict[str, list[list[int]]] = {}
         self.accepted = self.rejected = 0
+
+    def events_of(self, allocator: KVAllocator) -> BlockEvents | None:
+        """Who tells what can be found; nobody asks for it."""
+        return None
 
     @property
     def allocator(self) -> KVAllocator:

@@ -126,6 +126,7 @@ class SessionRun(SchedulerRun):
             seed=rng.randrange(1000),
             arrival=self.last_time,
             eos_token_ids=frozenset([EOS]),
+            cache_salt=session.salt,
             **random_place(rng, self.policy),
         )
         try:

@@ -27,6 +27,14 @@ def draft_name(speculation: SpeculativeConfig) -> str:
     return speculation.model or DEMO_DRAFT_NAME
 
 
+def draft_directory(config: EngineConfig) -> Path:
+    """Where the draft model is that ``config`` asks for."""
+    speculation = config.speculation
+    if speculation is None or speculation.model is None:
+        return DEMO_DRAFT
+    return resolve_model(speculation.model, speculation.revision, config.download_dir)
+
+
 def load_draft(config: EngineConfig, target: Model, tokenizer: Tokenizer, load: Load) -> Model:
     """The draft model that ``config`` asks for.
 
@@ -37,9 +45,7 @@ def load_draft(config: EngineConfig, target: Model, tokenizer: Tokenizer, load: 
     speculation = config.speculation
     assert speculation is not None
     with _named(draft_name(speculation)):
-        directory = DEMO_DRAFT
-        if speculation.model is not None:
-            directory = resolve_model(speculation.model, speculation.revision, config.download_dir)
+        directory = draft_directory(config)
         read_config(directory)  # first: a directory without one may be anything
         own = None
         if directory != DEMO_DRAFT:

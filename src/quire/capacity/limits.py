@@ -18,7 +18,7 @@ from quire.memory import (
     Window,
 )
 from quire.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.scheduling import Beyond, Preemption, Scheduler
+from quire.scheduling import Beyond, BlockEvents, Preemption, Scheduler
 from quire.shape import CacheShape, windows_in_force
 
 
@@ -44,6 +44,7 @@ class EngineLimits:
     max_sessions_per_client: int
     max_queue_time: float | None
     max_loras: int  # 0: there are no adapters
+    kv_events: bool  # whether somebody is told what the prefix cache holds
 
     @classmethod
     def of(cls, config: EngineConfig, cache: CacheShape) -> EngineLimits:
@@ -68,6 +69,7 @@ class EngineLimits:
             max_sessions_per_client=config.max_sessions_per_client or max(1, sessions // 2),
             max_queue_time=config.max_queue_time,
             max_loras=config.max_loras if config.enable_lora else 0,
+            kv_events=config.kv_events is not None,
         )
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
@@ -136,6 +138,7 @@ class EngineLimits:
             attention_sinks=self.attention_sinks,
             max_queue_time=self.max_queue_time,
             max_adapters=self.max_loras or None,
+            block_events=BlockEvents(allocator) if self.kv_events else None,
         )
 
 
@@ -165,6 +168,8 @@ def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:
                 "enable_prefix_caching: this model's rotary scaling depends on the length of the "
                 "prompt, so its KV blocks cannot be reused; leave the option out"
             )
+        if config.kv_events is not None:
+            raise ConfigError("kv_events_config: this model's KV blocks cannot be reused")
         return False
     if config.kv_allocator != "paged":
         if asked:

@@ -13,11 +13,16 @@ from quire.commands.flags import add_engine_flags, add_server_flags, help_of, op
 from quire.commands.others_flags import add_others_flags
 from quire.commands.parser import Parser
 from quire.config import EngineConfig, check_names
+from quire.errors import ConfigError
 
 
 def add_serve(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    parser.add_argument(
+        "--headless", action="store_true", help="no server: the ranks of a machine beside the "
+        "first one (--node-rank)",
+    )  # fmt: skip
     add_engine_flags(parser)
     add_server_flags(parser)
     add_others_flags(parser)
@@ -30,6 +35,12 @@ def serve(arguments: argparse.Namespace) -> int:
     # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
     check_names(config, engine_config)
+    if arguments.headless != bool(engine_config.node_rank):
+        raise ConfigError("headless is for machines with a node_rank above 0, and only for them")
+    if arguments.headless:
+        from quire.assembly.ranks.node import run_node
+
+        return run_node(engine_config)
 
     from quire.server import bound, run_server
 

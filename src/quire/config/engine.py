@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
+from quire.config.kv_events import KVEventsConfig
+from quire.config.parallel import check_parallel
+from quire.config.pooler import check_pooler
 from quire.config.settings import (
     check_count,
     check_number,
@@ -20,6 +23,7 @@ from quire.config.settings import (
     setting,
 )
 from quire.config.speculative import SpeculativeConfig
+from quire.config.store import STORE_SIZE, check_store
 from quire.errors import ConfigError
 
 
@@ -148,6 +152,11 @@ class EngineConfig:
     enable_prefix_caching: bool | None = setting(
         None, "reuse the KV blocks of equal prompt beginnings (default: on, where the model can)"
     )
+    kv_events_config: Mapping[str, Any] | None = setting(
+        None,
+        "JSON object: tell routers over ZeroMQ which blocks the prefix cache holds, as vLLM does: "
+        "enable_kv_cache_events, publisher, endpoint, replay_endpoint, topic ... (default: no)",
+    )
     max_num_waiting: int = setting(
         2048,
         "most requests that a server lets wait to be let in, each prompt counting as one; more are "
@@ -175,6 +184,15 @@ class EngineConfig:
     swap_path: str | None = setting(
         None, "directory for the swap file of a CPU engine (default: the system's for temporaries)"
     )
+    kv_store: str | None = setting(
+        None,
+        "directory for KV blocks that outlive the pool and the process: prompts whose beginnings "
+        "are known there are fetched where that takes less time than computing them. Engines on "
+        "one machine may share it (default: none)",
+    )
+    kv_store_size: float = setting(
+        STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
+    )
     threads: int | None = setting(
         None,
         "threads that compute (default: the cores that this process may use, its cgroup's quota "
@@ -186,21 +204,37 @@ class EngineConfig:
         "of blocks, no text",
     )
     seed: int = setting(0, "decides the seeds of requests that bring none")
+    tensor_parallel_size: int = setting(
+        1, "processes (ranks) that hold a part of the model each and compute every step together"
+    )
+    distributed_executor_backend: str | None = setting(
+        None,
+        "how ranks are started: mp, as processes of this machine, or of nnodes machines; ray, as "
+        "actors of a Ray cluster (default: mp)",
+    )
+    nnodes: int = setting(1, "machines that the ranks are on, the same number on each")
+    node_rank: int = setting(
+        0, "which of them this one is; 0 serves, the others run quire serve --headless"
+    )
+    master_addr: str = setting("127.0.0.1", "address of machine 0, where the others find it")
+    master_port: int = setting(29501, "port of machine 0 where it waits for the others")
+    distributed_timeout_seconds: float = setting(
+        60.0, "seconds that a rank may take to answer before the engine ends with an error"
+    )
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             check_count(name, getattr(self, name))
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
-        self._check_pooler()
+        check_pooler(self.pooler_config or {})
         self._check_generation_config()
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
-                )
+                names = ", ".join(filter(None, allowed))
+                raise ConfigError(f"{name} must be one of {names}; got {getattr(self, name)!r}")
         space = self.swap_space
         check_number("swap_space", space, 0, 2**20, "GiB")
         if self.preemption_mode == "swap" and not space:
@@ -209,12 +243,16 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
+        caching = self.enable_prefix_caching
+        check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         self._check_window()
         self._check_device()
         self._check_speculation()
         self._check_adapters()
+        self._check_kv_events()
+        check_parallel(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
             object.__setattr__(self, "kv_cache_memory_bytes", parse_bytes(size))
@@ -230,26 +268,6 @@ class EngineConfig:
                 "generation_config must be auto, none, vllm or a directory; "
                 f"got {self.generation_config!r}"
             )
-
-    def _check_pooler(self) -> None:
-        given = self.pooler_config or {}
-        for name, value in given.items():
-            if name == "pooling_type":
-                if value not in _POOLING:
-                    allowed = ", ".join(_POOLING)
-                    raise ConfigError(
-                        f"pooler_config: pooling_type must be one of {allowed}; got {value!r}"
-                    )
-            elif name == "normalize":
-                if not isinstance(value, bool):
-                    raise ConfigError("pooler_config: normalize must be true or false")
-            elif name == "dimensions":
-                check_count("pooler_config: dimensions", value)
-            else:
-                raise ConfigError(
-                    f"pooler_config: unknown option {name}; known: pooling_type, normalize, "
-                    "dimensions"
-                )
 
     def _check_sessions(self) -> None:
         check_count(
@@ -307,6 +325,8 @@ class EngineConfig:
             )
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+        if self.tensor_parallel_size > 1:
+            raise ConfigError(_NO_DRAFT_MODEL_ON_RANKS)
 
     def _check_adapters(self) -> None:
         object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
@@ -323,6 +343,18 @@ class EngineConfig:
             raise ConfigError(f"lora_modules: two adapters are called alike: {', '.join(names)}")
         if self.device == "cuda":
             raise ConfigError(NO_ADAPTERS_ON_GPU)
+
+    def _check_kv_events(self) -> None:
+        if self.kv_events is None:
+            return
+        if self.enable_prefix_caching is False or self.kv_allocator != "paged":
+            raise ConfigError("kv_events_config does nothing without enable_prefix_caching")
+
+    @cached_property
+    def kv_events(self) -> KVEventsConfig | None:
+        """``kv_events_config``, checked; None: nobody is told."""
+        config = KVEventsConfig.of(self.kv_events_config or {})
+        return config if config.publishes else None
 
     @cached_property
     def adapters(self) -> tuple[LoraModule, ...]:
@@ -355,9 +387,18 @@ def most_threads() -> int:
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+_NO_DRAFT_MODEL_ON_RANKS = (
+    "speculative_config: a draft model computes with tensor_parallel_size 1 only: choose method "
+    "ngram or suffix"
+)
 
-_OBJECTS = ("hf_overrides", "override_generation_config", "speculative_config", "pooler_config")
-_POOLING = ("LAST", "MEAN", "CLS")
+_OBJECTS = (
+    "hf_overrides",
+    "override_generation_config",
+    "speculative_config",
+    "pooler_config",
+    "kv_events_config",
+)
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
 _COUNTS = (
@@ -369,10 +410,11 @@ _COUNTS = (
     "max_num_waiting",
     "window",
 )
-_CHOICES = {
+_CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
+    "distributed_executor_backend": (None, "mp", "ray", "uni"),
 }

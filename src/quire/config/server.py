@@ -77,6 +77,10 @@ class ServerConfig:
         '{"enable_thinking": false}',
     )  # fmt: skip
     api_key_metrics: bool = setting(False, "/metrics needs a key too")
+    metrics_names: str = setting(
+        "quire", "how names in /metrics begin: quire; vllm, where vLLM has the same, for routers "
+        "that read those; or both",
+    )  # fmt: skip
     cache_salt_by_key: bool | None = setting(
         None,
         "only requests with the same key share a prefix cache (default: on, where there are "
@@ -189,6 +193,10 @@ class ServerConfig:
             raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
         variables = parse_object("default_chat_template_kwargs", self.default_chat_template_kwargs)
         object.__setattr__(self, "default_chat_template_kwargs", variables or None)
+        if self.metrics_names not in ("quire", "vllm", "both"):
+            raise ConfigError(
+                f"metrics_names must be quire, vllm or both; got {self.metrics_names!r}"
+            )
         for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
             if getattr(self, name) not in (None, *known):
                 given, names_known = getattr(self, name), ", ".join(known)

@@ -11,13 +11,15 @@ from functools import lru_cache, partial
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
+from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
+from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
     Executor,
@@ -31,6 +33,7 @@ from quire.protocol import (
     Verdict,
 )
 from quire.scheduling import Scheduler, SequenceGroup
+from quire.store import DiskStore
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +47,7 @@ class Engine:
 
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. It pays where something else than the calling thread computes.
-    max_num_waiting: for who serves others, ``AsyncEngine``; callers of this may queue what they
-        like.
+    max_num_waiting: of a server's requests; callers of this may queue what they like.
     """
 
     def __init__(
@@ -63,6 +65,9 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
+        store: DiskStore | None = None,
+        events: EventPublisher | None = None,
+        others: OtherRanks | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.input_processor = input_processor
@@ -76,6 +81,9 @@ class Engine:
         self._run_ahead = run_ahead
         self.speculation = speculation
         self.adapters = adapters
+        self.store = store
+        self.events = events
+        self.others = others
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
         self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
@@ -163,11 +171,24 @@ class Engine:
         for fault in filter(None, faults):
             logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
         self.stats.num_faults += len(faults)
+        self._tell_blocks()
+
+    def reset_prefix_cache(self) -> None:
+        """Let nobody find what has been computed until now."""
+        self.scheduler.allocator.clear_contents()
+        self._tell_blocks()
+
+    def put_away(self) -> None:
+        """Store what has been computed and is not stored yet, as far as there is room for it."""
+        moves = self.scheduler.beyond.store()
+        if moves:
+            self.executor.submit(Step(moves)).collect()
 
     def close(self) -> None:
-        """End the recording, if there is one."""
-        if self._recorder is not None:
-            self._recorder.close()
+        """End the recording, the telling of events and the other ranks; write what is stored."""
+        for part in (self.store, self._recorder, self.events, self.others):
+            if part is not None:
+                part.close()
 
     @property
     def recording(self) -> bool | None:
@@ -198,7 +219,14 @@ class Engine:
                 self.adapters.wait()
         self._pending = self._begin_next(pending)
         expired, self._expired = self._expired, []
-        return expired + self._take_in(pending)
+        deltas = expired + self._take_in(pending)
+        self._tell_blocks()
+        return deltas
+
+    def _tell_blocks(self) -> None:
+        noted = self.scheduler.block_events
+        if noted is not None and self.events is not None:
+            self.events.publish(noted.take())
 
     def _page(self, adapters: AdapterShelf) -> None:
         """Who waits for an adapter that cannot be read ends; who runs with it has it in memory."""
@@ -230,6 +258,8 @@ class Engine:
         self.waiting_room.observe(step.now)
         try:
             return self.executor.submit(step)
+        except RankError:
+            raise
         except Exception as error:
             return PendingStep.failed(step, error)
 
@@ -238,6 +268,8 @@ class Engine:
         step = pending.step
         try:
             result = pending.collect()
+        except RankError:
+            raise
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)
@@ -246,7 +278,8 @@ class Engine:
         self.stats.observe_step(step, seconds)
         if self.speculation is not None:
             self.speculation.observe(step, result.outcomes, seconds)
-        self.stats.num_failed_swaps += len(result.failed_moves)
+        swaps = (move for move in result.failed_moves if move.content is None)
+        self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
         failed = self._take_aside(step, result.outcomes)
         right = self._count_drafts(step, result.outcomes)

@@ -186,6 +186,7 @@ class RequestProgress:
                 num_drafts=self.num_drafts,
                 num_draft_tokens=self.num_draft_tokens,
                 num_accepted_tokens=self.num_accepted_tokens,
+                fetched_tokens=memory.fetched_tokens,
             ),
         )
 

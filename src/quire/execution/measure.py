@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from quire.capacity.kv_groups import KVGroup
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
-from quire.execution.worker import BlockStore
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 
@@ -19,19 +18,19 @@ _REPEATS = 3
 
 def measure_recovery(
     executor: ModelExecutor,
-    kv_cache: BlockStore,
     kv_groups: Sequence[KVGroup],
     block_size: int,
     max_tokens: int,
     settle: Callable[[], None] = lambda: None,
 ) -> RecoveryCosts:
-    """Time swaps and a prefill on KV groups that nobody uses yet, each of which has host blocks.
+    """Time a prefill, and swaps where each has host blocks, on KV groups that nobody uses yet.
 
     A block's cost is the mean over the KV groups. A step and a sequence may have ``max_tokens``.
     ``settle`` waits for work that was begun.
     """
     num_blocks = min(kv_group.num_blocks for kv_group in kv_groups)
     count = min(_BLOCKS, num_blocks, *(kv_group.num_host_blocks for kv_group in kv_groups))
+    swaps = count * len(kv_groups)
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
@@ -51,8 +50,10 @@ def measure_recovery(
         for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
     )
 
+    move = executor.worker.move
+
     def swap() -> None:
-        if kv_cache.move(there) or kv_cache.move(back):
+        if move(there) or move(back):
             raise EngineError("the swap space cannot be written and read")
         settle()
 
@@ -62,7 +63,7 @@ def measure_recovery(
         executor.submit(end)
 
     return RecoveryCosts(
-        swap_per_block=_seconds(swap) / (2 * count * len(kv_groups)),
+        swap_per_block=_seconds(swap) / (2 * swaps) if swaps else 0.0,
         recompute_per_token=_seconds(compute) / tokens,
     )
 

@@ -14,7 +14,7 @@ from quire.memory.blocks import (
 from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
-from quire.memory.pool import BlockPool
+from quire.memory.pool import BlockPool, ContentWatcher
 from quire.memory.source import BlockSource
 from quire.memory.window import Window
 
@@ -26,6 +26,7 @@ __all__ = [
     "BlockSource",
     "BlockTable",
     "Content",
+    "ContentWatcher",
     "ContiguousAllocator",
     "Demand",
     "Fit",

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from quire.memory.blocks import BlockHash, BlockMove
+from quire.memory.pool import ContentWatcher
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,14 @@ class KVAllocator(Protocol):
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         """Let nobody find what a block of the device was to hold: it does not."""
+        ...
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Tell ``watcher`` from now on what can be found on the device."""
+        ...
+
+    def clear_contents(self) -> None:
+        """Let nothing be found of what is here now; block tables stay as they are."""
         ...
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:

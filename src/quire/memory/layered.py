@@ -8,6 +8,7 @@ from dataclasses import replace
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove
 from quire.memory.paged import PagedAllocator
+from quire.memory.pool import ContentWatcher
 
 _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
 
@@ -98,6 +99,14 @@ class LayeredAllocator:
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         self.kv_groups[kv_group].invalidate(block)
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        for number, kv_group in enumerate(self.kv_groups):
+            kv_group.watch(watcher, number)
+
+    def clear_contents(self) -> None:
+        for kv_group in self.kv_groups:
+            kv_group.clear_contents()
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return self.kv_groups[kv_group].cached_blocks()

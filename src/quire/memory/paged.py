@@ -10,7 +10,7 @@ from quire.memory.block_list import BlockList
 from quire.memory.blocks import BEYOND, BlockHash, BlockMove, MoveKind
 from quire.memory.holdings import Holdings
 from quire.memory.occupancy import Occupancy
-from quire.memory.pool import BlockPool
+from quire.memory.pool import BlockPool, ContentWatcher
 from quire.memory.prefix import Hits, evicted_tokens, find_hits
 from quire.memory.window import Window, most_held
 
@@ -239,6 +239,13 @@ class PagedAllocator:
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         self.device.invalidate(block)
+
+    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
+        self.device.watch(watcher, kv_group)
+
+    def clear_contents(self) -> None:
+        for pool in (self.device, self.host):
+            pool.clear()
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:
         return self.device.cached_blocks()

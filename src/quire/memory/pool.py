@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 from quire.memory.blocks import BlockHash
+
+
+class ContentWatcher(Protocol):
+    """Is told of each content when it can be found, and when it no longer can."""
+
+    def stored(self, kv_group: int, content: BlockHash) -> None: ...
+
+    def removed(self, kv_group: int, content: BlockHash) -> None: ...
+
+    def cleared(self) -> None:
+        """Nothing can be found, in any KV group."""
 
 
 class BlockPool:
@@ -29,6 +41,8 @@ class BlockPool:
         self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones
         self._blank = list(reversed(range(num_blocks)))  # a stack: block 0 goes first
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
+        self._watcher: ContentWatcher | None = None
+        self._kv_group = 0  # as which the watcher knows this pool
 
     @property
     def num_free(self) -> int:
@@ -46,6 +60,10 @@ class BlockPool:
     def cached_blocks(self) -> list[int]:
         """Least recently released first."""
         return list(self._cached)
+
+    def watch(self, watcher: ContentWatcher, kv_group: int) -> None:
+        """Tell ``watcher`` from now on what can be found here."""
+        self._watcher, self._kv_group = watcher, kv_group
 
     def take(self) -> int:
         """A free block with reference count 1, its old content forgotten.
@@ -109,16 +127,26 @@ class BlockPool:
             self._hashes[block] = content
             self._block_of[content] = block
             self._evicted.pop(content, None)
+            if self._watcher is not None:
+                self._watcher.stored(self._kv_group, content)
 
     def invalidate(self, block: int) -> None:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
         content = self._hashes[block]
         if content is not None:
-            del self._block_of[content]
-            self._hashes[block] = None
+            self._forget(block, content)
             if block in self._cached:
                 del self._cached[block]
                 self._blank.append(block)
+
+    def clear(self) -> None:
+        """Forget what all blocks hold. Whoever holds them still does."""
+        self._hashes = [None] * self.num_blocks
+        self._block_of.clear()
+        self._blank += reversed(self._cached)
+        self._cached.clear()
+        if self._watcher is not None:
+            self._watcher.cleared()
 
     def find(self, content: BlockHash) -> int | None:
         """The block, held or cached, that holds ``content``."""
@@ -156,8 +184,13 @@ class BlockPool:
     def _evict(self, block: int) -> None:
         content = self._hashes[block]
         if content is not None:
-            del self._block_of[content]
-            self._hashes[block] = None
+            self._forget(block, content)
             self._evicted[content] = None
             if len(self._evicted) > self.num_blocks:
                 self._evicted.popitem(last=False)
+
+    def _forget(self, block: int, content: BlockHash) -> None:
+        del self._block_of[content]
+        self._hashes[block] = None
+        if self._watcher is not None:
+            self._watcher.removed(self._kv_group, content)

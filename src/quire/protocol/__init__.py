@@ -1,5 +1,6 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
+from quire.protocol.block_events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.pending import Executor, PendingStep
 from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
@@ -28,6 +29,10 @@ __all__ = [
     "IN_FLIGHT",
     "TO_DRAFT",
     "Adapter",
+    "AllBlocksCleared",
+    "BlockEvent",
+    "BlocksRemoved",
+    "BlocksStored",
     "Chunk",
     "Decision",
     "Executor",

@@ -8,6 +8,7 @@ from quire.memory import Demand, Fit, KVAllocator, When
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.step import Step
 from quire.scheduling.beyond import Beyond
+from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import next_fork
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.preemption import Preemption
@@ -42,6 +43,7 @@ class Admission:
         scored: ScoredBlocks,
         beyond: Beyond,
         enable_prefix_caching: bool,
+        events: BlockEvents | None = None,
     ) -> None:
         self._allocator = allocator
         self._live = live
@@ -50,6 +52,7 @@ class Admission:
         self._scored = scored
         self._beyond = beyond
         self._enable_prefix_caching = enable_prefix_caching
+        self._events = events
 
     def let_in(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         """Give the group its blocks, beside ``running`` sequences; or say what is missing."""
@@ -76,9 +79,16 @@ class Admission:
             why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
             return Shortage(why, len(blocks) + headroom, free)
         step.moves.extend(moves)
+        self._describe(group)
         why = f"{len(moves)} blocks swapped in"
         step.decisions.append(Decision(Verdict.RESUME, group.request.request_id, why))
         return None
+
+    def _describe(self, group: SequenceGroup) -> None:
+        """Memory has published blocks of the group, that came from elsewhere."""
+        if self._events is not None:
+            for branch in group.branches:
+                self._events.describe(group.request, branch, len(branch.token_ids))
 
     def _admit(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         trunk = group.branches[0]
@@ -92,6 +102,7 @@ class Admission:
             cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
             return Shortage("not enough free blocks", fit.needed, fit.free)
+        self._describe(group)
         fetches = self._beyond.fetch(trunk)
         step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Seq
 from quire.memory import BlockMove, KVAllocator, MoveKind
 from quire.protocol.step import IN_FLIGHT, Chunk, Readout, Step
 from quire.scheduling.beyond import Beyond
+from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.scores import PromptScores, ScoredBlocks
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
@@ -25,12 +26,14 @@ class Chunker:
         scored: ScoredBlocks,
         beyond: Beyond,
         enable_prefix_caching: bool,
+        events: BlockEvents | None = None,
     ) -> None:
         self._allocator = allocator
         self._live = live
         self._scored = scored
         self._beyond = beyond
         self._enable_prefix_caching = enable_prefix_caching
+        self._events = events
         # Sequences whose planned tokens fill blocks, if they are right, and from where on.
         self._unpublished: list[tuple[int, int]] = []
 
@@ -73,7 +76,7 @@ class Chunker:
         token_ids, size, end = branch.token_ids, self._allocator.block_size, start + tokens
         if self._enable_prefix_caching and end // size > start // size:
             # Others may find the blocks that this step fills, from this step on.
-            self._publish(branch, start, end)
+            self._publish(group, branch, start, end)
         readout = None
         if end == len(token_ids):
             decodes = group.expanded and group.beams is None  # most, so without a call
@@ -130,7 +133,7 @@ class Chunker:
             found = self._live.branch(seq_id)
             if found is not None and found[0].status is Status.RUNNING:
                 known = len(found[1].token_ids)
-                self._publish(found[1], start, min(known, self._allocator.num_tokens(seq_id)))
+                self._publish(*found, start, min(known, self._allocator.num_tokens(seq_id)))
         self._unpublished.clear()
 
     def _note_unknown(self, seq_id: int, start: int, end: int) -> None:
@@ -139,7 +142,7 @@ class Chunker:
         if self._enable_prefix_caching and end // size > start // size:
             self._unpublished.append((seq_id, start))
 
-    def _publish(self, branch: Sequence, start: int, end: int) -> None:
+    def _publish(self, group: SequenceGroup, branch: Sequence, start: int, end: int) -> None:
         """Let the branch's blocks be found that are full of its first ``end`` tokens.
 
         ``start``: the first of them that is computed only now.
@@ -151,6 +154,8 @@ class Chunker:
         size = self._allocator.block_size
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
+        if self._events is not None:
+            self._events.describe(group.request, branch, end)
         self._beyond.fill(branch, start // size, end // size)
 
 

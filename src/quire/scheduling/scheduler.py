@@ -11,13 +11,11 @@ from collections.abc import Sequence as Seq
 
 from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator, MoveKind, audit
-from quire.protocol import SchedulingPolicy
-from quire.protocol.decision import Decision, Verdict
-from quire.protocol.request import Request
-from quire.protocol.step import Step, StepResult
+from quire.protocol import Decision, Request, SchedulingPolicy, Step, StepResult, Verdict
 from quire.scheduling.adapters import AdapterSlots
 from quire.scheduling.admission import Admission, Shortage
 from quire.scheduling.beyond import Beyond
+from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import tokens_to_compute
 from quire.scheduling.chunking import Chunker
 from quire.scheduling.decoding import Candidates, LiveGroups, OnToken
@@ -45,6 +43,7 @@ class Scheduler:
     max_queue_time: seconds after which a request that has never been let in ends by itself; its
         Decision tells. None: never.
     max_adapters: most different ones that run at once (see ``AdapterSlots``). None: any number.
+    block_events: of the allocator, if somebody wants to know what can be found.
     """
 
     def __init__(
@@ -62,27 +61,29 @@ class Scheduler:
         attention_sinks: int = 0,
         max_queue_time: float | None = None,
         max_adapters: int | None = None,
+        block_events: BlockEvents | None = None,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = caching = enable_prefix_caching
         self.max_queue_time = max_queue_time
         self.stats = SchedulerStats()
+        self.block_events = events = block_events
         self.queue = RequestQueue(policy)
         self._preemption = preemption or Preemption(allocator)
         self.adapters = AdapterSlots(max_adapters)
-        self._live = LiveGroups(allocator, self.adapters)
+        live = self._live = LiveGroups(allocator, self.adapters)
         self.sessions = Sessions(
-            allocator, self._live, max_num_sessions, max_sessions_per_client, attention_sinks
+            allocator, live, max_num_sessions, max_sessions_per_client, attention_sinks
         )
         scored = self._scored = ScoredBlocks(allocator.block_size)
-        self._beyond = beyond = beyond or Beyond(allocator)
+        self.beyond = beyond = beyond or Beyond(allocator)
         caching, preemption = enable_prefix_caching, self._preemption
         self._admission = Admission(
-            allocator, self._live, preemption, self.stats, scored, beyond, caching
+            allocator, live, preemption, self.stats, scored, beyond, caching, events
         )
-        self._chunker = Chunker(allocator, self._live, scored, beyond, caching)
+        self._chunker = Chunker(allocator, live, scored, beyond, caching, events)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._drafts: dict[int, Seq[int]] = {}  # by sequence, for the next step
         self._drafting: list[Decision] = []  # about them
@@ -142,7 +143,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._live) > 0 or self._beyond.has_work
+        return len(self._live) > 0 or self.beyond.has_work
 
     @property
     def running(self) -> Seq[SequenceGroup]:
@@ -181,7 +182,7 @@ class Scheduler:
         """The next step. Empty only if there is nothing to do."""
         self.allocator.advance(now)
         self.allocator.settle()
-        moves = self._beyond.store() + self._live.take_fork_moves()
+        moves = self.beyond.store() + self._live.take_fork_moves()
         step = Step(moves, decisions=self._drafting)
         self._drafting = []
         self._expire(now, step)

@@ -72,7 +72,7 @@ def create_app(
     facts: what clients may be told of the model.
     replica: what the engine is called among others that serve together.
     """
-    metrics = ServerMetrics(engine, model_names[0])
+    metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
     speech = Speech.of(engine.input_processor.tokenizer, config)
@@ -204,6 +204,12 @@ def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
     async def prometheus() -> Response:
         """Counters and gauges in Prometheus's format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/reset_prefix_cache", response_class=Response)
+    async def reset_prefix_cache() -> Response:
+        """Let nobody find what has been computed until now; what runs goes on."""
+        await service.in_engine(service.engine.engine.reset_prefix_cache)
+        return Response()
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
 from quire.protocol import SchedulingPolicy, Verdict
+from quire.server.metric_names import NamedMetrics
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -20,14 +22,15 @@ _TOKENS = tuple(2.0**power for power in range(18))
 
 
 class ServerMetrics:
-    """One app's metrics, in a registry of its own.
+    """One app's metrics, in a registry of its own. ``names``: see ``NamedMetrics``.
 
     ``observe_step`` runs in the engine's thread after every step and only counts what the step
     brought; whatever can be read off the engine is read when Prometheus asks for it.
     """
 
-    def __init__(self, engine: Engine, model_name: str) -> None:
+    def __init__(self, engine: Engine, model_name: str, names: str = "quire") -> None:
         self._registry = CollectorRegistry()
+        self._named = NamedMetrics(self._registry, names)
         self._registry.register(_EngineCollector(engine, model_name))
         self._success = Counter(
             "quire:request_success",
@@ -46,6 +49,11 @@ class ServerMetrics:
             "Between two tokens of an output; tokens that come together count once.",
             _SECONDS,
         )
+        self._tpot = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Of a request, from its first token to its last, for each after the first.",
+            _SECONDS,
+        )
         self._e2e = self._histogram(
             "e2e_request_latency_seconds", "From a request's arrival to its last token.", _SECONDS
         )
@@ -58,7 +66,7 @@ class ServerMetrics:
 
     def exposition(self) -> bytes:
         """Everything in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return generate_latest(cast(CollectorRegistry, self._named))
 
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
@@ -81,6 +89,8 @@ class ServerMetrics:
         self._success.labels(self._model_name, reason).inc()
         self._prompt_tokens.inc(metrics.num_prompt_tokens)
         self._e2e.observe(metrics.e2e_latency)
+        if metrics.tpot is not None:
+            self._tpot.observe(metrics.tpot)
         self._request_prompt.observe(metrics.num_prompt_tokens)
         self._request_generation.observe(metrics.num_output_tokens)
 
@@ -112,6 +122,9 @@ class _EngineCollector:
         yield self._gauge(
             "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
         )
+        if self._engine.others is not None:
+            text = "Ranks that compute every step together."
+            yield self._gauge("tensor_parallel_size", text, self._engine.others.size)
         if self._engine.recording is not None:
             text = "1 while requests are recorded, 0 once that has failed."
             yield self._gauge("trace_recording", text, self._engine.recording)
@@ -130,8 +143,10 @@ class _EngineCollector:
             stats.decisions[Verdict.EXPIRE.value],
         )
         yield from self._kv_cache()
+        yield from self._events()
         yield from self._speculation()
         yield from self._adapters()
+        yield from self._store(stats.prefix_fetched)
         yield self._counter(
             "prefix_cache_queries", "Tokens looked up in the cache.", stats.prefix_queries
         )
@@ -172,6 +187,31 @@ class _EngineCollector:
         for state, total in self._engine.stats.slot_seconds.items():
             seconds.add_metric([self._model_name, state], total)
         yield seconds
+        yield self._cache_config()
+
+    def _cache_config(self) -> Metric:
+        """As vLLM tells it: facts in labels."""
+        scheduler = self._engine.scheduler
+        size, caching = scheduler.allocator.block_size, scheduler.enable_prefix_caching
+        facts = {
+            "model_name": self._model_name,
+            "block_size": str(size),
+            "num_gpu_blocks": str(scheduler.allocator.usage().capacity // size),
+            "enable_prefix_caching": str(caching),
+        }
+        told = "The KV cache: its blocks, over all KV groups, whatever memory they are in."
+        metric = GaugeMetricFamily("quire:cache_config_info", told, labels=[*facts])
+        metric.add_metric([*facts.values()], 1)
+        return metric
+
+    def _events(self) -> Iterator[Metric]:
+        """Nothing where none are published."""
+        events = self._engine.events
+        if events is not None:
+            told = "Batches of KV events that were published."
+            yield self._counter("kv_events_published", told, events.num_published)
+            told = "Batches that were not, because too many waited to be sent."
+            yield self._counter("kv_events_dropped", told, events.num_dropped)
 
     def _speculation(self) -> Iterator[Metric]:
         """Nothing where nobody drafts."""
@@ -209,6 +249,28 @@ class _EngineCollector:
         yield metric
         told = "Adapters whose weights are in memory."
         yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
+
+    def _store(self, fetched: int) -> Iterator[Metric]:
+        """Nothing where there is no block store."""
+        store = self._engine.store
+        if store is None:
+            return
+        counts, told = store.counts, "Tokens fetched from the block store."
+        yield self._counter("kv_store_hits", told, fetched)
+        told = "Blocks fetched from the store."
+        yield self._counter("kv_store_read_blocks", told, counts.read_blocks)
+        yield self._counter("kv_store_read_bytes", "Bytes of them.", counts.read_bytes)
+        told = "Blocks that were gone when they were to be fetched, or not what was written."
+        yield self._counter("kv_store_bad_blocks", told, counts.bad_blocks)
+        told = "Blocks written to the store."
+        yield self._counter("kv_store_written_blocks", told, counts.written_blocks)
+        yield self._counter("kv_store_written_bytes", "Bytes of them.", counts.written_bytes)
+        told = "Blocks given up for others."
+        yield self._counter("kv_store_evicted_blocks", told, counts.evicted_blocks)
+        told = "Bytes on disk, of all engines that share the store."
+        yield self._gauge("kv_store_bytes", told, store.num_bytes)
+        told = "1 while blocks are stored, 0 once that has failed."
+        yield self._gauge("kv_store_writing", told, not store.quiet)
 
     def _decisions(self, decisions: Mapping[str, int]) -> Metric:
         labels = ["model_name", "verdict"]

@@ -10,7 +10,7 @@ import torch
 
 from quire.capacity.kv_groups import KVGroup
 from quire.execution.kv.swap_file import SwapFile
-from quire.execution.kv.tiles import blank, block_tiles, buffers
+from quire.execution.kv.tiles import BlockBytes
 from quire.kernels.huge_pages import HugePages
 from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, BlockSource, Content, MoveKind
@@ -71,14 +71,15 @@ class KVCache:
         self._kv_groups = [
             [self.layers[layer] for layer in kv_group.layers] for kv_group in kv_groups
         ]
+        self._blocks = [BlockBytes(layers) for layers in self._kv_groups]
         self._kernels = kernels
         self._source = source
         self._parts: list[bytes] = []  # of the block that is being stored, by KV group
         self.swap_files = [  # by KV group; None: it has no host blocks
-            SwapFile(swap_path, kv_group.num_host_blocks, layers)
+            SwapFile(swap_path, kv_group.num_host_blocks, blocks)
             if kv_group.num_host_blocks
             else None
-            for kv_group, layers in zip(kv_groups, self._kv_groups, strict=True)
+            for kv_group, blocks in zip(kv_groups, self._blocks, strict=True)
         ]
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
@@ -116,19 +117,18 @@ class KVCache:
     def _fetch(self, move: BlockMove, content: Content) -> None:
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to fetch blocks from")
-        tiles = block_tiles(self._kv_groups[move.kv_group], move.target)
+        blocks = self._blocks[move.kv_group]
         try:
-            self._source.read(content, move.kv_group, buffers(tiles))
+            self._source.read(content, move.kv_group, blocks.of(move.target))
         except OSError:
-            blank(tiles)
+            blocks.blank(move.target)
             raise
 
     def _store(self, move: BlockMove, content: Content) -> None:
         """With the last KV group's block of a content, which comes last, it is complete."""
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to store blocks in")
-        tiles = block_tiles(self._kv_groups[move.kv_group], move.source)
-        self._parts[move.kv_group :] = [b"".join(buffers(tiles))]
+        self._parts[move.kv_group :] = [b"".join(self._blocks[move.kv_group].of(move.source))]
         if len(self._parts) == len(self._kv_groups):
             self._source.write(content, self._parts)
             self._parts = []

@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
-from torch import Tensor
 
 from quire.errors import ConfigError
-from quire.execution.kv.tiles import blank, block_tiles, buffers
-from quire.kernels.ops import LayerKV
+from quire.execution.kv.tiles import BlockBytes
 
 Transfer = Callable[[int, list[memoryview], int], int]
 """os.preadv or os.pwritev: (file, buffers, offset) -> bytes moved."""
@@ -33,11 +31,11 @@ class SwapFile:
     name, so nobody can remove or cut it, and it is gone with the process.
     """
 
-    def __init__(self, directory: str | None, num_blocks: int, layers: Sequence[LayerKV]) -> None:
+    def __init__(self, directory: str | None, num_blocks: int, blocks: BlockBytes) -> None:
         """ConfigError where the directory cannot hold the file."""
-        self._layers = layers
+        self._blocks = blocks
         self.num_blocks = num_blocks
-        self.block_bytes = sum(tile.nbytes for tile in self._tiles(0))
+        self.block_bytes = blocks.block_bytes
         size = num_blocks * self.block_bytes
         place = Path(directory or tempfile.gettempdir())
         try:
@@ -53,7 +51,7 @@ class SwapFile:
 
     def write(self, block: int, device_block: int) -> None:
         """Copy a device block out. OSError if the disk fails."""
-        out = buffers(self._tiles(device_block))
+        out = self._blocks.of(device_block)
         self._checksums[block] = _checksum(out)
         self._transfer(os.pwritev, block, out)
 
@@ -62,13 +60,13 @@ class SwapFile:
 
         The device block holds zeros then.
         """
-        into = buffers(self._tiles(device_block))
+        into = self._blocks.of(device_block)
         try:
             self._transfer(os.preadv, block, into)
             if _checksum(into) != self._checksums[block]:
                 raise OSError(f"host block {block} is not what was written to the swap file")
         except OSError:
-            blank(self._tiles(device_block))
+            self._blocks.blank(device_block)
             raise
 
     def _transfer(self, call: Transfer, block: int, buffers: list[memoryview]) -> None:
@@ -80,9 +78,6 @@ class SwapFile:
             if done != wanted:
                 raise OSError(f"the swap file moved {done} of {wanted} bytes")
             offset += wanted
-
-    def _tiles(self, device_block: int) -> list[Tensor]:
-        return block_tiles(self._layers, device_block)
 
 
 def _checksum(buffers: list[memoryview]) -> int:

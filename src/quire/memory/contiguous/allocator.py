@@ -14,7 +14,7 @@ from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
 from quire.memory.blocks import BlockHash, BlockMove, MoveKind
 from quire.memory.contiguous.buddy import BuddyRegions, next_power_of_two
 from quire.memory.contiguous.family import Branch, Family, Terms
-from quire.memory.pool import BlockPool
+from quire.memory.pool import BlockPool, ContentWatcher
 
 
 class Reservation(Enum):
@@ -124,14 +124,10 @@ class ContiguousAllocator:
         self._fill(seq_id, num_tokens - self._branches[seq_id].num_tokens)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
-        """A copy of the parent in a spare region of its family.
-
-        The moves must be carried out before any other moves and before more tokens are written.
-        """
+        """A copy of the parent in a spare region of its family; to be made before all else."""
         self._refuse_known(child_id)
         parent = self._branches[parent_id]
-        family = parent.family
-        width = family.terms.width
+        family, width = parent.family, parent.family.terms.width
         if parent.start is None or len(family.branches) >= width:
             raise ValueError(
                 f"sequence {parent_id} cannot fork: it is swapped out, or it was admitted for "
@@ -160,6 +156,12 @@ class ContiguousAllocator:
         return branch.charge
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
+        """Nothing to do: nothing is found."""
+
+    def watch(self, watcher: ContentWatcher) -> None:
+        """Nothing to tell: nothing is found."""
+
+    def clear_contents(self) -> None:
         """Nothing to do: nothing is found."""
 
     def cached_blocks(self, kv_group: int = 0) -> Sequence[int]:

@@ -90,7 +90,7 @@ class GGUFTensors:
         if info.type.is_rounded:
             return part.of(self.get_rounded(name).floats(torch.float32))
         tensor = self._rows(name, part).view(_FLOATS[info.type.name])
-        tensor = tensor.view(-1, *info.shape[1:]) if part is WHOLE else tensor
+        tensor = tensor if len(info.shape) > 1 else tensor.flatten()
         if self._architecture.norms_with_one and name.endswith("norm.weight"):
             tensor = tensor.float() - 1
         return tensor

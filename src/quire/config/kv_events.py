@@ -1,0 +1,80 @@
+"""Who is told what the prefix cache holds, in the names that vLLM's ``--kv-events-config`` has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quire.config.settings import check_count, setting
+from quire.errors import ConfigError
+
+_NAME = "kv_events_config"
+_TRANSPORTS = ("tcp://", "ipc://")
+
+
+@dataclass(frozen=True)
+class KVEventsConfig:
+    """Where events of the KV cache are published, and how much is kept of them."""
+
+    enable_kv_cache_events: bool = setting(False, "tell what blocks can be found, and no longer")
+    publisher: str | None = setting(None, "null or zmq (default: zmq, where events are enabled)")
+    endpoint: str = setting(
+        "tcp://*:5557",
+        "ZeroMQ address: with a *, or of ipc, it is listened on; else that of a collector, to "
+        "connect to",
+    )
+    replay_endpoint: str | None = setting(
+        None, "address to listen on for those who ask for what they have missed"
+    )
+    buffer_steps: int = setting(10_000, "batches of events that are kept for those")
+    hwm: int = setting(
+        100_000, "batches that wait for a subscriber who is slow; the rest he misses"
+    )
+    max_queue_size: int = setting(100_000, "batches that wait to be sent at all")
+    topic: str = setting("", "what subscribers subscribe to, as kv@ADDRESS@MODEL")
+    event_encoding: str = setting(
+        "map",
+        "map, as vLLM has had it since 0.23; array: fields by their position, as it was before, "
+        "for consumers that know no other",
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.enable_kv_cache_events, bool):
+            raise ConfigError(f"{_NAME}: enable_kv_cache_events must be true or false")
+        if self.publisher not in (None, "null", "zmq"):
+            raise ConfigError(f"{_NAME}: publisher must be null or zmq; got {self.publisher!r}")
+        if self.event_encoding not in ("map", "array"):
+            raise ConfigError(
+                f"{_NAME}: event_encoding must be map or array; got {self.event_encoding!r}"
+            )
+        if not isinstance(self.topic, str):
+            raise ConfigError(f"{_NAME}: topic must be a text, got {self.topic!r}")
+        for name in ("buffer_steps", "hwm", "max_queue_size"):
+            value = getattr(self, name)
+            check_count(f"{_NAME}: {name}", 0 if value is None else value, 1, 2**31 - 1)
+        _check_address("endpoint", self.endpoint)
+        if self.replay_endpoint is not None:
+            _check_address("replay_endpoint", self.replay_endpoint)
+
+    @property
+    def publishes(self) -> bool:
+        return self.enable_kv_cache_events and self.publisher != "null"
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> KVEventsConfig:
+        """ConfigError where an option is unknown or out of its range."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        return cls(**options)
+
+
+def _check_address(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.startswith(_TRANSPORTS):
+        known = " or ".join(_TRANSPORTS)
+        raise ConfigError(f"{_NAME}: {name} must begin with {known}; got {value!r}")

@@ -1,0 +1,119 @@
+"""The store of an engine: a directory of records, written behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from quire.errors import ConfigError
+from quire.memory import BlockHash, Content
+from quire.store.directory import RecordDirectory, StoreCounts
+from quire.store.record import DIGEST_BYTES, RecordForm
+from quire.store.writer import WriteBehind
+
+_STAGED_BYTES = 128 << 20  # of blocks that wait to be written
+_FEWEST = 4  # of them
+_PROBE_BYTES = 1 << 20
+_REPEATS = 5
+_LAST_SECONDS = 10.0  # for what is not written when the process ends
+
+
+class DiskStore:
+    """See ``BlockSource``. To be closed."""
+
+    def __init__(self, path: Path, size: int, form: RecordForm) -> None:
+        """ConfigError if ``size`` bytes do not hold a record."""
+        if size < form.num_bytes * _FEWEST:
+            raise ConfigError(
+                f"kv_store_size: {size:,} bytes hold less than {_FEWEST} blocks of "
+                f"{form.num_bytes:,} bytes"
+            )
+        self.path, self.size = path, size
+        self._form = form
+        self._directory = RecordDirectory(path, size, form)
+        most = max(_FEWEST, _STAGED_BYTES // form.num_bytes)
+        self._writer = WriteBehind(self._directory.count, self._directory.write, most)
+        weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the process's end, at last
+
+    @property
+    def counts(self) -> StoreCounts:
+        return self._directory.counts
+
+    @property
+    def num_bytes(self) -> int:
+        """On disk, of all engines that share it."""
+        return self._directory.num_bytes
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it has stopped writing, because the disk failed."""
+        return self._writer.failure is not None
+
+    def has(self, name: BlockHash) -> bool:
+        """See ``BlockSource.has``."""
+        return self._writer.find(name) is not None or self._directory.has(name)
+
+    def room(self) -> int:
+        """See ``BlockSource.room``."""
+        return self._writer.room()
+
+    def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
+        """See ``BlockSource.read``."""
+        waiting = self._writer.find(content.name)
+        if waiting is None:
+            self._directory.read(content, kv_group, buffers)
+            return
+        known, parts = waiting
+        if known != content:
+            raise OSError("the record is of another block")
+        _fill(buffers, parts[kv_group])
+
+    def write(self, content: Content, parts: Sequence[bytes]) -> None:
+        """See ``BlockSource.write``."""
+        self._writer.put(content, parts)
+
+    def seconds_to_fetch(self) -> float:
+        """What a block costs that is in the system's page cache: measured, on one of zeros."""
+        form = self._form
+        content = Content(os.urandom(DIGEST_BYTES), (0,) * form.block_size)
+        parts = [bytes(size) for size in form.part_bytes]
+        into = [memoryview(bytearray(size)) for size in form.part_bytes]
+        directory, times = self._directory, []
+        try:
+            directory.write(content, parts)
+            for _ in range(_REPEATS):
+                start = time.perf_counter()
+                for kv_group, buffer in enumerate(into):
+                    directory.read(content, kv_group, [buffer])
+                times.append(time.perf_counter() - start)
+            directory.remove(content.name)
+        except OSError as error:
+            raise ConfigError(f"kv_store: {self.path} cannot hold blocks: {error}") from error
+        directory.counts = StoreCounts()
+        return min(times)
+
+    def close(self, seconds: float = _LAST_SECONDS) -> None:
+        """Write what has not been written yet, for at most so long."""
+        self._writer.close(seconds)
+
+
+def check_writable(path: Path) -> None:
+    """ConfigError if records cannot be kept there; a directory that is missing is made."""
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(prefix="quire-probe-", dir=path) as file:
+            file.write(os.urandom(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        raise ConfigError(f"kv_store: {path} cannot hold blocks: {error.strerror}") from error
+
+
+def _fill(buffers: Sequence[memoryview], part: bytes) -> None:
+    view, start = memoryview(part), 0
+    for buffer in buffers:
+        buffer[:] = view[start : start + buffer.nbytes]
+        start += buffer.nbytes

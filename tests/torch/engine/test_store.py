@@ -1,0 +1,220 @@
+"""Blocks that outlive their engine: a request has the bits of one that computes all of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from quire import LLM, SamplingParams
+from quire.assembly import draft as assembly
+from quire.engine import RequestOutput
+from quire.engine.thread import EngineThread, Turn
+from quire.errors import ConfigError
+from quire.llm import LoRARequest
+from quire.protocol import RecoveryCosts
+from quire.server.metrics import ServerMetrics
+from support.hf_reference import random_prompts
+from support.law_of_bits import facts
+from support.lora import save_adapter
+from support.stored_blocks import files
+
+ModelDir = Callable[[str], Path]
+
+SHARED, *ENDS = random_prompts(61, 3, 7, 12, 21)
+PROMPTS = [SHARED + end for end in ENDS] + [SHARED[:40]]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, logprobs=1)
+PARAMS = [
+    GREEDY,
+    SamplingParams(n=3, seed=5, max_tokens=12, logprobs=0, ignore_eos=True),
+    SamplingParams(use_beam_search=True, n=2, max_tokens=8, ignore_eos=True),
+    SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1, ignore_eos=True),
+]
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "float32": ("llama", {}),
+    "int8 cache": ("llama", {"kv_cache_dtype": "int8", "dtype": "bfloat16"}),
+    "kv_groups": ("qwen2_window", {"max_num_batched_tokens": 24}),
+    "a draft model": ("llama", {"speculative_config": {"method": "draft"}}),
+}
+
+
+@pytest.fixture(autouse=True)
+def it_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On models of this size, that is a matter of luck."""
+    monkeypatch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_llm(directory: Path, store: Path | None = None, **options: Any) -> LLM:
+    more = {} if store is None else {"kv_store": str(store), "kv_store_size": 0.01}
+    settings = {"block_size": 4, "max_model_len": 128, "kv_cache_memory_bytes": 1 << 20, **options}
+    return LLM(directory, **settings, **more)
+
+
+def serve(llm: LLM, before: Callable[[], None] = lambda: None) -> list[RequestOutput]:
+    """Every prompt under all of PARAMS, one after the other: each finds what others have left."""
+    outputs = []
+    for params in PARAMS:
+        before()
+        outputs += llm.generate(PROMPTS, params, use_tqdm=False)
+        usage = llm.engine.scheduler.allocator.usage()
+        assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+    return outputs
+
+
+def bits(outputs: list[RequestOutput]) -> list[list[tuple[Any, ...]]]:
+    return [list(facts(output)) for output in outputs]
+
+
+def fetched(outputs: list[RequestOutput]) -> int:
+    return sum(output.metrics.fetched_tokens for output in outputs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_restarted_engine_gives_the_same_bits(
+    form: str, model_dir: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does one beside it, and one whose pool is so small that it fetches over and over."""
+    name, options = FORMS[form]
+    directory = model_dir(name)
+    if "speculative_config" in options:
+        monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
+        options = {"speculative_config": {"method": "draft", "model": str(directory)}}
+    wanted = bits(serve(make_llm(directory, **options)))
+    first = make_llm(directory, tmp_path, **options)
+    beside = make_llm(directory, tmp_path, **options)
+    cold = serve(first)
+    assert bits(cold) == wanted
+    first.engine.close()
+    found = serve(beside)
+    assert bits(found) == wanted
+    assert fetched(found[: len(PROMPTS)]) >= len(SHARED) // 4 * 4
+    assert all(one.metrics.cached_tokens >= one.metrics.fetched_tokens for one in found)
+    small = 160 * first.capacity.kv_bytes_per_token
+    again = make_llm(directory, tmp_path, **{**options, "kv_cache_memory_bytes": small})
+    squeezed = serve(again)
+    assert bits(squeezed) == wanted
+    assert fetched(squeezed) > fetched(found)
+    exposed = ServerMetrics(again.engine, "m").exposition().decode()
+    assert f'quire:kv_store_hits_total{{model_name="m"}} {float(fetched(squeezed))}' in exposed
+    assert str(tmp_path) in again.capacity.describe()
+
+
+def test_bits_that_have_turned_cost_a_recompute_and_nothing_else(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory, rng = model_dir("llama"), random.Random(3)
+    wanted = bits(serve(make_llm(directory)))
+    first = make_llm(directory, tmp_path)
+    serve(first)
+    first.engine.close()
+    small = 160 * first.capacity.kv_bytes_per_token
+
+    def damage() -> None:
+        for path in files(tmp_path):
+            record = bytearray(path.read_bytes())
+            if rng.random() < 0.3:
+                record[rng.randrange(len(record))] ^= 1 << rng.randrange(8)
+            if rng.random() < 0.1:
+                del record[rng.randrange(len(record)) :]
+            path.write_bytes(record)
+
+    llm = make_llm(directory, tmp_path, kv_cache_memory_bytes=small)
+    assert bits(serve(llm, damage)) == wanted
+    store = llm.engine.store
+    assert store is not None
+    assert store.counts.bad_blocks > 0 and store.counts.read_blocks > 0
+    assert llm.engine.stats.num_failed_swaps == 0, "nothing was swapped"
+    store.close()
+    assert bits(serve(make_llm(directory, tmp_path))) == wanted, "what has been stored since"
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "another type": {"dtype": "bfloat16"},
+    "another cache": {"kv_cache_dtype": "int8"},
+    "rounded": {"quantization": "int8"},
+    "other blocks": {"block_size": 8},
+    "a window": {"window": 64},
+    "other kernels": {"cpu_isa": "portable"},
+    "other numbers in its config": {"hf_overrides": {"rms_norm_eps": 1e-3}},
+    "an adapter": {"enable_lora": True},
+    "a salt": {},
+    "the same": {},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_blocks_of_another_model_are_not_found(
+    other: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    directory, prompt = model_dir("llama"), {"prompt_token_ids": SHARED}
+    first = make_llm(directory, tmp_path)
+    first.generate([prompt], GREEDY, use_tqdm=False)
+    first.engine.close()
+    second, adapter = make_llm(directory, tmp_path, **OTHERS[other]), None
+    if other == "an adapter":
+        adapter = LoRARequest("a", 1, str(save_adapter(tmp_path / "adapter", directory)))
+    if other == "a salt":
+        prompt["cache_salt"] = "s"  # type: ignore[assignment]
+    (output,) = second.generate([prompt], GREEDY, use_tqdm=False, lora_request=adapter)
+    assert output.metrics.fetched_tokens == (60 if other == "the same" else 0)
+
+
+def test_what_the_last_step_has_computed_is_kept_too(model_dir: ModelDir, tmp_path: Path) -> None:
+    """An engine's thread ends with the step that ends its last request."""
+    llm = make_llm(model_dir("llama"), tmp_path)
+    thread = EngineThread(llm.engine, lambda deltas: thread.put(None), lambda failure: None)
+    one = SamplingParams(max_tokens=1, ignore_eos=True)
+    thread.put(lambda: llm.engine.add_request("a", SHARED, one))
+    assert [thread.turn(wait=True) for _ in range(2)] == [Turn.STEPPED, Turn.ENDED]
+    llm.engine.close()
+    assert llm.engine.store is not None
+    assert llm.engine.store.counts.written_blocks == len(SHARED) // 4
+
+
+def test_a_store_that_does_not_pay_is_not_read(
+    model_dir: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecoveryCosts, "fetching_pays", lambda *_: False)
+    for _ in range(2):
+        llm = make_llm(model_dir("llama"), tmp_path)
+        (output,) = llm.generate([SHARED], GREEDY, use_tqdm=False)
+        assert output.metrics.cached_tokens == 0
+        assert "so that none is fetched" in llm.capacity.describe()
+        llm.engine.close()
+
+
+def test_a_turn_of_a_session_finds_what_another_engine_has_computed(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    answers = []
+    for _ in range(2):
+        llm = make_llm(model_dir("llama"), tmp_path)
+        with llm.open_session() as session:
+            session.append(SHARED)
+            output = session.generate(GREEDY)
+            answers.append(output.outputs[0].token_ids)
+        llm.engine.close()
+    assert answers[0] == answers[1]
+    assert output.metrics.fetched_tokens == 60
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("longrope", {}, "kv_store: this model's rotary scaling depends on the length"),
+        ("llama", {"kv_store": "/proc/quire"}, "kv_store: /proc/quire cannot hold blocks"),
+        ("llama", {"kv_store_size": 2.0**-10, "block_size": 1024}, "kv_store_size: 1,048,576 by"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused_by_name(
+    family: str, options: dict[str, Any], message: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(model_dir(family), **{"kv_store": str(tmp_path), **options})
