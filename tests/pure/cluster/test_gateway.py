@@ -186,5 +186,7 @@ def test_what_all_replicas_say_together() -> None:
     listed = post(gateway(replicas), "/v1/sessions", method="GET").json()
     assert listed == {"object": "list", "data": ["r1", "r2"]}
     assert post(gateway(replicas), "/load", method="GET").json() == {"server_load": 4}
+    assert post(gateway(replicas), "/reset_prefix_cache").content == b""
+    assert not replicas.asked
     replicas.all[1] = Whole("r2", 404, b'{"error": {}}')
     assert post(gateway(replicas), "/load", method="GET").status_code == 404
