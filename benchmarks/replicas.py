@@ -123,8 +123,8 @@ def _cost_of_ray(flags: list[str], rounds: int) -> dict[str, float]:
 
 
 def _pool_bytes(model: Path) -> int:
-    """Room for half of the prefixes, and for what runs beside them."""
-    held = PREFIXES // 2 * PREFIX_TOKENS + AT_ONCE * (PREFIX_TOKENS + OWN_TOKENS + OUTPUT_TOKENS)
+    """Room for half of the prefixes, and for what the last few requests have beside them."""
+    held = PREFIXES // 2 * (PREFIX_TOKENS + AT_ONCE * (OWN_TOKENS + OUTPUT_TOKENS))
     return read_shape(model / "config.json").kv_bytes_per_token * held
 
 

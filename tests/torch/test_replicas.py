@@ -60,6 +60,19 @@ class Deployment:
         below = psutil.Process(self.process.pid).children(recursive=True)
         return [one for one in below if _name(one).startswith(ENGINE)]
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """With a long stream under way, which is closed at the end."""
+        stream = self.openai.completions.create(
+            model="quire-demo", prompt="x", max_tokens=900, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        next(iter(stream))
+        try:
+            yield
+        finally:
+            stream.close()
+
     def write(self, length: int = 400, prompt: str = PROMPT) -> tuple[str, str]:
         """What is streamed, and how it ended: with a reason, or with an error's code."""
         text, end = "", "nothing"
@@ -173,8 +186,14 @@ def test_a_prefix_goes_where_it_was_computed(deployed: Deployment) -> None:
 
 def test_what_is_kept_is_found_again(deployed: Deployment) -> None:
     http, openai_ = deployed.http, deployed.openai
-    ids = [http.post("/v1/sessions", json={}).json()["id"] for _ in range(4)]
-    for own_id in ids * 2:
+    ids = [http.post("/v1/sessions", json={}).json()["id"]]
+    with deployed.busy():  # a replica, so that the next session is opened at the other one
+        ids.append(http.post("/v1/sessions", json={}).json()["id"])
+        for own_id in ids:
+            said = http.post(f"/v1/sessions/{own_id}/append", json={"input": "x"})
+            assert said.status_code == 200
+    assert len({own_id[:16] for own_id in ids}) == 2
+    for own_id in ids:
         assert http.post(f"/v1/sessions/{own_id}/append", json={"input": "x"}).status_code == 200
     listed = http.get("/v1/sessions").json()["data"]
     assert {one["id"] for one in listed} == set(ids)
@@ -190,11 +209,8 @@ def test_what_is_kept_is_found_again(deployed: Deployment) -> None:
 
 
 def test_who_leaves_is_not_computed_for(deployed: Deployment) -> None:
-    stream = deployed.openai.completions.create(
-        model="quire-demo", prompt="x", max_tokens=900, stream=True, extra_body={"ignore_eos": True}
-    )
-    next(iter(stream))
-    stream.close()
+    with deployed.busy():
+        assert sum(deployed.metric("num_requests_running").values()) == 1
     until(lambda: sum(deployed.metric("num_requests_running").values()) == 0)
     aborted = deployed.http.get("/metrics").text
     assert re.search(r'finished_reason="abort".* [1-9]', aborted)

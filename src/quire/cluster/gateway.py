@@ -97,10 +97,11 @@ class _Relay:
         self._replicas = replicas
         self._bodies = Bodies(config, LARGEST_BODY)
         self._adapters = adapters
-        self._by_all: Mapping[str, Callable[[list[Whole]], Response]] = {
-            "/metrics": _metrics,
-            "/v1/sessions": _lists,
-            "/load": _sums,
+        self._by_all: Mapping[tuple[str, str], Callable[[list[Whole]], Response]] = {
+            ("GET", "/metrics"): _metrics,
+            ("GET", "/v1/sessions"): _lists,
+            ("GET", "/load"): _sums,
+            ("POST", "/reset_prefix_cache"): _nothing_said,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +109,7 @@ class _Relay:
         try:
             async with self._bodies.whole(Request(scope, receive)) as body:
                 call = Call(_sendable(scope), bytes(body))
-            join = self._by_all.get(_path(scope)) if scope["method"] == "GET" else None
+            join = self._by_all.get((scope["method"], _path(scope)))
             if join is not None:
                 response = _joined(await self._replicas.ask_all(call), join)
                 return await response(scope, receive, send)
@@ -204,6 +205,10 @@ def _joined(answers: list[Whole], join: Callable[[list[Whole]], Response]) -> Re
 def _metrics(answers: list[Whole]) -> Response:
     text = merge_metrics({one.replica: one.body.decode() for one in answers})
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _nothing_said(answers: list[Whole]) -> Response:
+    return Response()
 
 
 def _lists(answers: list[Whole]) -> Response:

@@ -19,7 +19,7 @@ from quire.errors import ConfigError, EngineError
 from quire.threads import usable_cpus
 
 _LOOK = 0.1  # seconds between two looks whether a second signal has come
-_OBJECT_STORE = 80 * 2**20  # bytes: answers are small, and do not lie in it
+_OBJECT_STORE = 2**28  # bytes: only large requests lie in it
 _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 
 

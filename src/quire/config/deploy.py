@@ -19,6 +19,9 @@ _ONE_FILE = "all replicas would write to one file"
 _RAY_S = "Ray's proxies accept connections"
 _NOT_HERE = {
     "record_trace": _ONE_FILE,
+    "kv_events_config": "all replicas would publish at one endpoint, for routers that stand before "
+    "engines of quire serve",
+    "tensor_parallel_size": "each has one rank",
     "ssl_ca_certs": f"{_RAY_S}, and ask clients for no certificates",
     "ssl_cert_reqs": f"{_RAY_S}, and ask clients for no certificates",
     "allow_runtime_lora_updating": "one replica would have the adapter, and those that start later "

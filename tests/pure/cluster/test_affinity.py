@@ -71,6 +71,15 @@ def test_no_more_is_remembered_than_a_pool_holds() -> None:
     assert sent(affinity, kept, a=IDLE, b=IDLE) == "b"  # which has met less
 
 
+def test_beginnings_are_remembered_longest() -> None:
+    small = Load(0, Report(1, capacity=32 * 1100, free=10**9))
+    affinity, long = Affinity(), prompt("long", 20_000)  # 800 pieces
+    sent(affinity, long, a=small)
+    sent(affinity, prefix_of({"prompt": "y" * 128 * 700}, ""), a=small)
+    beginning = Prefix(long.pieces[:300], 300 * 32)
+    assert sent(affinity, beginning, a=small._replace(running=40), b=small) == "a"
+
+
 def test_who_is_gone_is_forgotten() -> None:
     affinity = Affinity()
     sent(affinity, prompt("p"), a=IDLE)

@@ -21,6 +21,8 @@ from quire.errors import ConfigError
         ({"routing": "random"}, "routing must be one of prefix, load, round_robin"),
         ({"target_kv_usage": 0}, "target_kv_usage must be from 0.05 to 1 of the pools, got 0"),
         ({"record_trace": "x"}, "record_trace is not for replicas: all replicas would write"),
+        ({"kv_events_config": '{"publisher": "zmq"}'}, "kv_events_config is not for replicas: all"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is not for replicas: each has one"),
         ({"max_connections": 9}, "max_connections is not for replicas: Ray's proxies"),
         ({"ssl_ca_certs": __file__, "ssl_certfile": "x"}, "ssl_certfile"),
         ({"device": "cuda"}, "replicas run on CPUs"),

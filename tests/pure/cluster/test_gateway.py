@@ -87,6 +87,7 @@ def test_what_is_sent_and_what_comes_back() -> None:
     )  # fmt: skip
     sent = dict(call.scope["headers"])
     assert (sent[b"x-request-id"], sent[b"x-other"]) == (b"mine", b"kept")
+    assert len(sent) == len(call.scope["headers"])
     assert hint == Hint()
 
 
@@ -185,5 +186,7 @@ def test_what_all_replicas_say_together() -> None:
     listed = post(gateway(replicas), "/v1/sessions", method="GET").json()
     assert listed == {"object": "list", "data": ["r1", "r2"]}
     assert post(gateway(replicas), "/load", method="GET").json() == {"server_load": 4}
+    assert post(gateway(replicas), "/reset_prefix_cache").content == b""
+    assert not replicas.asked
     replicas.all[1] = Whole("r2", 404, b'{"error": {}}')
     assert post(gateway(replicas), "/load", method="GET").status_code == 404

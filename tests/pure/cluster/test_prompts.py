@@ -45,7 +45,13 @@ HI, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content":
 def test_requests_that_begin_alike(one: dict[str, Any], other: dict[str, Any], alike: bool) -> None:
     pieces = len(prefix_of(one, "").pieces)
     assert pieces >= 5
-    assert shared(one, other) >= pieces - 1 if alike else shared(one, other) == 0
+    assert shared(one, other) == (pieces if alike else 0)
+
+
+def test_what_goes_on_begins_with_what_it_goes_on_from() -> None:
+    for length in range(900, 900 + PIECE):  # wherever pieces end
+        one = {"messages": [{"role": "user", "content": "x" * length}]}
+        assert shared(one, {"messages": [*one["messages"], HI]}) == len(prefix_of(one, "").pieces)
 
 
 def test_a_piece_says_all_before_it() -> None:
