@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from quire.reports.curves import draw_curves
 from quire.reports.page import Page
@@ -33,7 +34,18 @@ _SYSTEMS = (PAGED.name, *(one.name for one in SYSTEMS if one is not PAGED), FAST
 """In every chart in the same colour, paging in the blue of our bars."""
 
 
-def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> Path:
+class Drawn(NamedTuple):
+    """An experiment and its pictures, which take longer than the page and are made once."""
+
+    experiment: Experiment
+    pictures: tuple[Picture, ...]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Drawn:
+        return cls(experiment, tuple(_pictures(experiment)))
+
+
+def write_page(directory: Path, drawn: Sequence[Drawn], how: str) -> Path:
     """Write reproduction.html, its pictures and figures.json; the path of the page.
 
     how: how much was simulated, and with what seed.
@@ -42,14 +54,15 @@ def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> 
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
     page = Page("The figures of PagedAttention, reproduced by simulation")
+    experiments = [one for one, _ in drawn]
     _introduction(page, experiments, how)
-    for one in experiments:
+    for one, pictures in drawn:
         page.section(one.title)
         page.heading("What was asked")
         page.paragraph(one.asked)
         page.heading("What was simulated")
         page.paragraph(one.done)
-        for picture in _pictures(one):
+        for picture in pictures:
             page.picture(picture)
         page.table(
             ("figure", "published", "ours", "unit", "", "remark"),

@@ -14,7 +14,7 @@ from quire.reproduction.articles import worked_examples
 from quire.reproduction.block_figures import block_sizes, swap_or_recompute
 from quire.reproduction.experiment import FULL, QUICK, Experiment, Scale
 from quire.reproduction.memory_figures import batch_sizes, memory_saved, memory_waste, pool_sizes
-from quire.reproduction.page import write_page
+from quire.reproduction.page import Drawn, write_page
 from quire.reproduction.rate_figures import (
     basic_sampling_alpaca,
     basic_sampling_sharegpt,
@@ -69,10 +69,10 @@ def reproduce(
     scale = Scale(**{**vars(QUICK if quick else FULL), "seed": seed})
     keys = [key for key in EXPERIMENTS if not only or key in only]
     line = sorted(keys, key=lambda key: key not in _SLOWEST_FIRST)
-    done: dict[str, Experiment] = {}
+    done: dict[str, Drawn] = {}
     start = time.monotonic()
     for ended, experiment in _run(line, scale, min(jobs, len(keys))):
-        done[ended] = experiment
+        done[ended] = Drawn.of(experiment)
         page = write_page(
             directory,
             [done[key] for key in keys if key in done],
