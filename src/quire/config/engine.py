@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
+from quire.config.device import check_device
 from quire.config.kv_events import KVEventsConfig, check_kv_events
 from quire.config.model_options import (
     check_pooler,
@@ -260,7 +261,7 @@ class EngineConfig:
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
         check_window(self.window, self.attention_sinks, self.block_size, self.kv_allocator)
-        self._check_device()
+        check_device(self)
         self._check_speculation()
         self._check_adapters()
         check_kv_events(self)
@@ -279,28 +280,6 @@ class EngineConfig:
         if self.session_timeout is None:
             raise ConfigError("session_timeout must be a number of seconds; 0 is never")
         check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
-
-    def _check_device(self) -> None:
-        if not isinstance(self.cpu_isa, str):  # which there are, the kernels know
-            raise ConfigError(f"cpu_isa must be a name, got {self.cpu_isa!r}")
-        share = self.gpu_memory_utilization
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise ConfigError(
-                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
-            )
-        if self.device == "cpu":
-            if self.kv_cache_dtype == "fp8":
-                raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
-            for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
-                value = getattr(self, name)
-                if value and value != getattr(EngineConfig, name):
-                    raise ConfigError(f'{name} does nothing with device "cpu"')
-        if self.device == "cuda" and self.cpu_isa != "auto":
-            raise ConfigError('cpu_isa does nothing with device "cuda"')
-        if self.device == "cuda" and self.swap_path is not None:
-            raise ConfigError(
-                'swap_path does nothing with device "cuda", which swaps to main memory'
-            )
 
     def _check_speculation(self) -> None:
         speculation = self.speculation
