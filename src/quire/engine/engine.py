@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
+from quire.engine.books import count_faults
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
@@ -162,14 +163,7 @@ class Engine:
 
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
-        try:
-            faults = self.scheduler.audit()
-        except Exception:  # whatever it is, requests have been served until now
-            logger.exception("the KV pool's books cannot be audited")
-            faults = [""]
-        for fault in filter(None, faults):
-            logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
-        self.stats.num_faults += len(faults)
+        self.stats.num_faults += count_faults(self.scheduler)
         self._tell_blocks()
 
     def reset_prefix_cache(self) -> None:
@@ -185,8 +179,7 @@ class Engine:
 
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
-        parts = (self.transfer, self.store, self._recorder, self.events, self.others)
-        for part in parts:
+        for part in (self.transfer, self.store, self._recorder, self.events, self.others):
             if part is not None:
                 part.close()
 
