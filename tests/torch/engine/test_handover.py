@@ -112,6 +112,16 @@ def test_what_is_cached_is_not_fetched_and_salts_keep_apart(trio: Trio) -> None:
     assert trio.check({**body, "cache_salt": "another's"}, told) == 0
 
 
+def test_an_answer_comes_once_blocks_can_be_fetched(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, stored = trio.prefill.engine, []
+    put_away = engine.put_away
+    monkeypatch.setattr(engine, "put_away", lambda: stored.append(put_away()))
+    trio.prefill.prefill(prompt=prompt(40), **GREEDY)
+    assert stored and not engine.scheduler.beyond.has_work
+
+
 def test_chats_are_handed_over(trio: Trio) -> None:
     body = {"messages": [{"role": "user", "content": "once upon a time " * 5}], "max_tokens": 5}
     asked = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
@@ -130,7 +140,7 @@ def test_wires_that_break_and_lie(trio: Trio, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(trio.fetcher, "_seconds", 0.3)
     rng = random.Random(9)
     failed = used = 0
-    for number in range(24):
+    for number in range(14):
         body = {"prompt": prompt(40), **GREEDY}
         told = trio.prefill.prefill(**body)
         at, flips = rng.choice([rng.randrange(400), rng.randrange(12_000)]), number % 2
@@ -164,7 +174,11 @@ def test_wires_that_break_and_lie(trio: Trio, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_peers_that_are_none(
-    trio: Trio, says: bytes, hangs_up: bool, monkeypatch: pytest.MonkeyPatch
+    trio: Trio,
+    says: bytes,
+    hangs_up: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(trio.fetcher, "_seconds", 0.3)
     body = {"prompt": prompt(40), **GREEDY}
@@ -173,6 +187,8 @@ def test_peers_that_are_none(
     with liar(says, hangs_up=hangs_up) as port:
         assert trio.check(body, {**told, "remote_port": port}) == 0
     assert trio.fetcher.num_failed == failed + 1
+    if hangs_up and len(says) in (0, 13):  # before all has come that was to come
+        assert "it has hung up" in caplog.text
     assert trio.check(body, {**told, "remote_port": port}) == 0, "nobody is there"
 
 
