@@ -18,14 +18,8 @@ from quire.assembly.pooling import read_pooler
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
-from quire.assembly.store import (
-    block_identity,
-    check_store,
-    describe_store,
-    open_store,
-    record_form,
-)
-from quire.assembly.transfer import Transfer, begin_transfer, listen_for_decoders
+from quire.assembly.store import check_store, describe_store, open_store
+from quire.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
@@ -52,7 +46,6 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
-from quire.memory import BlockSource
 from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
@@ -134,12 +127,8 @@ def _build(
         weights = None if shelf is None else shelf.weights
         forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
         store = open_store(config, directory, limits, cache, forms)
-        transfer: Transfer | None = None
-        source: BlockSource | None = store
-        if config.role != "both":
-            identity = block_identity(config, directory, limits, cache, forms)
-            form = record_form(identity, limits, cache)
-            transfer, source = begin_transfer(config, server, form, identity)
+        transfer, source = begin_transfer(config, server, directory, limits, cache, forms)
+        source = source or store
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = RecoveryCosts()
     if store is not None or (config.swap_space and config.preemption_mode == "auto"):
@@ -167,8 +156,7 @@ def _build(
         transfer=transfer,
     )
     if events is not None:
-        windows = [group.window and group.window.tokens for group in limits.kv_groups]
-        events.start(config.block_size, windows)
+        events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
 

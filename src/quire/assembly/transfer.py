@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from quire.assembly.store import block_identity, record_form
+from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.store import RecordForm, RecordShelf
+from quire.memory import BlockSource
+from quire.shape import CacheShape
+from quire.store import RecordShelf
 from quire.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 
 Transfer = BlockServer | BlockFetcher
@@ -22,10 +27,19 @@ def listen_for_decoders(config: EngineConfig) -> BlockServer | None:
 def begin_transfer(
     config: EngineConfig,
     server: BlockServer | None,
-    form: RecordForm,
-    identity: Mapping[str, str],
-) -> tuple[Transfer, RecordShelf]:
-    """Who hands blocks over or fetches them, and where they lie meanwhile."""
+    directory: Path,
+    limits: EngineLimits,
+    cache: CacheShape,
+    forms: Any,
+) -> tuple[Transfer | None, BlockSource | None]:
+    """Who hands blocks over or fetches them, and where they lie meanwhile.
+
+    directory, forms: as for ``block_identity``.
+    """
+    if config.role == "both":
+        return None, None
+    identity = block_identity(config, directory, limits, cache, forms)
+    form = record_form(identity, limits, cache)
     size, known = int(config.transfer.kv_buffer_size), Identity(identity)
     if size < form.num_bytes:
         raise ConfigError(
