@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.commands.chat import add_chat, chat
+from quire.commands.deploy import add_deploy, deploy
 from quire.commands.doctor import add_doctor, doctor
 from quire.commands.flags import (
     add_engine_flags,
@@ -115,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     add_serve(_command(commands, "serve", serve, "an OpenAI-compatible HTTP server"))
+
+    text = "several engines behind one address, on Ray Serve"
+    add_deploy(_command(commands, "deploy", deploy, text))
 
     add_generate(_command(commands, "generate", generate, "complete prompts"))
     add_chat(_command(commands, "chat", chat, "talk with a model in the terminal"))

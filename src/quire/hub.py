@@ -56,6 +56,17 @@ def snapshot(name: str, revision: str | None = None, download_dir: str | None = 
         )
 
 
+def config_file(name: str) -> Path:
+    """A model's config.json, and nothing else of it, downloaded where it is not in the cache yet.
+
+    ModelError: see ``snapshot``.
+    """
+    from huggingface_hub import hf_hub_download
+
+    with _failures_of(name, None):
+        return Path(hf_hub_download(name, "config.json"))
+
+
 def split_file(name: str) -> tuple[str, str | None]:
     """``repository:file`` -> both; a file may be called by its quantization, such as Q4_K_M."""
     repository, colon, file = name.rpartition(":")

@@ -57,6 +57,10 @@ class LLM:
         self._driver = Driver(self.engine)
         self._session_numbers = count()
 
+    def close(self) -> None:
+        """End what the engine has begun: the processes of its other ranks, and a recording."""
+        self.engine.close()
+
     def default_sampling_params(self, **given: Any) -> SamplingParams:
         """SamplingParams with the model's own defaults for what is not given."""
         return SamplingParams.over(self.engine.input_processor.sampling_defaults, given)

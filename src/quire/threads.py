@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import pairwise
 from pathlib import Path
 
 from quire.cgroups import PROCESS, SYSTEM, directories
@@ -29,9 +30,30 @@ def usable_cores(system: Path = SYSTEM, process: Path = PROCESS) -> int:
 
     Two hardware threads of one core count once, since they share what computes products.
     """
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(_cpus()))
-    cores = {_siblings(system, cpu) for cpu in cpus}
+    cores = {_siblings(system, cpu) for cpu in _affinity()}
     return max(1, math.floor(min(len(cores), cpu_quota(system, process) or math.inf)))
+
+
+def usable_cpus(system: Path = SYSTEM, process: Path = PROCESS) -> int:
+    """The same, each hardware thread counted."""
+    return max(1, math.floor(min(len(_affinity()), cpu_quota(system, process) or math.inf)))
+
+
+def shares_of_cores(count: int, system: Path = SYSTEM) -> list[set[int]] | None:
+    """The CPUs of each of ``count`` processes of this machine; None: there are fewer cores.
+
+    Neighbours in one NUMA node: with as many nodes as processes, each has one of its own.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores: dict[str, set[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0), key=lambda cpu: (_node(system, cpu), cpu)):
+        cores.setdefault(_siblings(system, cpu), set()).add(cpu)
+    if len(cores) < count:
+        return None
+    in_order = list(cores.values())
+    bounds = [len(in_order) * share // count for share in range(count + 1)]
+    return [set().union(*in_order[low:high]) for low, high in pairwise(bounds)]
 
 
 def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
@@ -40,8 +62,16 @@ def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
     return None if math.isinf(quota) else quota
 
 
-def _cpus() -> int:
-    return os.cpu_count() or 1
+def _affinity() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _node(system: Path, cpu: int) -> int:
+    """The NUMA node of a CPU; 0 where the system does not tell."""
+    nodes = (system / f"devices/system/cpu/cpu{cpu}").glob("node[0-9]*")
+    return min((int(node.name.removeprefix("node")) for node in nodes), default=0)
 
 
 def _siblings(system: Path, cpu: int) -> str:

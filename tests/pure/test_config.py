@@ -38,6 +38,38 @@ def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
         EngineConfig.create({name: value})
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be an integer from 1 to 64"),
+        ({"nnodes": 2}, "nnodes must be an integer from 1 to 1"),
+        ({"tensor_parallel_size": 3, "nnodes": 2}, "3 cannot be divided among 2 nnodes"),
+        ({"tensor_parallel_size": 2, "nnodes": 2, "node_rank": 2}, "node_rank .* from 0 to 1"),
+        ({"master_port": 0}, "master_port must be an integer from 1 to 65535"),
+        ({"master_addr": ""}, "master_addr must be an address"),
+        ({"distributed_timeout_seconds": 0.5}, "from 1 to 86400 seconds"),
+        ({"distributed_executor_backend": "ssh"}, "must be one of mp, ray, uni; got 'ssh'"),
+        ({"distributed_executor_backend": "ray"}, "does nothing with tensor_parallel_size 1"),
+        (
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            '"uni" is for tensor_parallel_size 1',
+        ),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "distributed_executor_backend": "ray"},
+            "nnodes does nothing with ray",
+        ),
+        ({"tensor_parallel_size": 2, "device": "cuda"}, "above 1 computes on CPUs only"),
+        (
+            {"tensor_parallel_size": 2, "speculative_config": {"method": "draft"}},
+            "a draft model computes with tensor_parallel_size 1 only",
+        ),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_by_name(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        EngineConfig.create(settings)
+
+
 def test_an_unknown_option_names_its_neighbour() -> None:
     with pytest.raises(ConfigError, match=r"max_num_seq.*did you mean max_num_seqs"):
         EngineConfig.create({"max_num_seq": 4})
@@ -59,6 +91,21 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
     with pytest.raises(ConfigError, match=f'{name} does nothing with device "{device}"'):
         EngineConfig.create({"device": device, name: value, "swap_space": 1.0})
     EngineConfig.create({name: value, "swap_space": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"kv_store_size": 4.0}, "kv_store_size does nothing without kv_store"),
+     ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.000976562 to"),
+     ({"kv_store": ""}, "kv_store must be a directory"),
+     ({"kv_store": "/tmp", "device": "cuda"}, "kv_store: blocks are stored on CPUs only"),
+     ({"kv_store": "/tmp", "tensor_parallel_size": 2}, "with tensor_parallel_size 1 only"),
+     ({"kv_store": "/tmp", "kv_allocator": "max"}, 'kv_store needs kv_allocator "paged"'),
+     ({"kv_store": "/tmp", "enable_prefix_caching": False}, "needs enable_prefix_caching")],
+)  # fmt: skip
+def test_a_store_that_would_do_nothing_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig.create(given)
 
 
 def test_the_share_of_a_gpu_has_its_default_here(capsys: pytest.CaptureFixture[str]) -> None:

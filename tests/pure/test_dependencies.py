@@ -16,7 +16,7 @@ tomllib = pytest.importorskip("tomllib")  # since Python 3.11
 
 SOURCE = Path(quire.__file__).parent
 PROJECT = SOURCE.parents[1] / "pyproject.toml"
-OPTIONAL = {"matplotlib": "reports", "triton": "gpu"}  # by the extra that brings them
+OPTIONAL = {"matplotlib": "reports", "triton": "gpu", "ray": "ray"}  # by the extra that brings them
 IMPORTED_AS = {"pyyaml": "yaml", "pyzmq": "zmq"}
 NOT_IMPORTED = {"httptools", "uvloop"}  # uvicorn looks for them
 

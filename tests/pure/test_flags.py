@@ -26,10 +26,9 @@ def parsed(*arguments: str) -> tuple[EngineConfig, ServerConfig]:
     return EngineConfig.create(options(found)), server_config(found)
 
 
-SAME_ANYWAY = """--tensor-parallel-size 1 --pipeline-parallel-size=1 --enable-chunked-prefill
+SAME_ANYWAY = """--pipeline-parallel-size=1 --enable-chunked-prefill
     --trust-remote-code --disable-log-requests --enable-log-requests --disable-log-stats
-    --load-format safetensors --tokenizer-mode auto --response-role assistant
-    --distributed-executor-backend mp --task generate"""
+    --load-format safetensors --tokenizer-mode auto --response-role assistant --task generate"""
 
 
 def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
@@ -39,11 +38,11 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
         assert parsed("some/model", *SAME_ANYWAY.split()) == parsed("some/model")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == SAME_ANYWAY.count("--") == len(set(lines))
-    assert "--tensor-parallel-size changes nothing: one machine computes" in lines
+    assert "--pipeline-parallel-size changes nothing: ranks divide every layer" in lines
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--tensor-parallel-size", "2"], "may only be 1, not 2: one machine computes"),
+    (["--pipeline-parallel-size", "2"], "may only be 1, not 2: ranks divide every layer"),
     (["--load-format", "dummy"], "auto or safetensors or gguf, not dummy"),
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
     (["--zzzz"], "no flag --zzzz"),

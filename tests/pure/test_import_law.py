@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "store": {"memory"},
     "drafting": {"config", "protocol", "scheduling"},
     "simulation": {
+        "files",
         "config",
         "shape",
         "capacity",
@@ -100,6 +101,8 @@ MAY_IMPORT = {
         "store",
         "version",
     },
+    "application": {"assembly", "capacity", "config", "engine", "server"},
+    "cluster": {"application", "config", "engine", "server", "threads"},
     "calibration": {
         "assembly",
         "config",

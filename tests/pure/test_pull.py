@@ -139,3 +139,18 @@ def test_a_disk_that_is_too_small_is_told_first(
         status, _, messages = pull("owner/good", address)
         assert status == 1 and "only 1 MiB are free" in messages
         assert not fetched
+
+
+def test_a_plan_fetches_no_more_than_a_config(
+    pull: Pull, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hub(good=repository()) as (address, fetched):
+        pull("owner/unknown", address)  # from now on this is the hub
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "own"))
+        flags = ["--dataset", "alpaca", "--requests", "3"]
+        for _ in range(2):
+            assert main(["simulate", "owner/good", *flags]) == 0, capsys.readouterr().err
+            assert capsys.readouterr().out.startswith("good on a100-80")
+        assert fetched == ["config.json"]
+        assert main(["simulate", "owner/unknown", *flags]) == 1
+        assert "no such repository on Hugging Face" in capsys.readouterr().err

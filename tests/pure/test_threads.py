@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.threads import usable_cores
+from quire.threads import shares_of_cores, usable_cores
 
 
 @pytest.fixture
@@ -58,3 +58,21 @@ def test_first_version_of_cgroups(machine: Path) -> None:
 
 def test_this_machine_has_cores() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count", "shares"),
+    [
+        (1, 2, [{0, 4, 1, 5}, {2, 6, 3, 7}]),
+        (1, 3, [{0, 4}, {1, 5}, {2, 6, 3, 7}]),
+        (2, 2, [{0, 4, 2, 6}, {1, 5, 3, 7}]),  # a NUMA node each
+        (2, 4, [{0, 4}, {2, 6}, {1, 5}, {3, 7}]),
+        (1, 5, None),
+    ],
+)
+def test_processes_share_cores_by_their_nodes(
+    machine: Path, nodes: int, count: int, shares: list[set[int]] | None
+) -> None:
+    for cpu in range(8):
+        (machine / f"devices/system/cpu/cpu{cpu}/node{cpu % nodes}").mkdir()
+    assert shares_of_cores(count, machine) == shares

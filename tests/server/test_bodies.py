@@ -296,7 +296,7 @@ def test_unread_bytes_are_bounded_together() -> None:
     config = ServerConfig(max_body_bytes=420_000, max_unread_bytes=420_000)
 
     async def scenario() -> None:
-        reader = Bodies(config, scripted_engine()[0].input_processor)
+        reader = Bodies(config, default_max_bytes=1)
 
         def parse(sender: Sender) -> asyncio.Task[CompletionRequest]:
             return asyncio.create_task(reader.parse(sender.request, CompletionRequest))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from quire.kernels.adapters import AdaptedRows, Updates
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import AttentionBatch, KVGroupTables, LayerKV
 from quire.model import Model
@@ -54,7 +55,14 @@ def make_batch(
 class PagedHarness:
     """A pool poisoned with NaN, block ids in random order, and the sequences that use them."""
 
-    def __init__(self, model: Model, num_blocks: int = 128, block_size: int = 4) -> None:
+    def __init__(
+        self,
+        model: Model,
+        num_blocks: int = 128,
+        block_size: int = 4,
+        updates: Updates | None = None,
+    ) -> None:
+        """updates: of an adapter of all sequences."""
         self.model = model
         self.block_size = block_size
         self.kv = [
@@ -73,7 +81,11 @@ class PagedHarness:
             for s in model.kv_shapes
         ]
         self.kernels = choose_kernels(model.dtype)
+        self._adapter = None
+        if updates is not None:
+            self._adapter = self.kernels.keep_adapter(updates, len(self.kv), model.dtype)
         self.sequences: dict[int, _Sequence] = {}
+        self.seen: Callable[[Tensor], None] = lambda hidden: None  # the states of each step
         self._free = list(range(num_blocks))
         random.Random(0).shuffle(self._free)
 
@@ -89,8 +101,12 @@ class PagedHarness:
                 sequence.table.append(self._free.pop())
         batch = make_batch(sequences, counts, self.block_size)
         token_ids = torch.tensor([token for tokens in chunks.values() for token in tokens])
+        if self._adapter is not None:
+            adapted = AdaptedRows(((0, len(token_ids)),), self._adapter)
+            batch = replace(batch, adapted=(adapted,))
         with torch.inference_mode():
             hidden = self.model.forward(token_ids, batch, self.kv, self.kernels)
+            self.seen(hidden)
             logits = self.model.logits(hidden)
         for sequence, count in zip(sequences, counts, strict=True):
             sequence.length += count
@@ -106,6 +122,13 @@ class PagedHarness:
             for seq_id, logits in self.step(chunks).items():
                 parts[seq_id].append(logits)
         return [torch.cat(part) for part in parts]
+
+    def states(self, prompts: Sequence[Sequence[int]], chunk: int) -> list[Tensor]:
+        """As ``prefill``, what logits are made of."""
+        found: list[Tensor] = []
+        self.seen = found.append
+        self.prefill(prompts, chunk)
+        return found
 
     def generate(self, prompts: Sequence[Sequence[int]], count: int, chunk: int) -> list[list[int]]:
         """``count`` greedy tokens after each prompt."""

@@ -21,6 +21,7 @@ def main(name: str, rank: int, size: int, timeout: float, what: str) -> None:
         file = os.open(name, os.O_RDWR)
     ranks = _native.Ranks(file, rank, size, timeout, "")
     print(name, flush=True)
+    sys.stdin.readline()  # until all are there
     x = numpy.ones(700_000, numpy.float32)  # in several pieces
     try:
         while True:

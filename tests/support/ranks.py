@@ -40,12 +40,18 @@ class RankProcess:
         command = [sys.executable, _PROGRAM, name, *map(str, (rank, size, timeout)), what]
         self._process = subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        assert self._process.stdout is not None
+        assert self._process.stdin and self._process.stdout
+        self._stdin = self._process.stdin
         self.name = self._process.stdout.readline().strip()  # once it is there
+
+    def go(self) -> None:
+        self._stdin.write("\n")
+        self._stdin.flush()
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -67,6 +73,8 @@ def rank_processes(size: int, timeout: float, what: str) -> Iterator[list[RankPr
         for rank in range(size):
             name = processes[0].name if rank else ""
             processes.append(RankProcess(name, rank, size, timeout, what))
+        for process in processes:
+            process.go()
         yield processes
     finally:
         for process in processes:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from quire.adapters import check_adapter
+from quire.assembly.ranks.adapters import read_on_all
+from quire.assembly.ranks.team import Team
 from quire.capacity import AdapterShare, MemoryBudget, size_of
 from quire.config import EngineConfig
 from quire.engine import AdapterShelf, AdapterSource
 from quire.errors import ConfigError, ModelError
 from quire.kernels.adapters import packed_bytes
 from quire.kernels.dispatch import choose_kernels
-from quire.model import Adaptable, DecoderModel, Model, adaptable
+from quire.model import DecoderModel, Model, adaptable
 
 
-def adapter_shelf(
+def adapter_check(
     config: EngineConfig, model: Model, instruction_set: str
-) -> tuple[AdapterShelf, AdapterShare] | None:
-    """The adapters that are asked for, none of them in memory yet; and what they may take there.
+) -> Callable[[Path], AdapterSource]:
+    """What finds the adapter in a directory, or raises a ModelError.
 
-    Raises:
-        ConfigError: the model's code is not our own.
-        ModelError: one cannot be served with this model.
+    ConfigError: the model's code is not our own.
     """
-    if not config.enable_lora:
-        return None
     if not isinstance(model, DecoderModel):
         raise ConfigError("enable_lora needs a model with code of its own here, and this has none")
     modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
@@ -40,13 +39,35 @@ def adapter_shelf(
             lambda: kernels.keep_adapter(found.read(), num_layers, dtype),
         )
 
+    return check
+
+
+def adapter_shelf(
+    config: EngineConfig, model: Model, instruction_set: str, team: Team | None
+) -> tuple[AdapterShelf, AdapterShare] | None:
+    """The adapters that are asked for, none of them in memory yet; and what they may take there.
+
+    team: the other ranks, which read them too.
+
+    Raises:
+        ConfigError: the model's code is not our own.
+        ModelError: one cannot be served with this model.
+    """
+    if not config.enable_lora:
+        return None
+    check = adapter_check(config, model, instruction_set)
+
+    def check_for_all(path: Path) -> AdapterSource:
+        source = check(path)
+        return source if team is None else read_on_all(team, source, lambda: list(shelf.weights))
+
     most_kept = config.max_cpu_loras or config.max_loras
-    shelf = AdapterShelf(most_kept, check)
+    shelf = AdapterShelf(most_kept, check_for_all)
     for module in config.adapters:
         source = shelf.check(Path(module.path).expanduser())
         shelf.add(module.name, source, module.base_model_name)
     share = AdapterShare(
-        config.max_loras, most_kept, config.max_lora_rank, _bytes_of_each(modules, config, model)
+        config.max_loras, most_kept, config.max_lora_rank, _bytes_of_each(config, model)
     )
     return shelf, share
 
@@ -64,8 +85,9 @@ def without_adapters(budget: MemoryBudget, share: AdapterShare | None) -> Memory
     return budget._replace(free=budget.free - share.num_bytes)
 
 
-def _bytes_of_each(modules: dict[str, Adaptable], config: EngineConfig, model: Model) -> int:
+def _bytes_of_each(config: EngineConfig, model: Model) -> int:
     """Of an adapter of the largest rank, of all that can be adapted."""
-    held = [one.held for one in modules.values()]
+    assert isinstance(model, DecoderModel), "others have no adapters"
+    held = [one.held for one in adaptable(model).values()]
     rank = config.max_lora_rank
     return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
+from quire.assembly.loading import cache_shape, kv_dtype, load, locate, streaming
 from quire.assembly.pooling import read_pooler
+from quire.assembly.ranks.gathering import gather
+from quire.assembly.ranks.runtime import on_ranks
+from quire.assembly.ranks.team import Team
 from quire.assembly.store import check_store, describe_store, open_store
 from quire.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
+    NO_RANKS_ON_GPU,
     NO_STORE_ON_GPU,
     EngineConfig,
 )
@@ -36,71 +42,94 @@ from quire.events import EventPublisher
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
-from quire.execution.kv.cache import bytes_per_token
 from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
-from quire.model import Model, Streaming, load_model, read_config, resolve_model, sampling_defaults
+from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.threads import usable_cores
 from quire.transfer import BlockServer
 
-DEMO_MODEL = Path(__file__).parent.parent / "demo"
 DEMO_NAME = "quire-demo"
 
 
 @memory_or_refusal()
-def build_engine(config: EngineConfig) -> tuple[Engine, Capacity]:
-    """Load the model and give it a scheduler, a KV pool and a tokenizer."""
-    # First, because an address that is taken is known in no time.
-    events = None if config.kv_events is None else EventPublisher(config.kv_events)
-    server = None
-    try:
-        server = listen_for_decoders(config)
-        return _build(config, events, server)
-    except BaseException:
-        for part in (events, server):
-            if part is not None:
-                part.close()
-        raise
+def build_engine(config: EngineConfig, engines: int = 1) -> tuple[Engine, Capacity]:
+    """Load the model and give it a scheduler, a KV pool and a tokenizer.
 
-
-def _build(
-    config: EngineConfig, events: EventPublisher | None, server: BlockServer | None
-) -> tuple[Engine, Capacity]:
+    engines: how many like it share this machine's memory.
+    """
     # By default as many as torch would take (OMP_NUM_THREADS), but no more than can run at once.
     torch.set_num_threads(config.threads or min(torch.get_num_threads(), usable_cores()))
     runtime = _choose_runtime(config)
     check_store(config)
+    with ExitStack() as undone:
+        # First, because an address that is taken is known in no time.
+        events = None if config.kv_events is None else EventPublisher(config.kv_events)
+        if events is not None:
+            undone.callback(events.close)
+        server = listen_for_decoders(config)
+        if server is not None:
+            undone.callback(server.close)
+        team = None if config.tensor_parallel_size == 1 else gather(config)
+        if team is not None:
+            undone.callback(team.close)
+        built = _build(config, runtime, events, server, team, engines)
+        undone.pop_all()
+    return built
+
+
+def _build(
+    config: EngineConfig,
+    runtime: DeviceRuntime,
+    events: EventPublisher | None,
+    server: BlockServer | None,
+    team: Team | None,
+    engines: int,
+) -> tuple[Engine, Capacity]:
+    """team: the other ranks, which have been started and do the same."""
     keep_what_steps_take()
-    directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
     tokenizer = _load_tokenizer(config, directory)
     pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
+    if team is not None:
+        runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
-        model = _load_model(config, directory, runtime)
+        model = load(
+            config,
+            directory,
+            runtime.device,
+            runtime.admit,
+            runtime.instruction_set,
+            None if team is None else team.group,
+        )
         draft = _load_draft(config, model, tokenizer, runtime)
-        kv_dtype = _kv_dtype(config, model)
-        cache = _cache_shape(model, kv_dtype)
+        dtype = kv_dtype(config, model)
+        cache = cache_shape(model, dtype)
         if draft is not None:
-            cache = cache.with_draft(_cache_shape(*draft))
+            cache = cache.with_draft(cache_shape(*draft))
         limits = EngineLimits.of(config, cache)
-        shelf, adapters = adapter_shelf(config, model, runtime.instruction_set) or (None, None)
-        budget = without_adapters(runtime.memory_budget(model, limits, kv_dtype), adapters)
+        shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (
+            None,
+            None,
+        )
+        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        budget = budget._replace(share=budget.share / engines)
         try:
             limits = fill(limits, cache, config, budget)
         except ConfigError as error:
             raise _with_share(error, draft, cache) from error
         weights = None if shelf is None else shelf.weights
-        forms = [runtime.kernels, _name(model.dtype), _name(kv_dtype)]
+        forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
         store = open_store(config, directory, limits, cache, forms)
         transfer, source = begin_transfer(config, server, directory, limits, cache, forms)
         source = source or store
-        executor = runtime.executor(model, limits, kv_dtype, draft, weights, source)
+        executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = RecoveryCosts()
     if store is not None or (config.swap_space and config.preemption_mode == "auto"):
         costs = runtime.recovery_costs()
@@ -121,8 +150,9 @@ def _build(
         max_num_waiting=config.max_num_waiting,
         speculation=speculation_of(config.speculation),
         adapters=shelf,
-        events=events,
         store=store,
+        events=events,
+        others=team,
         transfer=transfer,
     )
     if events is not None:
@@ -145,27 +175,6 @@ def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
     return load_tokenizer(directory, _read_template(config.chat_template))
 
 
-def _load_model(config: EngineConfig, directory: Path, runtime: DeviceRuntime) -> Model:
-    return load_model(
-        directory,
-        config.dtype,
-        # With a window, the length of its texts is no matter of the model's.
-        config.max_model_len if config.window is None else None,
-        streaming=_streaming(config),
-        quantization=config.quantization,
-        device=runtime.device,
-        admit=runtime.admit,
-        instruction_set=runtime.instruction_set,
-        hf_overrides=config.hf_overrides,
-    )
-
-
-def _streaming(config: EngineConfig) -> Streaming | None:
-    if config.window is None:
-        return None
-    return Streaming(config.window, config.attention_sinks)
-
-
 def _load_draft(
     config: EngineConfig, target: Model, tokenizer: Tokenizer, runtime: DeviceRuntime
 ) -> Draft | None:
@@ -178,21 +187,21 @@ def _load_draft(
             directory,
             config.dtype,
             longest,
-            streaming=_streaming(config),
+            streaming=streaming(config),
             quantization=quantization,
             admit=runtime.admit,
             instruction_set=runtime.instruction_set,
         )
 
     model = load_draft(config, target, tokenizer, load)
-    return Draft(model, _kv_dtype(config, model))
+    return Draft(model, kv_dtype(config, model))
 
 
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
     """No room for a pool: how much of it is the draft model's."""
     if draft is None:
         return error
-    own = _cache_shape(*draft).bytes_per_token
+    own = cache_shape(*draft).bytes_per_token
     return ConfigError(
         f"{error}. The draft model takes {size_of(draft.model.weight_bytes)} for its weights, and "
         f"{size_of(own)} of the {size_of(cache.bytes_per_token)} of each token in the pool: "
@@ -237,7 +246,7 @@ def _capacity(
         dtype=_name(model.dtype),
         quantization=config.quantization,
         weight_bytes=model.weight_bytes,
-        kv_dtype=_name(_kv_dtype(config, model)),
+        kv_dtype=_name(kv_dtype(config, model)),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
@@ -247,6 +256,7 @@ def _capacity(
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,
+        ranks=config.tensor_parallel_size,
     )
 
 
@@ -268,7 +278,7 @@ def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
         dtype=_name(draft.model.dtype),
         quantization=config.speculation.quantization,
         weight_bytes=draft.model.weight_bytes,
-        kv_bytes_per_token=_cache_shape(*draft).bytes_per_token,
+        kv_bytes_per_token=cache_shape(*draft).bytes_per_token,
     )
 
 
@@ -285,6 +295,8 @@ def _recorder(config: EngineConfig) -> RequestRecorder | None:
 
 def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     device = choose_device(config.device)
+    if device.type != "cpu" and config.tensor_parallel_size > 1:
+        raise ConfigError(NO_RANKS_ON_GPU)
     if device.type == "cpu":
         if config.kv_cache_dtype == "fp8":
             raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
@@ -305,23 +317,6 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     from quire.execution.gpu.assembly import OnGPU
 
     return OnGPU(device, config.gpu_memory_utilization, config.enforce_eager)
-
-
-def _kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
-    if config.kv_cache_dtype == "auto":
-        return model.dtype
-    name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
-def _cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
-    return CacheShape(
-        windows=model.windows,
-        token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
-        max_positions=model.max_positions,
-        depends_on_prompt_length=model.kv_depends_on_prompt_length,
-    )
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -25,7 +25,7 @@ _POLL = 0.01
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A running ``quire serve``."""
+    """A running ``quire serve``, or ``quire deploy``."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -51,16 +51,16 @@ def run_bench(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(arguments: Sequence[str]) -> Iterator[ServerProcess]:
-    """``quire serve ARGUMENTS`` on a free loopback port, healthy; stopped at the end.
+def serving(arguments: Sequence[str], command: str = "serve") -> Iterator[ServerProcess]:
+    """``quire serve ARGUMENTS`` (or ``deploy``) on a free loopback port, healthy; ended with it.
 
     Raises EngineError, with the end of its log, if it does not start.
     """
-    command = [sys.executable, "-m", "quire", "serve", *arguments]
+    words = [sys.executable, "-m", "quire", command, *arguments]
     with tempfile.TemporaryFile("w+") as log:
         started = time.perf_counter()
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", "0"], stdout=log, stderr=log
+            [*words, "--host", "127.0.0.1", "--port", "0"], stdout=log, stderr=log
         )
         try:
             url = _wait_until_healthy(process, log, started + _LONGEST_START)

@@ -56,6 +56,7 @@ class Capacity:
     speculation: SpeculativeConfig | None = None
     adapters: AdapterShare | None = None
     store: str = ""  # of blocks beyond the pool
+    ranks: int = 1  # each of which has so much
 
     @property
     def kv_groups(self) -> tuple[KVGroup, ...]:
@@ -100,10 +101,13 @@ class Capacity:
             f"That holds {full:,} sequence{'s' if full != 1 else ''} of {longest}, "
             f"or {usual:,} typical chat{'s' if usual != 1 else ''} of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
-            f"{self._describe_swap()}{self._describe_speculation()}{self._describe_adapters()}"
-            f"{self.store} "
+            f"{self._describe_ranks()}{self._describe_swap()}{self._describe_speculation()}"
+            f"{self._describe_adapters()}{self.store} "
             f"Kernels: {self.kernels}."
         )
+
+    def _describe_ranks(self) -> str:
+        return f" Each of {self.ranks} ranks holds as much of the model." if self.ranks > 1 else ""
 
     def _describe_swap(self) -> str:
         blocks = self.limits.num_host_blocks

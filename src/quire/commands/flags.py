@@ -17,13 +17,15 @@ _SAMPLING_FIELDS = [field for field in fields(SamplingParams) if field.metadata[
 
 def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
     """One flag for one field of a dataclass, its type read from the annotation."""
-    flag = "--" + name.replace("_", "-")
+    names = ["--" + name.replace("_", "-"), *_SHORT.get(name, ())]
     if default not in (None, ()):
         text += " (%(default)s)"
     if kind.startswith("bool"):
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
+        group.add_argument(
+            *names, action=argparse.BooleanOptionalAction, default=default, help=text
+        )
     elif "Sequence[str]" in kind:
-        group.add_argument(flag, action="append", default=[], metavar="TEXT", help=text)
+        group.add_argument(*names, action="append", default=[], metavar="TEXT", help=text)
     else:
         number = float if kind.startswith("float") else _integer
         # Sizes such as 4GiB, and JSON, are read by the config itself.
@@ -31,7 +33,7 @@ def add_flag(group: Any, name: str, kind: str, default: Any, text: str) -> None:
         itself = json or kind.startswith("str") or name.endswith("_bytes")
         parse = str if itself else number
         metavar = "JSON" if json else _METAVARS[parse]
-        group.add_argument(flag, type=parse, default=default, metavar=metavar, help=text)
+        group.add_argument(*names, type=parse, default=default, metavar=metavar, help=text)
 
 
 def _integer(text: str) -> int:
@@ -43,6 +45,7 @@ def _integer(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
 
 
+_SHORT = {"tensor_parallel_size": ("-tp",)}
 _METAVARS: Mapping[Callable[[str], Any], str] = {str: "TEXT", float: "X", _integer: "N"}
 
 

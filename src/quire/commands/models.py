@@ -103,7 +103,10 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
     except ModelError as error:
         return replace(found, note=str(error))
     try:
-        cache = read_shape(model.directory).cache()
+        shape = read_shape(model.directory)
+        if shape.planned_only:
+            return replace(found, note="what fits is not known: its cache is transformers' own")
+        cache = shape.cache()
     except (ModelError, ConfigError) as error:
         return replace(found, note=f"what fits is not known: {error}")
     config = EngineConfig()

@@ -23,13 +23,12 @@ _TEXTS = "what requests and answers say is never logged; each request has a line
 _BOTH = "every model that has a head generates texts, and all of them give embeddings"
 _ALIKE = "all models are read and run in one way"
 _FLAGS = (
-    _Flag("tensor-parallel-size", "one machine computes", _ONE),
-    _Flag("pipeline-parallel-size", "one machine computes", _ONE),
-    _Flag("data-parallel-size", "one machine computes", _ONE),
+    _Flag("pipeline-parallel-size", "ranks divide every layer", _ONE),
+    _Flag("data-parallel-size", "one engine serves; quire deploy MODEL --replicas N starts N of "
+          "them", _ONE),
     _Flag("api-server-count", "one process serves", _ONE),
-    _Flag("distributed-executor-backend", "one process computes", ("mp", "uni")),
     _Flag("disable-frontend-multiprocessing", "one process serves"),
-    _Flag("disable-custom-all-reduce", "one machine computes"),
+    _Flag("disable-custom-all-reduce", "ranks add up in one way"),
     _Flag("enable-chunked-prefill", "long prompts are always computed in chunks"),
     _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
     _Flag("use-v2-block-manager", "there is one block manager"),

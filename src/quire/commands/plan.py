@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.commands.setup import Setup, add_flags
-from quire.commands.simulate import describe_deployment, setup_values
+from quire.commands.simulate import cut_values, describe_deployment, setup_values
 from quire.commands.speculation import describe_trials, trials_values
 from quire.commands.text import number, percent, seconds, size, table
 from quire.config import EngineConfig
@@ -19,12 +19,15 @@ from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulatedDrafting, SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad
+from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad, Variant
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.speculation import try_drafts
-from quire.simulation.sample import WorkloadSample
+from quire.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
 
 _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
+
+_FAR = 0.5
+"""Share of what memory holds, below which something else binds."""
 
 _BINDS = {
     Binding.MEMORY: "memory: the KV pool is full while requests wait for blocks",
@@ -36,6 +39,12 @@ _BINDS = {
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, EngineConfig(max_num_seqs=_MOST_SEQS))
+    group = parser.add_argument_group("plan")
+    group.add_argument(
+        "--part", choices=PARTS, default="busiest", help="of a trace that is longer than "
+        f"{MOST_REQUESTS:,} requests or {MOST_SAMPLE_TOKENS:,} tokens: as many as bring most "
+        "tokens a second, the first ones, or the whole, which takes as much longer (%(default)s)",
+    )  # fmt: skip
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
@@ -51,6 +60,7 @@ def plan(arguments: argparse.Namespace) -> int:
         shares_prefixes=setup.shares_prefixes,
         has_times=setup.has_times,
         seed=arguments.seed,
+        part=arguments.part,
     )
     show = sys.stderr.isatty()
 
@@ -83,32 +93,43 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def describe(setup: Setup, plan: Plan) -> list[str]:
     lines = describe_deployment(setup, plan.limits)
-    prompt, output = plan.mean_tokens
-    text = (
-        f"  {plan.num_requests:,} requests of the workload, {prompt:,.0f} tokens in and "
-        f"{output:,.0f} out on average"
-    )
-    if plan.sample_rate is not None:
-        text += f", {number(plan.sample_rate)} requests/s"
-    if plan.num_clipped:
-        text += f"; {plan.num_clipped:,} cut to {plan.limits.max_model_len:,} tokens"
-    lines += [text, ""]
+    lines += [*_sample(plan), ""]
     if plan.user_load is not None:
         lines += [*_users(plan.user_load), ""]
     lines += [*_answers(plan), ""]
-    lines += _variants(plan)
+    lines += [*_variants(plan), "", *_other_work(plan)]
     if plan.speculation is not None:
         lines += ["", *describe_trials(plan.speculation)]
     return lines
 
 
+def _sample(plan: Plan) -> list[str]:
+    """Of which requests this is a plan."""
+    sample = plan.sample
+    prompt, output = sample.mean_tokens
+    taken = f"{len(sample.requests):,}"
+    if sample.part == "whole":
+        which = f"all {taken} requests of the workload"
+    else:
+        row = "the busiest" if sample.part == "busiest" else "the first"
+        which = f"{row} {taken} of {sample.num_all:,} requests"
+        if sample.rate is not None:
+            start = sample.requests[0].arrival
+            which += f", from {seconds(start)} to {seconds(sample.requests[-1].arrival)}"
+    text = f"  {which}: {prompt:,.0f} tokens in and {output:,.0f} out on average"
+    if sample.rate is not None:
+        text += f", {number(sample.rate)} requests/s"
+        if sample.own_rate is not None and sample.part != "whole":
+            text += f" (over the whole {number(sample.own_rate)})"
+    lines = [text]
+    if sample.cut.tokens:
+        lines.append(f"  to {plan.limits.max_model_len:,} tokens, {sample.cut}")
+    return lines
+
+
 def _answers(plan: Plan) -> list[str]:
     saturation, goals, goodput = plan.saturation, plan.goals, plan.goodput
-    fit = f"{number(saturation.running)} requests run at once while others wait (at most "
-    fit += f"{saturation.most_running:,})"
-    if saturation.all_at_once:
-        fit = f"all {saturation.most_running:,} requests of the workload run at once"
-    rows = [["fit at once", fit]]
+    rows = [["fit at once", _fit(plan)]]
     if plan.most_users is not None:
         users, ((_, result),) = plan.most_users
         rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
@@ -141,6 +162,22 @@ def _answers(plan: Plan) -> list[str]:
     same = ", as it is" if best == plan.limits.block_size else ""
     rows.append(["block size", f"{best}: the largest within 1 % of the best{same}"])
     return [f"{name:<14}{text}" for name, text in rows]
+
+
+def _fit(plan: Plan) -> str:
+    """What memory holds, and what runs; where fewer run, it is not memory that keeps them out."""
+    saturation, room = plan.saturation, plan.room
+    if saturation.all_at_once:
+        text = f"all {saturation.most_running:,} requests of the workload run at once"
+    else:
+        text = (
+            f"{number(saturation.running)} requests run at once while others wait (at most "
+            f"{saturation.most_running:,})"
+        )
+    text += f"; memory holds {room:,} of mean length to their ends"
+    if not saturation.all_at_once and saturation.running < _FAR * room:
+        text += ", so it is not what keeps them out"
+    return text
 
 
 def _story(result: SimulationResult) -> str:
@@ -181,6 +218,20 @@ def _variants(plan: Plan) -> list[str]:
     return [*table(rows, ""), *refused]
 
 
+def _other_work(plan: Plan) -> list[str]:
+    """Each request asks for more; what counts is how many requests are served."""
+    rows = [["other work, no improvement", "fit at once", "requests/s", ""]]
+    for variant in plan.other_work:
+        found = variant.saturation
+        if found is None:
+            rows.append([variant.name, "-", "-", variant.refused or ""])
+            continue
+        change = found.request_rate / variant.base.request_rate
+        rate = number(found.request_rate)
+        rows.append([variant.name, f"{found.running:,.1f}", rate, f"x {change:.2f}"])
+    return table(rows, "")
+
+
 def _cells(saturation: Saturation, base: Saturation) -> list[str]:
     preemptions = saturation.result.preemptions
     change = saturation.output_rate / base.output_rate
@@ -202,13 +253,16 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
     return {
         "setup": setup_values(setup, plan.limits),
         "workload": {
-            "num_requests": plan.num_requests,
-            "num_clipped": plan.num_clipped,
-            "mean_prompt_tokens": plan.mean_tokens[0],
-            "mean_output_tokens": plan.mean_tokens[1],
-            "requests_per_second": plan.sample_rate,
+            "num_requests": len(plan.sample.requests),
+            "of_requests": plan.sample.num_all,
+            "part": plan.sample.part,
+            **cut_values(plan.sample.cut),
+            "mean_prompt_tokens": plan.sample.mean_tokens[0],
+            "mean_output_tokens": plan.sample.mean_tokens[1],
+            "requests_per_second": plan.sample.rate,
+            "requests_per_second_of_all": plan.sample.own_rate,
         },
-        "fit": _saturation_values(plan.saturation),
+        "fit": {"memory_holds": plan.room, **_saturation_values(plan.saturation)},
         "users": None
         if users is None
         else {
@@ -229,15 +283,14 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
         else {"load": need.load, "bytes": need.num_bytes, **_load_values(need.result)},
         "best_block_size": plan.best_block_size,
         "speculation": plan.speculation and trials_values(plan.speculation),
-        "variants": [
-            {
-                "name": variant.name,
-                "refused": variant.refused,
-                "fit": variant.saturation and _saturation_values(variant.saturation),
-            }
-            for variant in plan.variants
-        ],
+        "variants": [_variant_values(one) for one in plan.variants],
+        "other_work": [_variant_values(one) for one in plan.other_work],
     }
+
+
+def _variant_values(variant: Variant) -> dict[str, Any]:
+    fit = variant.saturation and _saturation_values(variant.saturation)
+    return {"name": variant.name, "refused": variant.refused, "fit": fit}
 
 
 def _saturation_values(saturation: Saturation) -> dict[str, Any]:

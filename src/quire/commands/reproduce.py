@@ -32,7 +32,11 @@ def reproduce(arguments: argparse.Namespace) -> int:
         quick=arguments.quick,
         jobs=arguments.jobs,
         seed=arguments.seed,
-        progress=sys.stderr.isatty(),
+        progress=_tell,
     )
     print(f"written: {page}")
     return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -7,19 +7,22 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from types import FrameType
 
 from quire.commands.flags import add_engine_flags, add_server_flags, help_of, options, server_config
 from quire.commands.others_flags import add_others_flags
 from quire.commands.parser import Parser
-from quire.config import EngineConfig, ServerConfig
+from quire.config import EngineConfig, check_names
 from quire.errors import ConfigError
 
 
 def add_serve(parser: Parser) -> None:
     parser.add_config_file()
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
+    parser.add_argument(
+        "--headless", action="store_true", help="no server: the ranks of a machine beside the "
+        "first one (--node-rank)",
+    )  # fmt: skip
     add_engine_flags(parser)
     add_server_flags(parser)
     add_others_flags(parser)
@@ -31,24 +34,21 @@ def serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, _leave)
     # What the flags say is checked, and the port taken, before a model is loaded.
     config, engine_config = server_config(arguments), EngineConfig.create(options(arguments))
-    _check_names(config, engine_config)
+    check_names(config, engine_config)
+    if arguments.headless != bool(engine_config.node_rank):
+        raise ConfigError("headless is for machines with a node_rank above 0, and only for them")
+    if arguments.headless:
+        from quire.assembly.ranks.node import run_node
 
-    from quire.server import ModelFacts, bound, create_app, run_server
+        return run_node(engine_config)
+
+    from quire.server import bound, run_server
 
     with bound(config.host, config.port) as sockets:
-        from quire.assembly import build_engine
+        from quire.application import build
 
-        engine, capacity = build_engine(engine_config)
+        app, engine, capacity = build(engine_config, config)
         print(capacity.describe(), flush=True)
-        names = config.served_model_name or [capacity.model_name]
-        asked = engine_config.speculation
-        facts = ModelFacts(
-            capacity.weight_bytes,
-            capacity.dtype,
-            capacity.quantization,
-            0 if asked is None else asked.num_speculative_tokens,
-        )
-        app = create_app(engine, names, config, facts=facts)
         try:
             status = run_server(app, config, sockets)
         finally:
@@ -58,16 +58,6 @@ def serve(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         os._exit(status)
     return status
-
-
-def _check_names(config: ServerConfig, engine_config: EngineConfig) -> None:
-    """That nothing is called two things, and adapters can be loaded where they may be."""
-    if config.allow_runtime_lora_updating and not engine_config.enable_lora:
-        raise ConfigError("allow_runtime_lora_updating needs enable_lora")
-    names: Sequence[str | None] = config.served_model_name or [engine_config.model]
-    for module in engine_config.adapters:
-        if module.name in names:
-            raise ConfigError(f"lora_modules: {module.name} is the name of the model itself")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

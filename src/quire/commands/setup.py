@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 from quire.commands.flags import add_flag
 from quire.config import EngineConfig
 from quire.errors import ConfigError
+from quire.hub import config_file
 from quire.metrics import Goals
-from quire.shape import ModelShape
+from quire.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
 from quire.simulation import (
     AcceptanceProfile,
     Deployment,
@@ -21,10 +21,11 @@ from quire.simulation import (
     find_model,
 )
 from quire.simulation.calibrated import Calibration, read_calibration
-from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace, TraceRequest
+from quire.simulation.catalogue.models import find_known
+from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace
 
 _SETTINGS = (
-    "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
+    "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
     "kv_allocator", "preemption_mode", "swap_space", "speculative_config",
     "enable_lora", "max_loras",
@@ -38,12 +39,17 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     """``defaults``: of the settings."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL",
-        help="name in the catalogue, a GGUF file, or a config.json or its directory (default: the "
-        "calibrated model)",
+        help="name in the catalogue or on Hugging Face, of which config.json alone is fetched, a "
+        "GGUF file, or a config.json or its directory (default: the calibrated model)",
     )  # fmt: skip
     _add_machine(parser.add_argument_group("machine"))
     _add_workload(parser.add_argument_group("workload"))
     engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4 or w8a8 as quire "
+        "serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the model "
+        "is stored)",
+    )  # fmt: skip
     for field in fields(EngineConfig):
         if field.name in _SETTINGS:
             default, text = getattr(defaults, field.name), field.metadata["help"]
@@ -55,7 +61,10 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
 
 
 def _add_machine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--machine", default="a100-80", metavar="NAME", help="(%(default)s)")
+    group.add_argument(
+        "--machine", default="a100-80", metavar="NAME", help="name in the catalogue, or a JSON "
+        "file as docs/simulation.md describes it (%(default)s)",
+    )  # fmt: skip
     group.add_argument(
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
         "model (%(default)s)",
@@ -189,11 +198,15 @@ class Setup:
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments
         if arguments.model is not None:
-            model = find_model(arguments.model)
+            model = _named(arguments.model)
         elif calibration is not None:
             model = calibration.model
         else:
             raise ConfigError("name a model, or give the file of a calibrated one (--cost-model)")
+        if arguments.dtype != "auto":
+            model = replace(model, dtype=arguments.dtype)
+        if arguments.quantization is not None:
+            model = _rounded(model, arguments.quantization)
         if arguments.kv_cache_dtype != "auto":
             model = replace(model, kv_dtype=arguments.kv_cache_dtype)
         return model
@@ -227,20 +240,31 @@ class Setup:
         )
 
 
-class Clipping:
-    """A workload as a model of some length can serve it, counting what had to be cut."""
+def _named(name: str) -> ModelShape:
+    """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
 
-    def __init__(self, workload: Iterable[TraceRequest], max_model_len: int | None) -> None:
-        self.num_clipped = 0
-        self._workload = workload
-        self._max_model_len = max_model_len
+    Raises:
+        ModelError: it cannot be had, or is not understood.
+    """
+    owner, slash, own_name = name.partition("/")
+    of_hub = slash and owner and own_name and "/" not in own_name and not owner.startswith(".")
+    if not of_hub or find_known(name) is not None or Path(name).exists():
+        return find_model(name)
+    return replace(read_shape(config_file(name)), name=own_name)
 
-    def __iter__(self) -> Iterator[TraceRequest]:
-        for request in self._workload:
-            longest = self._max_model_len
-            fitting = request if longest is None else request.clipped(longest)
-            self.num_clipped += fitting is not request
-            yield fitting
+
+def _rounded(model: ModelShape, quantization: str) -> ModelShape:
+    """With weights rounded. ConfigError: they are already, in another way."""
+    plain = plain_form(model.dtype, BYTES[model.dtype])
+    stored = "a GGUF file" if model.stored_bytes is not None else None
+    if model.form is not None and quantization not in model.form.name:
+        stored = model.form.name
+    if stored is not None:
+        raise ConfigError(
+            f"quantization is {quantization}, but the weights of {model.name} are stored rounded "
+            f"already ({stored}): leave it out"
+        )
+    return replace(model, form=rounded_form(quantization, plain))
 
 
 def describe_machine(machine: Machine, tensor_parallel: int) -> str:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from quire.capacity import EngineLimits, describe_kv_groups
 from quire.commands import report
-from quire.commands.setup import Clipping, Setup, add_flags, describe_machine
+from quire.commands.setup import Setup, add_flags, describe_machine
 from quire.commands.text import latencies, number, percent, seconds, size, table
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -24,7 +24,7 @@ from quire.shape import ModelShape
 from quire.simulation import ClosedLoop, OpenLoop, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
 from quire.simulation.result import RequestRecord
-from quire.workload import Trace, TraceRequest, arrival_times
+from quire.workload import Clipping, Cut, Trace, TraceRequest, arrival_times
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +58,9 @@ def simulate(arguments: argparse.Namespace) -> int:
         print(f"written: {report.write(arguments, setup, result)}", file=sys.stderr)
     if arguments.json:
         values = {"setup": setup_values(setup, setup.limits), **summary_values(result)}
-        print(json.dumps({**values, "num_clipped": workload.num_clipped}, indent=1))
+        print(json.dumps({**values, **cut_values(workload.cut)}, indent=1))
     else:
-        print("\n".join(describe(setup, result, workload.num_clipped)))
+        print("\n".join(describe(setup, result, workload.cut)))
     return 0
 
 
@@ -77,7 +77,7 @@ def _run(
         before = Simulator(limits, costs, seed=arguments.seed, drafting=drafting).serve(
             _arrivals(arguments, setup, workload)
         )
-        map_at, workload.num_clipped = report.fullest_moment(before), 0
+        map_at = report.fullest_moment(before)
     simulator = Simulator(
         limits,
         costs,
@@ -144,6 +144,11 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
     }
 
 
+def cut_values(cut: Cut) -> dict[str, int]:
+    """For JSON."""
+    return {"num_clipped": cut.requests, "tokens_cut": cut.tokens, "tokens": cut.of_tokens}
+
+
 def _describe_experts(model: ModelShape) -> str:
     if model.experts is None:
         return ""
@@ -152,25 +157,29 @@ def _describe_experts(model: ModelShape) -> str:
 
 
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
-    """Where the memory is, in two lines."""
+    """Where the memory is, and what was assumed of the model."""
     deployment, model = setup.deployment, setup.deployment.model
+    kept = ""
+    if deployment.copies > 1:
+        kept = f", kept {deployment.copies} times, since there are fewer KV heads than machines"
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
-        f"  {size(model.weight_bytes)} of weights{_describe_experts(model)}, "
-        f"{size(model.kv_bytes_per_token)} of KV cache a token; the KV pool is "
-        f"{size(limits.pool_bytes(model.cache()))}: {describe_kv_groups(limits)}",
+        f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
+        f"{_describe_experts(model)}, {size(model.kv_bytes_per_token)} of KV cache a token; the KV "
+        f"pool is {size(limits.pool_bytes(model.cache()))}{kept}: {describe_kv_groups(limits)}",
+        *(f"  ({note})" for note in model.notes),
     ]
 
 
-def describe(setup: Setup, result: SimulationResult, num_clipped: int) -> list[str]:
+def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     """The run for a person at a terminal."""
     lines = describe_deployment(setup, setup.limits)
     lines.append("")
     served = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
     if result.num_refused:
         served += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
-    if num_clipped:
-        served += f", {num_clipped:,} cut to {setup.limits.max_model_len:,} tokens"
+    if cut.tokens:
+        served += f"; to {setup.limits.max_model_len:,} tokens, {cut}"
     rows = [
         ["served", served],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "

@@ -8,6 +8,8 @@ from quire.metrics import Summary
 
 
 def seconds(value: float) -> str:
+    if not value:
+        return "0 s"
     for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3), (600.0, "s", 1.0)):
         if value < limit:
             return f"{value * factor:.3g} {unit}"

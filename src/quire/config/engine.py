@@ -10,9 +10,14 @@ from functools import cached_property
 from typing import Any
 
 from quire.config.adapters import MOST_ADAPTERS, LoraModule
-from quire.config.generation import known_source
+from quire.config.device import check_device
 from quire.config.kv_events import KVEventsConfig, check_kv_events
-from quire.config.pooler import check_pooler
+from quire.config.model_options import (
+    check_pooler,
+    check_window,
+    checked_generation_config,
+)
+from quire.config.parallel import check_parallel
 from quire.config.settings import (
     check_count,
     check_number,
@@ -212,6 +217,23 @@ class EngineConfig:
         "of blocks, no text",
     )
     seed: int = setting(0, "decides the seeds of requests that bring none")
+    tensor_parallel_size: int = setting(
+        1, "processes (ranks) that hold a part of the model each and compute every step together"
+    )
+    distributed_executor_backend: str | None = setting(
+        None,
+        "how ranks are started: mp, as processes of this machine, or of nnodes machines; ray, as "
+        "actors of a Ray cluster (default: mp)",
+    )
+    nnodes: int = setting(1, "machines that the ranks are on, the same number on each")
+    node_rank: int = setting(
+        0, "which of them this one is; 0 serves, the others run quire serve --headless"
+    )
+    master_addr: str = setting("127.0.0.1", "address of machine 0, where the others find it")
+    master_port: int = setting(29501, "port of machine 0 where it waits for the others")
+    distributed_timeout_seconds: float = setting(
+        60.0, "seconds that a rank may take to answer before the engine ends with an error"
+    )
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -219,14 +241,14 @@ class EngineConfig:
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         check_pooler(self.pooler_config or {})
-        object.__setattr__(self, "generation_config", known_source(self.generation_config))
+        source = checked_generation_config(self.generation_config)
+        object.__setattr__(self, "generation_config", source)
         check_count("threads", self.threads, 1, most_threads())
         check_quantization("quantization", self.quantization)
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}"
-                )
+                names = ", ".join(filter(None, allowed))
+                raise ConfigError(f"{name} must be one of {names}; got {getattr(self, name)!r}")
         space = self.swap_space
         check_number("swap_space", space, 0, 2**20, "GiB")
         if self.preemption_mode == "swap" and not space:
@@ -235,15 +257,15 @@ class EngineConfig:
             raise ConfigError('swap_space does nothing with preemption_mode "recompute"')
         if self.swap_path is not None and not space:
             raise ConfigError("swap_path needs a swap_space above 0")
-        caching = self.enable_prefix_caching
-        check_store(self.kv_store, self.kv_store_size, self.device, self.kv_allocator, caching)
+        check_store(self)
         self._check_sessions()
         check_number("max_queue_time", self.max_queue_time, 0.001, 2**31, "seconds")
-        self._check_window()
-        self._check_device()
+        check_window(self.window, self.attention_sinks, self.block_size, self.kv_allocator)
+        check_device(self)
         self._check_speculation()
         self._check_adapters()
         check_kv_events(self)
+        check_parallel(self)
         check_transfer(self)
         size = self.kv_cache_memory_bytes
         if size is not None:
@@ -259,43 +281,6 @@ class EngineConfig:
             raise ConfigError("session_timeout must be a number of seconds; 0 is never")
         check_number("session_timeout", self.session_timeout, 0, 2**31, "seconds")
 
-    def _check_window(self) -> None:
-        sinks, window = self.attention_sinks, self.window
-        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
-            raise ConfigError(f"attention_sinks must be an integer of at least 0, got {sinks!r}")
-        if window is None:
-            if sinks:
-                raise ConfigError("attention_sinks needs a window")
-            return
-        if window < self.block_size:
-            raise ConfigError(
-                f"window must be at least block_size, {self.block_size}; got {window}"
-            )
-        if self.kv_allocator != "paged":
-            raise ConfigError('window needs kv_allocator "paged"')
-
-    def _check_device(self) -> None:
-        if not isinstance(self.cpu_isa, str):  # which there are, the kernels know
-            raise ConfigError(f"cpu_isa must be a name, got {self.cpu_isa!r}")
-        share = self.gpu_memory_utilization
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise ConfigError(
-                f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}"
-            )
-        if self.device == "cpu":
-            if self.kv_cache_dtype == "fp8":
-                raise ConfigError('kv_cache_dtype "fp8" needs a GPU; "int8" takes as little memory')
-            for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling"):
-                value = getattr(self, name)
-                if value and value != getattr(EngineConfig, name):
-                    raise ConfigError(f'{name} does nothing with device "cpu"')
-        if self.device == "cuda" and self.cpu_isa != "auto":
-            raise ConfigError('cpu_isa does nothing with device "cuda"')
-        if self.device == "cuda" and self.swap_path is not None:
-            raise ConfigError(
-                'swap_path does nothing with device "cuda", which swaps to main memory'
-            )
-
     def _check_speculation(self) -> None:
         speculation = self.speculation
         if speculation is None or not speculation.has_draft_model:
@@ -307,6 +292,8 @@ class EngineConfig:
             )
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
+        if self.tensor_parallel_size > 1:
+            raise ConfigError(_NO_DRAFT_MODEL_ON_RANKS)
 
     def _check_adapters(self) -> None:
         object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
@@ -366,6 +353,10 @@ def most_threads() -> int:
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
 )
+_NO_DRAFT_MODEL_ON_RANKS = (
+    "speculative_config: a draft model computes with tensor_parallel_size 1 only: choose method "
+    "ngram or suffix"
+)
 
 _OBJECTS = (
     "hf_overrides",
@@ -386,10 +377,11 @@ _COUNTS = (
     "max_num_waiting",
     "window",
 )
-_CHOICES = {
+_CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "kv_cache_dtype": ("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
     "kv_allocator": ("paged", "max", "pow2", "oracle"),
     "preemption_mode": ("auto", "swap", "recompute"),
+    "distributed_executor_backend": (None, "mp", "ray", "uni"),
 }

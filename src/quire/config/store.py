@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from quire.config.settings import check_number
 from quire.errors import ConfigError
 
@@ -9,20 +11,42 @@ STORE_SIZE = 16.0  # GiB
 NO_STORE_ON_GPU = "kv_store: blocks are stored on CPUs only: choose device cpu"
 
 
-def check_store(
-    path: str | None, size: float, device: str, allocator: str, caching: bool | None
-) -> None:
+class _Stored(Protocol):
+    """The fields of an EngineConfig that it depends on."""
+
+    @property
+    def kv_store(self) -> str | None: ...
+
+    @property
+    def kv_store_size(self) -> float: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def kv_allocator(self) -> str: ...
+
+    @property
+    def enable_prefix_caching(self) -> bool | None: ...
+
+    @property
+    def tensor_parallel_size(self) -> int: ...
+
+
+def check_store(config: _Stored) -> None:
     """ConfigError where a store would do nothing, or cannot be had."""
-    check_number("kv_store_size", size, 2.0**-10, 2**30, "GiB")
-    if path is None:
-        if size != STORE_SIZE:
+    check_number("kv_store_size", config.kv_store_size, 2.0**-10, 2**30, "GiB")
+    if config.kv_store is None:
+        if config.kv_store_size != STORE_SIZE:
             raise ConfigError("kv_store_size does nothing without kv_store")
         return
-    if not path:
+    if not config.kv_store:
         raise ConfigError("kv_store must be a directory, got ''")
-    if device == "cuda":
+    if config.device == "cuda":
         raise ConfigError(NO_STORE_ON_GPU)
-    if allocator != "paged":
+    if config.tensor_parallel_size > 1:
+        raise ConfigError("kv_store: blocks are stored with tensor_parallel_size 1 only")
+    if config.kv_allocator != "paged":
         raise ConfigError('kv_store needs kv_allocator "paged"')
-    if caching is False:
+    if config.enable_prefix_caching is False:
         raise ConfigError("kv_store needs enable_prefix_caching: blocks are found by their content")

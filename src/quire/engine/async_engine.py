@@ -86,6 +86,8 @@ class AsyncEngine:
         if self.engine.sessions.timeout:
             self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
+        if self.engine.others is not None:
+            self.engine.others.watch(self._thread.fail)
 
     async def stop(self) -> None:
         """End the thread after its current step; running requests end with an EngineError.

@@ -10,14 +10,16 @@ from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
+from quire.engine.books import count_faults
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
+from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
 from quire.engine.waiting_room import WaitingRoom
-from quire.errors import EngineError, QueueTimeoutError, QuireError, RequestError
+from quire.errors import EngineError, QueueTimeoutError, QuireError, RankError, RequestError
 from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
@@ -65,8 +67,9 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
-        events: EventPublisher | None = None,
         store: DiskStore | None = None,
+        events: EventPublisher | None = None,
+        others: OtherRanks | None = None,
         transfer: BlockServer | BlockFetcher | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -79,7 +82,7 @@ class Engine:
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self.executor = executor
         self._run_ahead = run_ahead
-        self.speculation, self.adapters = speculation, adapters
+        self.speculation, self.adapters, self.others = speculation, adapters, others
         self.events, self.store, self.transfer = events, store, transfer
         self._pending: PendingStep | None = None  # begun by the last call of step()
         self._last_end = 0.0  # of a step
@@ -160,14 +163,7 @@ class Engine:
 
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
-        try:
-            faults = self.scheduler.audit()
-        except Exception:  # whatever it is, requests have been served until now
-            logger.exception("the KV pool's books cannot be audited")
-            faults = [""]
-        for fault in filter(None, faults):
-            logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
-        self.stats.num_faults += len(faults)
+        self.stats.num_faults += count_faults(self.scheduler)
         self._tell_blocks()
 
     def reset_prefix_cache(self) -> None:
@@ -182,8 +178,8 @@ class Engine:
             self.executor.submit(Step(moves)).collect()
 
     def close(self) -> None:
-        """End the recording and the telling of events, and write what is to be stored."""
-        for part in (self.transfer, self.store, self._recorder, self.events):
+        """End what has threads, processes or files of its own; write what is to be stored."""
+        for part in (self.transfer, self.store, self._recorder, self.events, self.others):
             if part is not None:
                 part.close()
 
@@ -255,6 +251,8 @@ class Engine:
         self.waiting_room.observe(step.now)
         try:
             return self.executor.submit(step)
+        except RankError:
+            raise
         except Exception as error:
             return PendingStep.failed(step, error)
 
@@ -263,6 +261,8 @@ class Engine:
         step = pending.step
         try:
             result = pending.collect()
+        except RankError:
+            raise
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta
+from quire.errors import RankError
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,14 @@ class EngineThread:
         """To be carried out between two steps. None: end after the step under way."""
         self._commands.put(command)
 
+    def fail(self, error: BaseException) -> None:
+        """End with this, be there something to do or not."""
+
+        def command() -> None:
+            raise error
+
+        self._commands.put(command)
+
     async def join(self) -> None:
         while self._thread.is_alive():  # a thread that waited could not be told to stop waiting
             await asyncio.sleep(_TICK)
@@ -99,6 +108,9 @@ class EngineThread:
         try:
             while self.turn(wait=True) is not Turn.ENDED:
                 pass
+        except RankError as error:  # which says it all
+            logger.critical("the engine died: %s", error)
+            failure = error
         except BaseException as error:  # a library's SystemExit too: nobody may wait in vain
             logger.exception("the engine died")
             failure = error

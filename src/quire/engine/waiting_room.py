@@ -58,6 +58,11 @@ class WaitingRoom:
                 self.seconds_until(waiting + count - limit),
             )
 
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until all that wait now have been let in, by what was seen."""
+        return self._queue.num_new * (self._seconds + 1) / (self._left + 1)
+
     def observe(self, now: float) -> None:
         """Look at the queue. To be called after every step has been planned."""
         (then, waiting, left), queue = self._seen, self._queue

@@ -20,22 +20,22 @@ class StepAdapters:
 
     def __init__(self, weights: Mapping[Adapter, Any]) -> None:
         self._weights = weights
-        self._at_hand: list[Adapter] = []
+        self.at_hand: Sequence[Adapter] = []  # of the step, as they are numbered
 
     def numbers(self, known: Sequence[Opened]) -> list[int]:
         """Of each sequence's adapter, -1 where it has none; nothing where nobody has one."""
         adapters = [one.request.adapter for one in known]
-        self._at_hand = [one for one in dict.fromkeys(adapters) if one is not None]
-        if not self._at_hand:
+        self.at_hand = [one for one in dict.fromkeys(adapters) if one is not None]
+        if not self.at_hand:
             return []
-        number = {adapter: place for place, adapter in enumerate(self._at_hand)}
+        number = {adapter: place for place, adapter in enumerate(self.at_hand)}
         return [-1 if one is None else number[one] for one in adapters]
 
     def rows(self, numbers: Tensor, query_starts: Sequence[int]) -> tuple[AdaptedRows, ...]:
         """What is to be changed, of sequences whose rows begin at ``query_starts``."""
-        ranges: list[list[tuple[int, int]]] = [[] for _ in self._at_hand]
+        ranges: list[list[tuple[int, int]]] = [[] for _ in self.at_hand]
         for number, bounds in zip(numbers.tolist(), pairwise(query_starts), strict=True):
             if number >= 0:
                 ranges[number].append(bounds)
-        both = zip(ranges, self._at_hand, strict=True)
+        both = zip(ranges, self.at_hand, strict=True)
         return tuple(AdaptedRows(tuple(own), self._weights[one]) for own, one in both)

@@ -13,7 +13,7 @@ from quire.errors import ModelError
 from quire.execution.adapters import StepAdapters
 from quire.execution.draft_model import DraftModel
 from quire.execution.executor import ModelExecutor
-from quire.execution.forward import DirectForward
+from quire.execution.forward import DirectForward, Forward
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
@@ -78,14 +78,22 @@ class DeviceRuntime(Protocol):
 
 
 class OnCPU:
-    """In main memory, with the host blocks in a file."""
+    """In main memory, with the host blocks in a file.
+
+    ranks_here: processes that share this machine's memory, of which this is one.
+    """
 
     device = torch.device("cpu")
     host_blocks = "on disk"
     asynchronous = False
 
-    def __init__(self, swap_path: str | None, instructions: Instructions) -> None:
+    def __init__(
+        self, swap_path: str | None, instructions: Instructions, ranks_here: int = 1
+    ) -> None:
         self._swap_path = swap_path
+        self._ranks_here = ranks_here
+        self._free_at_first = self._free()  # they all load at the same time
+        self.instructions = instructions
         self.kernels, self.instruction_set = instructions.describe(), instructions.name
 
     def start_up_lock(self) -> AbstractContextManager[None]:
@@ -94,7 +102,7 @@ class OnCPU:
 
     def admit(self, weight_bytes: int) -> None:
         """See ``DeviceRuntime.admit``."""
-        free = free_memory()
+        free = self._free_at_first
         if weight_bytes > free:
             raise ModelError(
                 f"loading the model takes {weight_bytes:,} bytes of memory, but only {free:,} are "
@@ -105,7 +113,7 @@ class OnCPU:
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
         """See ``DeviceRuntime.memory_budget``."""
-        return MemoryBudget(free_memory(), FREE_MEMORY_SHARE)
+        return MemoryBudget(self._free(), FREE_MEMORY_SHARE)
 
     def executor(
         self,
@@ -141,11 +149,19 @@ class OnCPU:
         """One whose layers are those of the pool from ``first`` on."""
         layers = self._kv_cache.layers[first : first + len(model.kv_shapes)]
         forward = DirectForward(model, layers, kernels, adapters)
+        return self._make_worker(model, forward, kernels, adapters)
+
+    def _make_worker(
+        self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
+    ) -> Worker:
         return Worker(model, self._kv_cache, forward, kernels)
+
+    def _free(self) -> int:
+        return free_memory() // self._ranks_here
 
     def recovery_costs(self) -> RecoveryCosts:
         """See ``DeviceRuntime.recovery_costs``."""
         limits = self._limits
         return measure_recovery(
-            self._executor, self._kv_cache, limits.kv_groups, limits.block_size, self._max_positions
+            self._executor, limits.kv_groups, limits.block_size, self._max_positions
         )

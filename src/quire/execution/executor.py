@@ -36,7 +36,7 @@ class ModelExecutor:
         adapters: the worker's, if it has any.
         """
         self.worker = worker
-        self._adapters = adapters
+        self.adapters = adapters
         self._draft_model = draft_model
         self.pasts, self._pools = Pasts(), Pools()
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
@@ -67,7 +67,7 @@ class ModelExecutor:
         places, rows = ([], []) if before is None else before.feed(chunks, bounds)
         if before is not None and not places:
             before.choose()  # from what this forward pass overwrites
-        numbers = [] if self._adapters is None else self._adapters.numbers(known)
+        numbers = [] if self.adapters is None else self.adapters.numbers(known)
         batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
         hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
         self._pools.follow(step)  # whoever is closed by it, the step before may have pooled

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from quire.capacity.kv_groups import KVGroup
 from quire.errors import EngineError
 from quire.execution.executor import ModelExecutor
-from quire.execution.worker import BlockStore
 from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.protocol import Chunk, Opened, RecoveryCosts, Request, SamplingParams, Step
 
@@ -19,7 +18,6 @@ _REPEATS = 3
 
 def measure_recovery(
     executor: ModelExecutor,
-    kv_cache: BlockStore,
     kv_groups: Sequence[KVGroup],
     block_size: int,
     max_tokens: int,
@@ -52,8 +50,10 @@ def measure_recovery(
         for kind in (MoveKind.SWAP_OUT, MoveKind.SWAP_IN)
     )
 
+    move = executor.worker.move
+
     def swap() -> None:
-        if kv_cache.move(there) or kv_cache.move(back):
+        if move(there) or move(back):
             raise EngineError("the swap space cannot be written and read")
         settle()
 

@@ -6,19 +6,18 @@ and never looked at beyond a sequence's context, so stale slots may hold anythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from quire.kernels.activations import activate
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.experts import mixed
 from quire.kernels.ops import (
-    CLAMPED_SWIGLU,
     AttentionBatch,
     AttentionSpec,
     Experts,
@@ -33,15 +32,6 @@ from quire.kernels.ops import (
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
 _SLICE_ELEMENTS = 1 << 23
-
-_gelu_tanh: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "relu": torch.relu,
-    "silu": F.silu,
-}
 
 
 @dataclass(frozen=True)
@@ -146,15 +136,7 @@ class ReferenceKernels(Kernels):
 
     def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
         """See ``Kernels.activate``."""
-        if activation == CLAMPED_SWIGLU:
-            gate, up = x.chunk(2, dim=-1)
-            gate, up = gate.clamp(max=7), up.clamp(-7, 7)
-            return gate * torch.sigmoid(1.702 * gate) * (up + 1)
-        function = _ACTIVATIONS[activation]
-        if not gated:
-            return function(x)
-        gate, up = x.chunk(2, dim=-1)
-        return function(gate) * up
+        return activate(x, activation, gated)
 
     def mix(self, x: Tensor, experts: Experts) -> Tensor:
         """See ``Kernels.mix``."""

@@ -131,13 +131,9 @@ def load_model(
     check_divides(config, shard.size, device.type)
     if family is None:
         _check_foreign(config, streaming, rounded=rounded)
-        from quire.model.transformers_model import TransformersModel
-
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
-        # Its checks run here, in the architecture's own code.
-        load = TransformersModel.load
-        return load(config, weights, wanted, max_model_len, admit, instruction_set).to(device)
+        return _load_foreign(config, weights, wanted, max_model_len, admit, instruction_set, device)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
@@ -214,6 +210,22 @@ def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded:
         raise ModelError(
             f"quantization is for architectures with code of their own: {own}; this is {name}"
         )
+
+
+def _load_foreign(
+    config: ModelConfig,
+    weights: Weights,
+    dtype: torch.dtype | None,
+    max_model_len: int | None,
+    admit: Callable[[int], None],
+    instruction_set: str,
+    device: torch.device,
+) -> Model:
+    """Its checks run here, in the architecture's own code."""
+    from quire.model.transformers_model import TransformersModel
+
+    load = TransformersModel.load
+    return load(config, weights, dtype, max_model_len, admit, instruction_set).to(device)
 
 
 def _build(

@@ -23,6 +23,10 @@ class Part(NamedTuple):
     which: int | None = None  # of a tensor that is many of one shape
     turned: bool = False  # it is stored with its columns first
 
+    @property
+    def is_whole(self) -> bool:
+        return self.rows is ALL and self.columns is ALL and self.which is None
+
     def of(self, tensor: Tensor) -> Tensor:
         """A view, where no order is chosen."""
         tensor = tensor if self.which is None else tensor[self.which]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quire.reports.curves import Panel
 
 TOLERANCE = 0.1
-"""A figure this near to the published one, or to the published range, counts as the same."""
+"""A figure this near to the published one counts as the same. A range is what it says."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,14 @@ class Finding:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether ours is within TOLERANCE of what was published; None if nothing was."""
+        """Whether ours is in the range, or within TOLERANCE of the figure, that was published; None
+        if nothing was."""
         if not self.published:
             return None
         low, high = min(self.published), max(self.published)
-        return low * (1 - TOLERANCE) <= self.ours <= high * (1 + TOLERANCE)
+        if low == high:
+            return abs(self.ours - low) <= TOLERANCE * low
+        return low <= self.ours <= high
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,14 @@ class Scale:
     fewest: requests of a run, however low its rate.
     refinements: halvings of the interval in which a sustained rate is searched.
     models: how many of the models of an experiment that has several.
+    furthest: times the first rate, beyond which no sustained rate is searched.
     """
 
     share: float = 1.0
     fewest: int = 100
     refinements: int = 3
     models: int = 3
+    furthest: float = math.inf
     seed: int = 0
 
     def count(self, rate: float, seconds: float) -> int:
@@ -93,4 +99,4 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1)
+QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1, furthest=8)

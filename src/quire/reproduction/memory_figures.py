@@ -167,7 +167,7 @@ def _sustained_by_paging(dataset: str, first: float, seconds: float, scale: Scal
         workload = requests(dataset, rate, scale.count(rate, seconds), scale.seed)
         return serve(where, PAGED, workload).normalized_latency.mean
 
-    rate, _ = sustained(latency, first, min(1, scale.refinements))
+    rate, _ = sustained(latency, first, min(1, scale.refinements), scale.furthest)
     return rate
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from quire.reports.curves import draw_curves
 from quire.reports.page import Page
@@ -33,7 +34,18 @@ _SYSTEMS = (PAGED.name, *(one.name for one in SYSTEMS if one is not PAGED), FAST
 """In every chart in the same colour, paging in the blue of our bars."""
 
 
-def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> Path:
+class Drawn(NamedTuple):
+    """An experiment and its pictures, which take longer than the page and are made once."""
+
+    experiment: Experiment
+    pictures: tuple[Picture, ...]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Drawn:
+        return cls(experiment, tuple(_pictures(experiment)))
+
+
+def write_page(directory: Path, drawn: Sequence[Drawn], how: str) -> Path:
     """Write reproduction.html, its pictures and figures.json; the path of the page.
 
     how: how much was simulated, and with what seed.
@@ -42,14 +54,15 @@ def write_page(directory: Path, experiments: Sequence[Experiment], how: str) -> 
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
     page = Page("The figures of PagedAttention, reproduced by simulation")
+    experiments = [one for one, _ in drawn]
     _introduction(page, experiments, how)
-    for one in experiments:
+    for one, pictures in drawn:
         page.section(one.title)
         page.heading("What was asked")
         page.paragraph(one.asked)
         page.heading("What was simulated")
         page.paragraph(one.done)
-        for picture in _pictures(one):
+        for picture in pictures:
             page.picture(picture)
         page.table(
             ("figure", "published", "ours", "unit", "", "remark"),
@@ -76,7 +89,8 @@ def _introduction(page: Page, experiments: Sequence[Experiment], how: str) -> No
         "paging in blue; what the paper says of them in figures is in the bars beside them."
     )
     page.paragraph(
-        "Nothing was tuned to match. Models, pools and step times are derived from the models' "
+        "Nothing was tuned to match, and where an assumption of ours decides, the row says so. "
+        "Models, pools and step times are derived from the models' "
         "shapes and the machines' data sheets. ShareGPT and Alpaca are not part of Quire: lengths "
         "are drawn from lognormal distributions with the means that the paper prints (161 "
         "tokens in and 338 out; 19 and 58), cut at 2,048 tokens in all; arrivals are a Poisson "
@@ -92,8 +106,9 @@ def _introduction(page: Page, experiments: Sequence[Experiment], how: str) -> No
         [
             (f"{len(experiments)}", "experiments"),
             (f"{len(compared)}", "figures with a published one beside them"),
-            (f"{agreeing}", f"of them within {TOLERANCE:.0%} of it (or of the published range)"),
+            (f"{agreeing}", f"of them within {TOLERANCE:.0%} of it, or in the published range"),
             (f"{len(compared) - agreeing}", "differ by more; each section says why"),
+            (f"{len(findings) - len(compared)}", "more for which nothing was published"),
         ]
     )
     page.heading("Words")
@@ -133,7 +148,7 @@ def _pictures(experiment: Experiment) -> Iterable[Picture]:
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    verdict = {None: "", True: "✓ agrees", False: "≠ differs"}[finding.agrees]
+    verdict = {None: "none published", True: "✓ agrees", False: "≠ differs"}[finding.agrees]
     published = " to ".join(_figure(value) for value in finding.published)
     verdict = verdict.replace(" ", "\N{NO-BREAK SPACE}")
     return (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-
-from tqdm import tqdm
 
 from quire.errors import ConfigError
 from quire.reports.style import require_matplotlib
@@ -15,7 +14,7 @@ from quire.reproduction.articles import worked_examples
 from quire.reproduction.block_figures import block_sizes, swap_or_recompute
 from quire.reproduction.experiment import FULL, QUICK, Experiment, Scale
 from quire.reproduction.memory_figures import batch_sizes, memory_saved, memory_waste, pool_sizes
-from quire.reproduction.page import write_page
+from quire.reproduction.page import Drawn, write_page
 from quire.reproduction.rate_figures import (
     basic_sampling_alpaca,
     basic_sampling_sharegpt,
@@ -50,12 +49,13 @@ def reproduce(
     quick: bool = False,
     jobs: int = 1,
     seed: int = 0,
-    progress: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Run experiments and write their page into ``directory``; the path of the page.
 
     only: keys of EXPERIMENTS; empty: all. quick: a smoke run in seconds, its figures rough.
     jobs: processes to run them in. The figures do not depend on it.
+    progress: told of each that has ended. The page is written anew then, with what there is.
 
     Raises:
         ConfigError: an unknown key, or what the page says of its directory.
@@ -69,18 +69,37 @@ def reproduce(
     scale = Scale(**{**vars(QUICK if quick else FULL), "seed": seed})
     keys = [key for key in EXPERIMENTS if not only or key in only]
     line = sorted(keys, key=lambda key: key not in _SLOWEST_FIRST)
-    done: dict[str, Experiment] = {}
-    with tqdm(total=len(keys), desc="experiments", disable=not progress) as bar:
-        for experiment_key, experiment in _run(line, scale, min(jobs, len(keys))):
-            done[experiment_key] = experiment
-            bar.set_postfix_str(experiment_key)
-            bar.update()
-    how = (
-        f"Seed {seed}. A quick run: so little was simulated that figures are rough."
-        if quick
-        else f"Seed {seed}. The same seed gives the same figures."
-    )
-    return write_page(directory, [done[key] for key in keys], how)
+    done: dict[str, Drawn] = {}
+    start = time.monotonic()
+    for ended, experiment in _run(line, scale, min(jobs, len(keys))):
+        done[ended] = Drawn.of(experiment)
+        page = write_page(
+            directory,
+            [done[key] for key in keys if key in done],
+            _how(quick, seed, [key for key in keys if key not in done]),
+        )
+        progress(
+            f"{len(done)} of {len(keys)}: {ended}, {agreement(experiment)}; "
+            f"{time.monotonic() - start:.0f} s"
+        )
+    return page
+
+
+def agreement(experiment: Experiment) -> str:
+    """How many figures are as published, in words."""
+    compared = [one.agrees for one in experiment.findings if one.agrees is not None]
+    return f"{sum(compared)} of {len(compared)} figures as published"
+
+
+def _how(quick: bool, seed: int, missing: Sequence[str]) -> str:
+    how = f"Seed {seed}. The same seed gives the same figures."
+    if quick:
+        how = (
+            f"Seed {seed}. A quick run: so little was simulated that figures are rough, and "
+            f"sustained rates are sought no further than {QUICK.furthest:g} times where the search "
+            "begins."
+        )
+    return f"{how} Still to come: {', '.join(missing)}." if missing else how
 
 
 def _run(keys: Sequence[str], scale: Scale, jobs: int) -> Iterable[tuple[str, Experiment]]:
@@ -91,5 +110,6 @@ def _run(keys: Sequence[str], scale: Scale, jobs: int) -> Iterable[tuple[str, Ex
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         futures = {key: pool.submit(EXPERIMENTS[key], scale) for key in keys}
-        for key, future in futures.items():
-            yield key, future.result()
+        by_future = {future: key for key, future in futures.items()}
+        for future in as_completed(by_future):
+            yield by_future[future], future.result()

@@ -96,12 +96,16 @@ def batch_latency(where: Deployment, workload: Iterable[TraceRequest]) -> float:
 
 
 def sustained(
-    latency: Callable[[float], float], first: float, refinements: int
+    latency: Callable[[float], float],
+    first: float,
+    refinements: int,
+    furthest: float = math.inf,
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
     """The rate up to which ``latency(rate)`` stays below READABLE, and all that was measured.
 
     Goes up or down from ``first`` by halves until the limit lies between two rates, halves that
-    interval ``refinements`` times, and then interpolates, all in logarithms.
+    interval ``refinements`` times, and then interpolates, all in logarithms. What is sustained at
+    ``furthest`` times the first rate is taken for the answer.
     """
     points: dict[float, float] = {}
 
@@ -113,6 +117,8 @@ def sustained(
     if is_sustained(first):
         while is_sustained(high := low * 1.5):
             low = high
+            if low > furthest * first:
+                return low, tuple(sorted(points.items()))
     else:
         while not is_sustained(low := high / 1.5):
             high = low

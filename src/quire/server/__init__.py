@@ -2,7 +2,16 @@
 
 from quire.server.app import create_app
 from quire.server.guards.listening import bound
+from quire.server.kept_ids import keeper_of
 from quire.server.service import ModelFacts
-from quire.server.serving import Server, run_server
+from quire.server.serving import Server, run_server, set_level
 
-__all__ = ["ModelFacts", "Server", "bound", "create_app", "run_server"]
+__all__ = [
+    "ModelFacts",
+    "Server",
+    "bound",
+    "create_app",
+    "keeper_of",
+    "run_server",
+    "set_level",
+]

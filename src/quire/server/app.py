@@ -33,7 +33,7 @@ from quire.server.description.openapi import describe, gives, takes
 from quire.server.doors.all import add_doors
 from quire.server.doors.answers import STREAMED
 from quire.server.errors import EngineUnavailableError, install_error_handlers
-from quire.server.guards.bodies import Bodies
+from quire.server.guards.bodies import Bodies, default_max_body_bytes
 from quire.server.guards.draining import Drain, RefuseWhileDraining
 from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
@@ -63,19 +63,21 @@ def create_app(
     config: ServerConfig,
     make_thread: MakeThread = EngineThread,
     facts: ModelFacts | None = None,
+    replica: str = "",
 ) -> FastAPI:
     """An app that serves ``engine``; it runs the engine from its startup to its shutdown.
 
     model_names: the names by which requests may call the model; the first one labels metrics.
     make_thread: makes the thread in which the engine runs.
     facts: what clients may be told of the model.
+    replica: what the engine is called among others that serve together.
     """
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
-    bodies = Bodies(config, engine.input_processor)
+    bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
     speech = Speech.of(engine.input_processor.tokenizer, config)
     names, facts = tuple(model_names), facts or ModelFacts()
-    service = Service(async_engine, names, metrics, config, bodies, speech, facts)
+    service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
     drain = Drain()
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from quire.errors import (
     EngineError,
@@ -111,8 +112,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Answer every exception that a route raises in the shape of the API that was asked."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
-        status, body = explain(error)
-        return JSONResponse(shape_for(request.scope)(status, body), status, _headers(error))
+        return refusal(request.scope, error)
 
     async def no_route(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -124,6 +124,12 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
     for status in (404, 405):
         app.add_exception_handler(status, no_route)
+
+
+def refusal(scope: Scope, error: Exception) -> JSONResponse:
+    """The answer to a request that has none but this error."""
+    status, body = explain(error)
+    return JSONResponse(shape_for(scope)(status, body), status, _headers(error))
 
 
 def what_there_is(request: Request) -> HTTPException:

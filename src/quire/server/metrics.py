@@ -123,6 +123,9 @@ class _EngineCollector:
         yield self._gauge(
             "num_sessions", "Streaming sessions open.", self._engine.sessions.num_open
         )
+        if self._engine.others is not None:
+            text = "Ranks that compute every step together."
+            yield self._gauge("tensor_parallel_size", text, self._engine.others.size)
         if self._engine.recording is not None:
             text = "1 while requests are recorded, 0 once that has failed."
             yield self._gauge("trace_recording", text, self._engine.recording)

@@ -28,6 +28,7 @@ from quire.server.chats.speech import Speech
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
 from quire.server.guards.clients import Caller
+from quire.server.kept_ids import kept_id
 from quire.server.metrics import ServerMetrics
 
 Progress = AsyncGenerator[list[tuple[int, Delta]], None]
@@ -61,7 +62,10 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Service:
-    """An engine as the endpoints use it."""
+    """An engine as the endpoints use it.
+
+    replica: what it is called among others that serve together, or nothing.
+    """
 
     engine: AsyncEngine
     model_names: Sequence[str]
@@ -70,6 +74,7 @@ class Service:
     bodies: Bodies
     speech: Speech
     facts: ModelFacts
+    replica: str = ""
 
     @property
     def input_processor(self) -> InputProcessor:
@@ -117,6 +122,10 @@ class Service:
                 "chat_template needs a server that is started with --trust-request-chat-template",
                 "chat_template",
             )
+
+    def new_id(self) -> str:
+        """A name for what is kept here."""
+        return kept_id(self.replica)
 
     def reserve(self, count: int = 1) -> AbstractContextManager[None]:
         """Room for requests while they are made ready; QueueFullError if there is not so much."""

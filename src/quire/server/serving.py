@@ -154,7 +154,7 @@ class Server(uvicorn.Server):
         return not (unsent or self._drain.running)
 
 
-def _set_level(name: str) -> None:
+def set_level(name: str) -> None:
     """Of all that the server logs; the engine and what it loads have a level of their own."""
     level = logging.DEBUG if name == "trace" else logging.getLevelName(name.upper())
     for room in ("quire.server", "quire.access", "uvicorn"):
@@ -184,7 +184,7 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    _set_level(config.uvicorn_log_level)
+    set_level(config.uvicorn_log_level)
     server = Server(app, config)
     listen(sockets)
     gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
@@ -40,7 +38,7 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         """Open a streaming session, a text that lives across requests."""
         request = await service.bodies.parse(http, OpenRequest)
         adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
-        session_id, caller = f"session-{uuid.uuid4().hex}", service.caller(http)
+        session_id, caller = f"session-{service.new_id()}", service.caller(http)
         salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
         await service.in_engine(service.sessions.open, session_id, salt, client, adapter)
         return _card(service.sessions.get(session_id))

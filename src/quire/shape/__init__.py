@@ -9,33 +9,41 @@ from quire.shape.checkpoint import (
 from quire.shape.experts import ExpertShape, experts_of
 from quire.shape.families import FAMILIES, Family, find_family
 from quire.shape.fields import Fields, read_fields
+from quire.shape.forms import ROUNDINGS, WeightForm, plain_form, rounded_form
+from quire.shape.latent import LatentShape
 from quire.shape.model_shape import BYTES, CacheShape, ModelShape
 from quire.shape.positions import Positions, positions_of
-from quire.shape.reader import read_shape
+from quire.shape.reader import read_shape, shape_of
 from quire.shape.stored import Scheme, StoredWeights, read_stored
 from quire.shape.windows import windows_in_force, windows_of
 
 __all__ = [
     "BYTES",
     "FAMILIES",
+    "ROUNDINGS",
     "SAMPLING_DEFAULTS",
     "CacheShape",
     "Checkpoint",
     "ExpertShape",
     "Family",
     "Fields",
+    "LatentShape",
     "ModelShape",
     "Positions",
     "Scheme",
     "StoredWeights",
+    "WeightForm",
     "experts_of",
     "find_family",
+    "plain_form",
     "positions_of",
     "read_checkpoint",
     "read_fields",
     "read_shape",
     "read_stored",
+    "rounded_form",
     "sampling_defaults",
+    "shape_of",
     "windows_in_force",
     "windows_of",
 ]

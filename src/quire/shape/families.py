@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-WindowRule = Literal["never", "always", "all_if_used", "if_used", "listed", "alternating"]
+WindowRule = Literal[
+    "never", "always", "all_if_used", "if_used", "listed", "alternating", "chunked"
+]
 """Which layers a ``sliding_window`` counts in: none; all; all, with ``use_sliding_window``; those
 that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
 with that, those that ``layer_types`` names; those that it names or, without it, all but each
-``full_every``-th."""
+``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Family:
     full_every: int = 0  # under "alternating"; 0: never
     own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
     experts: bool = False  # MLPs are mixtures
+    shared_experts: int = 0  # for all rows, where no field tells
+    latent: bool = False  # keys and values are made of one vector
+    planned_only: bool = False  # Quire has no code of its own for it
+    with_images: bool = False  # beside the text, and left out of plans
+    defaults: tuple[tuple[str, int], ...] = ()  # sizes that configs leave out
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
 
 
@@ -49,6 +56,11 @@ def _plain(
     )
 
 
+def _mixture(model_type: str, architecture: str, **more: Any) -> Family:
+    """Of experts, of a family that is planned and not served."""
+    return Family(model_type, architecture, experts=True, planned_only=True, stretches=True, **more)
+
+
 FAMILIES = (
     Family("llama", "LlamaForCausalLM", stretches=True),
     Family("mistral", "MistralForCausalLM", window="always", stretches=True),
@@ -66,6 +78,20 @@ FAMILIES = (
         head_size=64, stretches=True,
     ),
     Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
+    _mixture("phimoe", "PhimoeForCausalLM", window="always"),
+    _mixture("deepseek_v2", "DeepseekV2ForCausalLM", latent=True),
+    _mixture("deepseek_v3", "DeepseekV3ForCausalLM", latent=True),
+    _mixture("kimi_k2", "DeepseekV3ForCausalLM", latent=True),
+    _mixture("glm4_moe", "Glm4MoeForCausalLM"),
+    _mixture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", latent=True),
+    _mixture("minimax_m2", "MiniMaxM2ForCausalLM"),
+    _mixture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True),
+    _mixture("gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, head_size=64),
+    _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
+    _mixture(
+        "llama4", "Llama4ForConditionalGeneration", window="chunked", full_every=4,
+        shared_experts=1, with_images=True,
+    ),
     Family("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
     Family("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
     Family("olmo", "OlmoForCausalLM", stretches=True),
@@ -90,7 +116,11 @@ FAMILIES = (
     ),
     Family(
         "gemma3", "Gemma3ForConditionalGeneration", tied=True, head_size=256, window="alternating",
-        full_every=6,
+        full_every=6, with_images=True,
+        defaults=(
+            ("vocab_size", 262_208), ("max_position_embeddings", 131_072),
+            ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256),
+        ),
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),
@@ -108,7 +138,7 @@ FAMILIES = (
     _plain("gpt2", "GPT2LMHeadModel", tied=True, learned=True),
 )  # fmt: skip
 
-_BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES}
+_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
 _BY_TYPE = {family.model_type: family for family in FAMILIES}
 
 

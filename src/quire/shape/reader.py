@@ -7,6 +7,7 @@ So every field must be understood, or known to change nothing here; any other is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any
@@ -16,10 +17,19 @@ from quire.gguf import GGUFFile, config_of, is_gguf, kept_bytes, open_gguf
 from quire.shape.experts import experts_of
 from quire.shape.families import Family, find_family
 from quire.shape.fields import Fields, read_fields
+from quire.shape.forms import WeightForm, plain_form, stored_form
+from quire.shape.latent import latent_of
 from quire.shape.model_shape import BYTES, ModelShape
 from quire.shape.positions import positions_of
-from quire.shape.stored import read_stored
-from quire.shape.understood import OF_EXPERTS, UNDERSTOOD, kind_of
+from quire.shape.understood import (
+    GUESSING,
+    OF_EXPERTS,
+    OF_LATENTS,
+    PLANNED,
+    UNDERSTOOD,
+    is_of_images,
+    kind_of,
+)
 from quire.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
 _SHOWN = 4  # fields of one kind that a refusal names
@@ -37,31 +47,44 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
     """
     path = path / "config.json" if path.is_dir() else path
     file = open_gguf(path) if is_gguf(path) else None
-    fields = _text_fields(path, file, overrides)
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    shape = shape_of(name, _text_fields(path, file, overrides))
+    if file is None:
+        return shape
+    return replace(shape, stored_bytes=kept_bytes(file, BYTES[shape.dtype]))
+
+
+def shape_of(name: str, fields: Fields) -> ModelShape:
+    """The shape that the fields of a config.json describe. ModelError: see ``read_shape``."""
+    fields = _with_text(fields)
     family = _known_family(fields)
+    fields = Fields({**dict(family.defaults), **fields.values}, fields.source)
     num_layers = _size(fields, "num_hidden_layers", "n_layer")
     if num_layers > _MOST_LAYERS:
-        raise ModelError(f"{path}: num_hidden_layers is {num_layers:,}, above {_MOST_LAYERS:,}")
+        raise ModelError(
+            f"{fields.source}: num_hidden_layers is {num_layers:,}, above {_MOST_LAYERS:,}"
+        )
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
     if heads > hidden:
-        raise ModelError(f"{path}: {heads} heads are more than the hidden_size, {hidden}")
+        raise ModelError(f"{fields.source}: {heads} heads are more than the hidden_size, {hidden}")
     if fields.positive("word_embed_proj_dim", hidden) != hidden:
-        raise ModelError(f"{path}: word_embed_proj_dim other than hidden_size is not simulated yet")
-    dtype = str(fields.values.get("dtype") or fields.values.get("torch_dtype") or "float16")
-    if dtype not in BYTES:
-        raise ModelError(f"{path}: dtype is {short(dtype)}; known: {', '.join(BYTES)}")
+        raise ModelError(
+            f"{fields.source}: word_embed_proj_dim other than hidden_size is not simulated yet"
+        )
+    dtype = _dtype(fields)
     positions = positions_of(fields, family)
     windows = windows_in_force(_windows(fields, family), positions.limit)
     return ModelShape(
-        name=path.resolve().parent.name if path.name == "config.json" else path.stem,
+        name=name,
         num_layers=num_layers,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            fields, "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * hidden
+            fields, "intermediate_size_mlp", "intermediate_size", "ffn_dim", "n_inner",
+            "ffn_hidden_size", default=4 * hidden,
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
@@ -71,27 +94,56 @@ def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelS
         biases=family.biases and fields.get("enable_bias", bool, True),
         dtype=dtype,
         windows=windows if any(windows) else (),
-        experts=experts_of(fields) if family.experts else None,
+        experts=experts_of(fields, family.shared_experts) if family.experts else None,
         position_limit=positions.limit,
         stable_positions=positions.stable,
-        stored_bytes=None if file is None else kept_bytes(file, BYTES[dtype]),
-        projection_bytes=_projection_bytes(fields, BYTES[dtype]),
-    )
+        latent=latent_of(fields) if family.latent else None,
+        form=_form(fields, dtype),
+        planned_only=family.planned_only,
+        notes=_notes(fields, family),
+    )  # fmt: skip
 
 
-def _projection_bytes(fields: Fields, dtype_bytes: int) -> float | None:
-    """Of a weight that is stored rounded, as it is kept; None where none is."""
+def _dtype(fields: Fields) -> str:
+    dtype = str(fields.values.get("dtype") or fields.values.get("torch_dtype") or "float16")
+    if dtype not in BYTES:
+        raise ModelError(f"{fields.source}: dtype is {short(dtype)}; known: {', '.join(BYTES)}")
+    return dtype
+
+
+def _form(fields: Fields, dtype: str) -> WeightForm | None:
+    """Of weights that are stored rounded, as they are kept; None where none are."""
     section = fields.section("quantization_config")
-    return read_stored(section).scheme.bytes_kept(dtype_bytes) if section.values else None
+    return stored_form(section, plain_form(dtype, BYTES[dtype])) if section.values else None
+
+
+def _notes(fields: Fields, family: Family) -> tuple[str, ...]:
+    """What a plan leaves out, and who serves the model."""
+    notes = []
+    if family.planned_only:
+        notes.append(
+            f"Quire has no code of its own for {family.model_type}: this is a plan for an engine "
+            "that has, and pages its cache alike"
+        )
+    if "attention_chunk_size" in fields:
+        notes.append("chunks of attention are planned as windows: they see and hold no more")
+    if any(not _is_neutral(name, fields.values.get(name)) for name in GUESSING):
+        notes.append("layers that guess further tokens are left out: only speculation loads them")
+    if family.with_images and any(map(is_of_images, fields.values)):
+        notes.append("texts only: what sees images is left out")
+    return tuple(notes)
 
 
 def _text_fields(path: Path, file: GGUFFile | None, overrides: Mapping[str, Any] | None) -> Fields:
+    if file is None:
+        return read_fields(path, overrides)
+    told = {**config_of(file), **(overrides or {})}
+    told.pop("quantization_config", None)  # the tensors tell their bytes
+    return Fields(told, str(path))
+
+
+def _with_text(fields: Fields) -> Fields:
     """The fields of the decoder, where those of other parts are beside it."""
-    if file is not None:
-        told = {**config_of(file), **(overrides or {})}
-        told.pop("quantization_config", None)  # the tensors tell their bytes
-        return Fields(told, str(path))
-    fields = read_fields(path, overrides)
     inner = fields.values.get("text_config")
     return Fields({**fields.values, **(inner if isinstance(inner, dict) else {})}, fields.source)
 
@@ -121,12 +173,12 @@ def _known_family(fields: Fields) -> Family:
     architectures = fields.values.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
-    understood = UNDERSTOOD.union(() if family is None else family.own_fields)
-    if family is not None and family.experts:
-        understood |= OF_EXPERTS
+    understood = UNDERSTOOD if family is None else _understood(family)
     found: dict[str, list[str]] = {}
     for name, value in fields.values.items():
         if name not in understood and not _is_neutral(name, value):
+            if family is not None and family.with_images and is_of_images(name):
+                continue
             found.setdefault(kind_of(name), []).append(name)
     window = _unknown_window(fields, family)
     if window is not None:
@@ -136,6 +188,14 @@ def _known_family(fields: Fields) -> Family:
     if family is None or found:
         raise ModelError(_refusal(fields.source, found))
     return family
+
+
+def _understood(family: Family) -> frozenset[str]:
+    """The fields that are looked at in configs of a family, or change nothing there."""
+    understood = UNDERSTOOD.union(family.own_fields)
+    if family.experts:
+        understood |= PLANNED if family.planned_only else OF_EXPERTS
+    return understood | OF_LATENTS if family.latent else understood
 
 
 def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
@@ -154,6 +214,8 @@ def _is_neutral(name: str, value: Any) -> bool:
     """Whether the field says that something is not there."""
     if name == "num_experts" or name.endswith("_experts"):
         return value in (None, 0, 1)
+    if name == "attn_type_list":  # MiniMax: 1 is attention, 0 is none
+        return isinstance(value, list) and set(map(str, value)) == {"1"}
     return value is None or value is False or value in (0, "", [], {}, "none")
 
 
@@ -166,6 +228,8 @@ def _windows(fields: Fields, family: Family) -> tuple[int | None, ...]:
 def _unknown_window(fields: Fields, family: Family | None) -> str | None:
     """What says that a layer sees less than all before, and none of us knows what."""
     types = set(map(str, fields.get("layer_types", list, [])))
+    if family is not None and family.window == "chunked":
+        return None
     if others := types - ATTENTION_KINDS:
         return f"layer_types: {', '.join(sorted(others))}"
     window = fields.values.get("sliding_window")

@@ -66,8 +66,36 @@ _EXPERTS = """
     swiglu_alpha swiglu_limit experts_per_token initial_context_length
 """
 
+# Of those that are planned for other engines, which route in more ways.
+_MORE_EXPERTS = """
+    n_routed_experts moe_num_experts num_experts_per_token moe_k n_shared_experts
+    num_shared_experts moe_num_shared_experts first_k_dense_replace moe_layer_freq
+    moe_layer_start_index moe_layer_end_index moe_layer_interval mlp_layer_types moe_layers
+    interleave_moe_layer_step intermediate_size_mlp scoring_func topk_group topk_method n_group
+    routed_scaling_factor aux_loss_alpha seq_aux ep_size moe_norm_min moe_use_aux_free
+    moe_capacity moe_gate moe_group use_routing_bias input_jitter_noise experts_per_token
+    swiglu_limit swiglu_alpha initial_context_length rope_ntk_beta rope_ntk_alpha lm_head_bias
+    use_qk_norm attn_temperature_tuning floor_scale attn_scale for_llm_compressor rope_interleave
+    qk_head_dim num_nextn_predict_layers num_mtp_modules mtp_transformer_layers
+    use_mtp qk_norm_type attention_chunk_size scoring_function
+"""
+_LATENT = """
+    kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
+"""
+
 OF_EXPERTS = frozenset(_EXPERTS.split())
 """What is understood where MLPs are mixtures of experts."""
+
+PLANNED = OF_EXPERTS | frozenset(_MORE_EXPERTS.split())
+"""And in families that Quire has no code of its own for."""
+
+OF_LATENTS = frozenset(_LATENT.split())
+"""And where attention is latent."""
+
+GUESSING = ("num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers")
+"""Of layers that guess further tokens, which only speculation loads."""
+
+_OF_IMAGES = re.compile(r"vision|image|mm_tokens|_token_index$|_token_id$|processor_class")
 
 _KINDS = (
     (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"
@@ -91,3 +119,8 @@ def kind_of(name: str) -> str:
         if re.search(pattern, name):
             return kind
     return "fields that are not known"
+
+
+def is_of_images(name: str) -> bool:
+    """Whether a field is about the part of a model that sees."""
+    return _OF_IMAGES.search(name) is not None

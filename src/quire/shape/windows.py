@@ -12,6 +12,7 @@ from quire.shape.fields import Fields
 ATTENTION_KINDS = frozenset({"full_attention", "sliding_attention"})
 """What ``layer_types`` may name."""
 
+_CHUNKED_KINDS = frozenset({"full_attention", "chunked_attention"})
 _FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
 
 
@@ -22,6 +23,8 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
         ModelError: a field is not as it must be, or there is a window and nothing tells where.
     """
     num_layers = fields.positive("num_hidden_layers")
+    if family.window == "chunked":
+        return _chunks(fields, family, num_layers)
     none = (None,) * num_layers
     if family.window == "never" or "sliding_window" not in fields:
         return none
@@ -48,6 +51,23 @@ def windows_of(fields: Fields, family: Family) -> tuple[int | None, ...]:
         )
     first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
     return tuple(window if layer >= first else None for layer in range(num_layers))
+
+
+def _chunks(fields: Fields, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    """Chunks of a text that see nothing before themselves, taken for windows: what is seen and held
+    is no more than that."""
+    if "attention_chunk_size" not in fields:
+        return (None,) * num_layers
+    chunk = fields.positive("attention_chunk_size")
+    kinds = fields.get("layer_types", list, [])
+    if not kinds:
+        kinds = [
+            "full_attention" if (layer + 1) % family.full_every == 0 else "chunked_attention"
+            for layer in range(num_layers)
+        ]
+    if len(kinds) != num_layers or not _CHUNKED_KINDS.issuperset(map(str, kinds)):
+        raise fields.wrong("layer_types", f"full or chunked attention for each of {num_layers}")
+    return tuple(chunk if kind == "chunked_attention" else None for kind in kinds)
 
 
 def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tuple[int | None, ...]:

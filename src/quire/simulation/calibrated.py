@@ -139,16 +139,11 @@ def read_calibration(path: Path) -> Calibration:
             for name, value in values["costs"].items()
         }
         _check(costs)
-        values["model"] = ModelShape(**{**values["model"], "windows": _windows(values["model"])})
+        values["model"] = ModelShape.of_values(values["model"])
         values["costs"] = CalibratedCosts(**costs)
         return Calibration(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a calibration: {error!r}") from error
-
-
-def _windows(shape: dict[str, Any]) -> tuple[int | None, ...]:
-    """JSON has no tuples."""
-    return tuple(shape.get("windows", ()))
 
 
 def _check(costs: dict[str, Any]) -> None:

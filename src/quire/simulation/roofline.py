@@ -14,6 +14,7 @@ from quire.simulation.catalogue.machines import Machine
 from quire.simulation.work import Work
 
 _LINK_SECONDS = 1e-5  # before an all-reduce moves its first byte
+_NETWORK_SECONDS = 2e-5  # and before it moves one to another node
 
 
 @dataclass(frozen=True)
@@ -30,30 +31,40 @@ class Roofline:
 
     def parts(self, work: Work) -> tuple[float, float]:
         """Seconds of arithmetic and of memory traffic."""
-        model, machine = self.model, self.machine
-        pairs = work.prefill_pairs + work.decode_context + work.draft_pairs
-        flops = (
-            work.num_tokens * model.flops_per_token
-            + work.samples * model.flops_per_sample
-            + pairs * model.flops_per_pair
-        )
+        machine, parallel = self.machine, self.tensor_parallel
         kv = work.prefill_context + work.decode_context + work.num_tokens
-        block = self.block_size * model.kv_bytes_per_token
         traffic = (
-            model.weight_bytes_read(work.num_tokens)
-            + kv * model.kv_bytes_per_token
-            + 2 * work.copied_blocks * block
+            self.model.weight_bytes_read(work.num_tokens)
+            + kv * self._kv_bytes
+            + 2 * work.copied_blocks * self.block_size * self._kv_bytes
         )
-        parallel = self.tensor_parallel
         return (
-            flops / (machine.flops * machine.compute_share * parallel),
+            self._arithmetic(work) / (machine.compute_share * parallel),
             traffic / (machine.bandwidth * machine.bandwidth_share * parallel),
         )
+
+    def _arithmetic(self, work: Work) -> float:
+        """Seconds of one machine at its peak."""
+        model, machine = self.model, self.machine
+        expanded = work.prefill_context - work.prefill_tokens
+        attention = (
+            work.prefill_pairs * model.flops_per_pair
+            + (work.decode_context + work.draft_pairs) * model.flops_per_decode_pair
+            + expanded * model.flops_per_expansion
+            + work.samples * model.flops_per_sample
+        )
+        peak = machine.peak(model.weight_form.products)
+        return attention / machine.flops + work.num_tokens * model.flops_per_token / peak
+
+    @property
+    def _kv_bytes(self) -> int:
+        """Of a token, over all machines: those that share a head keep it each."""
+        return self.model.kv_bytes_per_token * self.model.kv_copies(self.tensor_parallel)
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
         """What a block's way and a token's recomputation cost."""
         compute, _ = self.parts(Work(prefill_tokens=1))
-        swap = block_size * self.model.kv_bytes_per_token / self._host_bandwidth
+        swap = block_size * self._kv_bytes / self._host_bandwidth
         return RecoveryCosts(swap, compute)
 
     @property
@@ -61,12 +72,26 @@ class Roofline:
         return self.machine.host_bandwidth * self.tensor_parallel
 
     def _exchange(self, work: Work) -> float:
-        """Swaps, and two ring all-reduces a layer (Megatron-LM): every byte goes round twice."""
-        block = self.block_size * self.model.kv_bytes_per_token
-        seconds = work.swapped_blocks * block / self._host_bandwidth
-        parallel = self.tensor_parallel
-        if parallel > 1:
+        """Swaps, and two all-reduces a layer (Megatron-LM)."""
+        seconds = work.swapped_blocks * self.block_size * self._kv_bytes / self._host_bandwidth
+        if self.tensor_parallel > 1:
             size = work.num_tokens * self.model.hidden_size * BYTES[self.model.dtype]
-            each = 2 * size * (parallel - 1) / parallel / self.machine.link_bandwidth
-            seconds += 2 * self.model.num_layers * (each + _LINK_SECONDS)
+            seconds += 2 * self.model.num_layers * self.all_reduce(size)
+        return seconds
+
+    def all_reduce(self, size: float) -> float:
+        """Seconds for so many bytes of each machine: rings, in which every byte goes round twice.
+
+        Over several nodes each sums its own first, then every machine a part of it over its own
+        share of the network (NCCL's hierarchy).
+        """
+        machine, parallel = self.machine, self.tensor_parallel
+        inside = min(parallel, machine.per_node)
+        seconds = 0.0
+        if inside > 1:
+            seconds += 2 * size * (inside - 1) / inside / machine.link_bandwidth + _LINK_SECONDS
+        nodes = parallel // inside
+        if nodes > 1:
+            part = 2 * size / inside * (nodes - 1) / nodes
+            seconds += part / machine.network_bandwidth + _NETWORK_SECONDS
         return seconds

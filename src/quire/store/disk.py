@@ -96,6 +96,10 @@ class DiskStore:
         directory.counts = StoreCounts()
         return min(times)
 
+    def flush(self, seconds: float = _LAST_SECONDS) -> None:
+        """Wait until all is written that was given to it, for at most so long."""
+        self._writer.flush(seconds)
+
     def close(self, seconds: float = _LAST_SECONDS) -> None:
         """Write what has not been written yet, for at most so long."""
         self._writer.close(seconds)

@@ -45,11 +45,16 @@ class WriteBehind:
         """A block that is not written yet."""
         return self._waiting.get(name)
 
+    def flush(self, seconds: float) -> None:
+        """Wait until nothing waits, for at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, seconds)
+
     def close(self, seconds: float) -> None:
         """Write what waits, for at most so long, and no more after that."""
         deadline = time.monotonic() + seconds
+        self.flush(seconds)
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, deadline - time.monotonic())
             self._ended = True
             self._changed.notify_all()
         self._thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,5 +1,6 @@
 """Requests to serve: their times and lengths, from traces or drawn at random."""
 
+from quire.workload.clipping import Clipping, Cut
 from quire.workload.csv_traces import read_azure, read_burstgpt
 from quire.workload.jsonl_traces import read_mooncake, read_timed_trace
 from quire.workload.recording import TraceWriter, read_recording
@@ -11,6 +12,8 @@ from quire.workload.traces import FORMATS, Trace, TraceFormat
 __all__ = [
     "DATASETS",
     "FORMATS",
+    "Clipping",
+    "Cut",
     "DraftCounts",
     "Lengths",
     "Segment",

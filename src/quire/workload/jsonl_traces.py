@@ -14,7 +14,7 @@ TIMED_TRACE_BLOCK = 16
 
 def read_mooncake(path: Path) -> Iterator[TraceRequest]:
     """The requests of a Mooncake trace (FAST '25): milliseconds, and hashes of 512-token blocks."""
-    return _read(path, MOONCAKE_BLOCK, 1e-3)
+    return _read(path, MOONCAKE_BLOCK, 1e-3, in_part=True)
 
 
 def read_timed_trace(path: Path) -> Iterator[TraceRequest]:
@@ -44,12 +44,22 @@ def hashed_content(
     return tuple(content)
 
 
-def _read(path: Path, block_size: int, unit: float) -> Iterator[TraceRequest]:
+def _read(
+    path: Path, block_size: int, unit: float, in_part: bool = False
+) -> Iterator[TraceRequest]:
+    """in_part: a last block that is not full has a name as well."""
     clock = Clock()
     for row in json_rows(path):
         arrival = clock.arrival(row, row.seconds("timestamp") * unit)
         prompt = row.tokens("input_length", 1)
-        content = hashed_content(row, row.values.get("hash_ids", []), block_size, prompt)
+        names = row.values.get("hash_ids", [])
+        content = hashed_content(row, names, block_size, prompt)
+        wanted = -(-prompt // block_size) if in_part else prompt // block_size
+        if names and len(names) < wanted:
+            raise row.error(
+                f"{len(names)} hash_ids are too few for {prompt} tokens in blocks of {block_size}: "
+                f"give {wanted}, or none where nothing is known of the prompt"
+            )
         # A request that gave nothing still computed its prompt, and the token after it.
         output = max(1, row.tokens("output_length"))
         yield TraceRequest(arrival, prompt, output, content=content)

@@ -68,6 +68,8 @@ def _format_of(path: Path) -> str:
             start = file.readline(4096).lstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not start.strip() and not path.stat().st_size:
+        raise ConfigError(f"{path} is empty")
     columns = start.strip().split(",")
     if set(AZURE_COLUMNS) <= set(columns):
         return "azure"

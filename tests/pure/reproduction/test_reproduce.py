@@ -41,9 +41,8 @@ def test_the_page_has_every_figure_beside_the_published_one(written: Path) -> No
             assert float(row[2].replace(",", "")) == pytest.approx(finding["ours"], rel=6e-3)
             published = [float(one) for one in row[1].replace(",", "").split(" to ") if one != "–"]
             assert published == pytest.approx(finding["published"])
-            assert ("agrees" in row[4], "differs" in row[4]) == (
-                finding["agrees"] is True, finding["agrees"] is False,
-            )  # fmt: skip
+            verdicts = [word in row[4] for word in ("agrees", "differs", "none")]
+            assert verdicts == [finding["agrees"] is one for one in (True, False, None)]
 
 
 def test_the_page_says_that_it_was_quick_and_that_lengths_are_drawn(written: Path) -> None:
@@ -62,6 +61,21 @@ def test_processes_change_nothing(written: Path, tmp_path: Path) -> None:
     assert main(["reproduce", *flags, "--only", *KEYS]) == 0
     for file in sorted(written.iterdir()):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_each_is_written_as_it_ends(tmp_path: Path) -> None:
+    told: list[tuple[str, list[str], bool]] = []
+
+    def look(line: str) -> None:
+        values = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+        whole = "Still to come" not in PageReader(tmp_path / "reproduction.html").text
+        told.append((line, [one["key"] for one in values["experiments"]], whole))
+
+    reproduce(tmp_path, only=["articles", "table-1"], quick=True, progress=look)
+    assert [(keys, whole) for _, keys, whole in told] == [
+        (["articles"], False), (["articles", "table-1"], True),
+    ]  # fmt: skip
+    assert told[0][0].startswith("1 of 2: articles, ") and "of 20 figures as pub" in told[0][0]
 
 
 @pytest.mark.parametrize("key", ["table-1", "figure-19", "figure-12-sharegpt"])

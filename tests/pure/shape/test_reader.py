@@ -203,18 +203,29 @@ def test_a_token_reads_and_costs_the_experts_that_it_goes_through(
     assert shape.flops_per_token == 2 * (shape.active_params - embeddings)
 
 
-def test_deepseek_is_not_taken_for_a_dense_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index_n_heads": 64, "index_topk": 2048},
+        {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"},
+        {"moe_brand_new": 7},
+    ],
+    ids=str,
+)
+def test_deepseek_is_planned_and_what_is_more_is_refused(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, DEEPSEEK)
-    for command in ("simulate", "plan"):
-        assert main([command, str(path), "--dataset", "sharegpt"]) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"quire: error: {path}: not simulated yet: ")
-        assert "mixtures of experts (aux_loss_alpha, ep_size, first_k_dense_replace" in line
-        assert "latent attention (kv_lora_rank, q_lora_rank, qk_nope_head_dim" in line
-        assert "layers that guess further tokens (num_nextn_predict_layers)" in line
-        assert "model_type 'deepseek_v3'" in line and "copy of the file" in line
+    machine = ["--machine", "h200", "--tensor-parallel-size", "16", "--requests", "20"]
+    path = str(write(tmp_path, DEEPSEEK))
+    assert main(["simulate", path, "--dataset", "sharegpt", *machine]) == 0
+    out = capsys.readouterr().out
+    assert "1.2" in out and "TiB of weights" in out and "68.62 KiB of KV cache a token" in out
+    assert "no code of its own for deepseek_v3" in out
+    path = str(write(tmp_path, DEEPSEEK, **changes))
+    assert main(["simulate", path, "--dataset", "sharegpt", *machine]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quire: error: {path}: not simulated yet: ")
+    assert "copy of the file" in line
 
 
 @pytest.mark.parametrize(
@@ -338,9 +349,9 @@ def test_files_that_are_no_config(content: str, message: str, tmp_path: Path) ->
 def test_heads_are_whole_on_every_machine() -> None:
     """Llama-3-8B has 32 heads, 8 of them with keys and values."""
     assert Deployment(MODELS["llama-3-8b"], MACHINES["h100"], 8).slots > 0
-    with pytest.raises(ConfigError, match=r"8 KV heads, got 16: .* allowed: 1, 2, 4, 8$"):
-        Deployment(MODELS["llama-3-8b"], MACHINES["h100"], 16)
-    with pytest.raises(ConfigError, match=r"2 KV heads, got 7: .* allowed: 1, 2$"):
+    with pytest.raises(ConfigError, match=r"must divide the model's 32 heads, got 24"):
+        Deployment(MODELS["llama-3-8b"], MACHINES["h100"], 24)
+    with pytest.raises(ConfigError, match=r"2 KV heads, or be .* got 7; allowed: 1, 2, 14$"):
         Deployment(MODELS["qwen2.5-0.5b"], MACHINES["h100"], 7)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from quire.errors import ConfigError, ModelError
 from quire.shape import read_shape
 from quire.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
+from quire.simulation.catalogue import machines
+from quire.simulation.catalogue.machines import Machine
 from quire.simulation.work import Work, decoding
 
 LLAMA = {
@@ -31,7 +34,10 @@ def write(directory: Path, **changes: Any) -> Path:
     ("name", "billions"),
     [("opt-13b", 12.85), ("opt-66b", 65.7), ("opt-175b", 174.6), ("llama-7b", 6.74),
      ("llama-13b", 13.02), ("llama-3-8b", 8.03), ("llama-3-70b", 70.55),
-     ("qwen2.5-0.5b", 0.494), ("qwen2.5-7b", 7.62), ("qwen2.5-72b", 72.7)],
+     ("qwen2.5-0.5b", 0.494), ("qwen2.5-7b", 7.62), ("qwen2.5-72b", 72.7),
+     ("llama-3.1-405b", 405.85), ("llama-4-scout", 107.77), ("llama-4-maverick", 400.7),
+     ("mixtral-8x22b", 140.62), ("qwen3-235b-a22b", 235.1), ("gpt-oss-120b", 116.83),
+     ("kimi-k2", 1026.4), ("deepseek-v2-lite", 15.71), ("glm-4.5-air", 106.85)],
 )  # fmt: skip
 def test_parameters_are_those_that_were_published(name: str, billions: float) -> None:
     assert MODELS[name].num_params == pytest.approx(billions * 1e9, rel=2e-3)
@@ -82,9 +88,55 @@ def test_unknown_names_get_their_neighbours() -> None:
         find_machine("a100-81")
 
 
+def test_names_as_people_type_them() -> None:
+    known = MODELS["llama-3.1-8b"]
+    for name in ("Llama-3.1-8B", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"):
+        assert find_model(name) is known
+    assert find_model("google/gemma-3-27b-it") is MODELS["gemma-3-27b"]
+    with pytest.raises(ModelError, match=r"did you mean llama-3.1-8b or llama-3.1-70b or llama"):
+        find_model("llama-3.1")
+    with pytest.raises(ConfigError, match=r"did you mean a100-40 or a100-80\?"):
+        find_machine("a100")
+
+
+def test_a_machine_from_a_file(tmp_path: Path) -> None:
+    figures = {"name": "mine", "memory_gib": 40, "tflops": 312, "bandwidth_gb": 1555}
+    path = tmp_path / "mine.json"
+
+    def found(**changes: Any) -> Machine:
+        values = {**figures, **changes}
+        path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
+        return find_machine(str(path))
+
+    machine, known = found(host_gb=25, link_gb=300, network_gb=25), MACHINES["a100-40"]
+    assert replace(known, name="mine", flops_int8=None, watts=None) == machine
+    assert found(memory_gib=None, memory_gb=24, step_ms=5).step_seconds == 0.005
+    for changes, message in (
+        ({"memory_gigs": 3}, "unknown key 'memory_gigs'; known: name, per_node"),
+        ({"tflops": None}, "tflops is missing"),
+        ({"memory_gb": 24}, "give one of memory_gib"),
+        ({"tflops": -1}, "tflops must be a number above 0, got -1"),
+        ({"tflops": "1"}, "tflops must be a number above 0, got '1'"),
+        ({"per_node": 0}, "per_node must be a whole number above 0, got 0"),
+        ({"is_cpu": 1}, "is_cpu must be true or false, got 1"),
+        ({"compute_share": 2}, "compute_share must be at most 1"),
+        ({"name": 3}, "name must be a text"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            found(**changes)
+    path.write_text("[]")
+    with pytest.raises(ConfigError, match="does not hold a JSON object"):
+        find_machine(str(path))
+
+
+def test_every_machine_of_the_catalogue_has_sources() -> None:
+    entries = json.loads(Path(machines.__file__).with_name("machines.json").read_text())
+    assert len(entries) == len(MACHINES) and all(entry["sources"] for entry in entries)
+
+
 def test_what_does_not_fit_is_told_what_would() -> None:
     deployment = Deployment(MODELS["opt-66b"], MACHINES["a100-40"])
-    with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, cpu"):
+    with pytest.raises(ConfigError, match=r"opt-66b does not fit.*--tensor-parallel-size 4, b200"):
         deployment.limits()
     with pytest.raises(ConfigError, match="must divide the model's 40 heads"):
         Deployment(MODELS["opt-13b"], MACHINES["a100-40"], 3)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from quire.errors import ConfigError
 from quire.workload import (
     Segment,
+    Trace,
     TraceRequest,
     block_names,
     read_azure,
@@ -150,3 +152,21 @@ def test_names_of_blocks_are_equal_exactly_where_all_before_is() -> None:
     # A border inside a block: as far as it goes, the content is the same.
     assert names(("a", 24), ("b", 40))[0] == first[0]
     assert names(("a", 24), ("b", 40))[1] != first[1]
+
+
+def test_hashes_must_cover_a_prompt(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 1000, "output_length": 5}
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps({**row, "hash_ids": [1]}))
+    with pytest.raises(ConfigError, match="1 hash_ids are too few for 1000 tokens"):
+        list(read_mooncake(path))
+    for fitting in ([], [1, 2]):
+        path.write_text(json.dumps({**row, "hash_ids": fitting}))
+        assert len(list(read_mooncake(path))) == 1
+
+
+def test_an_empty_file_is_told_to_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.touch()
+    with pytest.raises(ConfigError, match=r"trace.csv is empty$"):
+        Trace.open(path)

@@ -81,7 +81,7 @@ class Interpreted:
         return self.built
 
     def recovery_costs(self) -> RecoveryCosts:
-        return measure_recovery(self.built, self.cache, self.kv_groups, BLOCK_SIZE, 64)
+        return measure_recovery(self.built, self.kv_groups, BLOCK_SIZE, 64)
 
 
 def generate(

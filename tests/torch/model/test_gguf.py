@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +19,7 @@ from quire.kernels.products import DTYPES, PackedWeight, Products
 from quire.model import load_model, resolve_model
 from quire.model.gguf.blocks import read_blocks
 from quire.shape import read_shape
-from support.gguf_files import write_gguf
+from support.gguf_files import random_blocks, write_gguf
 from support.hf_reference import hf_greedy, hf_logits, random_prompts
 from support.instruction_sets import TESTED
 from support.paged_harness import PagedHarness
@@ -30,9 +29,6 @@ from support.small_models import SMALL_LLAMA, save_model
 ModelDir = Callable[[str], Path]
 
 ROUNDED = [kind for kind in TYPES.values() if kind.is_rounded]
-# Where in a block the float16 numbers are; all others may be any bytes.
-HALVES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
-HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 CHUNK = 7
 FAMILIES = ("llama", "llama3", "linear", "yarn", "biases", "smollm", "qwen2.5", "qwen3", "phi3",
             "longrope", "olmo2", "olmo3", "granite", "stablelm", "stablelm-parallel")  # fmt: skip
@@ -114,19 +110,6 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-
-
-def random_blocks(kind: str, outputs: int, inputs: int) -> np.ndarray:
-    """[outputs, bytes]"""
-    random = np.random.default_rng(0)
-    weights, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
-    blocks = random.integers(0, 256, (outputs, inputs // weights, size), dtype=np.uint8)
-    for at in HALVES.get(kind, (0,)):
-        numbers = random.standard_normal((*blocks.shape[:2], 1)).astype(np.float16)
-        blocks[..., at : at + 2] = numbers.view(np.uint8)
-    if kind == "MXFP4":
-        blocks[..., :2] = random.integers(112, 132, (*blocks.shape[:2], 2), dtype=np.uint8)
-    return blocks.reshape(outputs, -1)
 
 
 @pytest.mark.parametrize("instruction_set", TESTED)

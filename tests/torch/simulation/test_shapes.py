@@ -15,10 +15,11 @@ from quire.errors import ModelError
 from quire.shape import ModelShape, read_shape
 
 SIMULATED = {
-    "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox",
-    "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "mixtral", "olmo", "olmo2",
-    "olmo3", "olmoe", "opt", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3",
-    "stablelm", "starcoder2",
+    "bloom", "cohere", "cohere2", "deepseek_v3", "ernie4_5_moe", "falcon", "gemma", "gemma2",
+    "gemma3_text", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "granitemoe", "granitemoeshared", "llama", "llama4_text", "minimax_m2", "mixtral", "olmo",
+    "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "smollm3", "stablelm", "starcoder2",
 }  # fmt: skip
 
 
@@ -52,7 +53,10 @@ def test_no_decoder_of_transformers_is_taken_for_another(tmp_path: Path) -> None
         window = getattr(model.config, "sliding_window", None)
         same = window is not None and window < shape.max_positions  # or no text outgrows it
         kinds = getattr(model.config, "layer_types", None)
-        slides = [same and one == "sliding_attention" for one in kinds or ()]
+        slides = [
+            (same and one == "sliding_attention") or one == "chunked_attention"
+            for one in kinds or ()
+        ]
         seen = shape.windows or (None,) * shape.num_layers
         assert [window is not None for window in seen] == (slides or [same] * len(seen)), kind
         windowed |= {kind} if any(seen) else set()

@@ -95,7 +95,6 @@ class OnGPU:
         """See ``DeviceRuntime.recovery_costs``."""
         return measure_recovery(
             self.parts.executor,
-            self.parts.kv_cache,
             self._limits.kv_groups,
             self._limits.block_size,
             min(self._limits.max_num_batched_tokens, self._max_positions),

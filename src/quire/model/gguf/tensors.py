@@ -90,7 +90,7 @@ class GGUFTensors:
         if info.type.is_rounded:
             return part.of(self.get_rounded(name).floats(torch.float32))
         tensor = self._rows(name, part).view(_FLOATS[info.type.name])
-        tensor = tensor.view(-1, *info.shape[1:]) if part is WHOLE else tensor
+        tensor = tensor if len(info.shape) > 1 else tensor.flatten()
         if self._architecture.norms_with_one and name.endswith("norm.weight"):
             tensor = tensor.float() - 1
         return tensor
@@ -106,7 +106,7 @@ class GGUFTensors:
         """The bytes of a part [rows, bytes], in memory of their own."""
         info = self._info(name)
         order = self._order(name, info.shape[0])
-        if part is WHOLE:
+        if part.is_whole:
             rows = torch.from_numpy(self._all(info)).view(info.shape[0], -1)
             rows = rows if order is None else rows[order]
         else:

@@ -102,6 +102,20 @@ class EventStream(Response):
         return b"".join([value if isinstance(value, bytes) else frame(value) for value in values])
 
 
+def last_words(path: str, media_type: str, error: Json) -> bytes | None:
+    """What ends an answer whose maker is gone, in the shape of its API; None: it is no stream.
+
+    path: what was asked. error: in that shape already.
+    """
+    if media_type.startswith(LINES.media_type):
+        return LINES.frame(error)
+    if not media_type.startswith(DATA.media_type):
+        return None
+    if path.startswith("/v1/responses"):  # whose events are flat
+        error = {**error["error"], "type": "error"}
+    return (NAMED_EVENTS if "type" in error else DATA).frame(error)
+
+
 def event(content: bytes) -> bytes:
     """JSON as the data of an event."""
     return b"data: %b\n\n" % content

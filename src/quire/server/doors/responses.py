@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -51,14 +50,14 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
         request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
-        owner, items = caller.key, _items(store, caller.key, request)
+        owner, items = caller.key, _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
 
         def keep(response: Json) -> None:
             if request.store:
                 store.add(owner, response, items)
 
-        writer = ResponseWriter(conversation, request, model.name, keep)
+        writer = ResponseWriter(conversation, request, model.name, service.new_id(), keep)
         if request.stream:
             return EventStream(writer.events(), NAMED_EVENTS, writer.error)
         response = await writer.whole()
@@ -73,7 +72,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
         """The tokens of what would be asked."""
         request = await service.bodies.parse(http, ResponsesRequest)
         model, caller = service.check_model(request.model), service.caller(http)
-        items = _items(store, caller.key, request)
+        items = _items(service, store, caller.key, request)
         conversation = await _begin(service, store, caller, request, items, model)
         counted = conversation.num_prompt_tokens
         return {"object": "response.input_tokens", "input_tokens": counted}
@@ -122,14 +121,16 @@ async def _begin(
         return await begin(service, turn(request, [*history, *items], defaults, asked))
 
 
-def _items(store: ResponseStore, owner: str | None, request: ResponsesRequest) -> list[Json]:
+def _items(
+    service: Service, store: ResponseStore, owner: str | None, request: ResponsesRequest
+) -> list[Json]:
     """The input's items as they are kept, each with an id; what is referred to in its place."""
     items: list[Json] = []
     for item in request.input:
         if isinstance(item, ItemReference):
             items.append(store.item(owner, item.id))
             continue
-        new_id = _PREFIXES[item.type] + uuid.uuid4().hex
+        new_id = _PREFIXES[item.type] + service.new_id()
         given = item.model_dump(mode="json", exclude_none=True)
         items.append({"id": new_id, "status": "completed", **given})
     return items

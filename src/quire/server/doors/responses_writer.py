@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
@@ -21,13 +20,14 @@ _PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
 
 
 class ResponseWriter:
-    """keep: told of the response once it is complete."""
+    """own_id: what its names end with. keep: told of the response once it is complete."""
 
     def __init__(
         self,
         conversation: Conversation,
         request: ResponsesRequest,
         model: str,
+        own_id: str,
         keep: Callable[[Json], None],
     ) -> None:
         self._conversation = conversation
@@ -38,7 +38,7 @@ class ResponseWriter:
         self._request = request
         self._model = model
         self._keep = keep
-        self._id = uuid.uuid4().hex
+        self._id = own_id
         self._created = int(time.time())
         self._number = 0  # of the next event
         self._logprobs: dict[int, list[Json]] = {}  # of each block of text

@@ -7,9 +7,12 @@ wants it, and all of it happens in one place.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from email.message import Message
 from functools import partial
+from typing import TypeVar
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
@@ -23,10 +26,12 @@ from quire.server.guards.parsing import Body, parse
 _PER_CHARACTER = 6  # bytes of JSON: "\u00e9"
 _PER_TOKEN_ID = 8  # "151935, "
 _BESIDE_PROMPTS = 2**18  # messages' names and roles, logit_bias, stop strings, whatever else
-_SMALLEST, _LARGEST = 2**20, 2**25
+_SMALLEST, LARGEST_BODY = 2**20, 2**25
 
 _SMALL = 2**16  # bytes: parsed at once, for a thread costs more; and not counted as unread
 _LEAST_UNREAD = 2**26
+
+_T = TypeVar("_T")
 
 
 def default_max_body_bytes(input_processor: InputProcessor) -> int:
@@ -39,7 +44,7 @@ def default_max_body_bytes(input_processor: InputProcessor) -> int:
     """
     text = input_processor.max_characters * _PER_CHARACTER
     token_ids = (input_processor.max_model_len or 0) * _PER_TOKEN_ID
-    return min(max(text + _BESIDE_PROMPTS, token_ids + _BESIDE_PROMPTS, _SMALLEST), _LARGEST)
+    return min(max(text + _BESIDE_PROMPTS, token_ids + _BESIDE_PROMPTS, _SMALLEST), LARGEST_BODY)
 
 
 class Bodies:
@@ -47,10 +52,12 @@ class Bodies:
 
     Small ones are parsed at once. The others go through one thread: a parser keeps the interpreter
     to itself, so that more of them would not be faster, but could gang up on everybody else.
+
+    default_max_bytes: of the largest where the config does not say.
     """
 
-    def __init__(self, config: ServerConfig, input_processor: InputProcessor) -> None:
-        self.max_bytes = config.max_body_bytes or default_max_body_bytes(input_processor)
+    def __init__(self, config: ServerConfig, default_max_bytes: int) -> None:
+        self.max_bytes = config.max_body_bytes or default_max_bytes
         unread = config.max_unread_bytes or max(8 * self.max_bytes, _LEAST_UNREAD)
         self._max_unread = max(unread, self.max_bytes)  # so that any one alone can be read
         self._timeout = config.request_read_timeout
@@ -73,23 +80,38 @@ class Bodies:
         if not (may_be_silent or _is_json(http.headers.get("content-type"))):
             raise HTTPException(400, "the body must be a JSON object, sent as application/json")
         packed = is_packed(http.headers.get("content-encoding", ""))
+        async with self.whole(http) as body:
+            if len(body) <= _SMALL and not packed:
+                return parse(body, kind)
+            return await self.apart(partial(self._parse_packed if packed else parse, body, kind))
+
+    async def apart(self, work: Callable[[], _T]) -> _T:
+        """Have the thread that parses do it."""
+        return await asyncio.get_running_loop().run_in_executor(self._parser, work)
+
+    @asynccontextmanager
+    async def whole(self, http: Request) -> AsyncIterator[bytearray]:
+        """The body as it was sent, which counts as unread until the context is left.
+
+        HTTPException if it is too large, too slow or too much.
+        """
         if int(http.headers.get("content-length", 0)) > self.max_bytes:
             raise self._too_large()
         body = bytearray()
         try:
+            await self._read_in_time(http, body)
+            yield body
+        finally:
+            self._unread -= _counted(body)
+
+    async def _read_in_time(self, http: Request, body: bytearray) -> None:
+        try:
             await asyncio.wait_for(self._read(http, body), self._timeout)
-            if len(body) <= _SMALL and not packed:
-                return parse(body, kind)
-            loop = asyncio.get_running_loop()
-            work = partial(self._parse_packed if packed else parse, body, kind)
-            return await loop.run_in_executor(self._parser, work)
         except asyncio.TimeoutError:
             raise HTTPException(
                 408,
                 f"the body was not complete within {self._timeout:g} s (--request-read-timeout)",
             ) from None
-        finally:
-            self._unread -= _counted(body)
 
     async def _read(self, http: Request, body: bytearray) -> None:
         async for chunk in http.stream():

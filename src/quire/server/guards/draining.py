@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 
 from fastapi.responses import JSONResponse
@@ -11,6 +13,7 @@ from quire.server.error_shapes import ErrorShape, in_openai_s_shape, shape_for
 from quire.server.errors import error_body
 
 _RETRY_AFTER = "5"  # seconds: another server, or the next one here, may be there by then
+_LOOK = 0.02  # seconds
 
 
 @dataclass
@@ -19,6 +22,12 @@ class Drain:
 
     begun: bool = False
     running: int = 0
+
+    async def ended(self, seconds: float) -> None:
+        """Begin the end, and wait until all is answered, for so long at most."""
+        self.begun, deadline = True, time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
 
     def refusal(self, shape: ErrorShape = in_openai_s_shape) -> JSONResponse:
         """What health checks and new requests are told."""

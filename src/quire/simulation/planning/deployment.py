@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.roofline import Roofline
 
 ACTIVATION_TOKENS = 2048
+_SHOWN = 6  # ways in which a model would fit
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,21 @@ class Deployment:
                 f"tensor_parallel_size must divide the model's {model.num_heads} heads, "
                 f"got {parallel}"
             )
-        if model.num_kv_heads % parallel:
-            common = math.gcd(model.num_heads, model.num_kv_heads)
-            sizes = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+        heads, nodes = model.num_kv_heads, self.machine.per_node
+        if model.latent is None and heads % parallel and parallel % heads:
+            sizes = ", ".join(
+                str(n)
+                for n in range(1, model.num_heads + 1)
+                if model.num_heads % n == 0 and (heads % n == 0 or n % heads == 0)
+            )
             raise ConfigError(
-                f"tensor_parallel_size must divide the model's {model.num_kv_heads} KV heads, got "
-                f"{parallel}: heads that several machines keep are not simulated yet; allowed: "
-                f"{sizes}"
+                f"tensor_parallel_size must divide the model's {heads} KV heads, or be a multiple "
+                f"of them, got {parallel}; allowed: {sizes}"
+            )
+        if parallel > nodes and parallel % nodes:
+            raise ConfigError(
+                f"tensor_parallel_size above {nodes}, the {self.machine.name} of a node, must be a "
+                f"multiple of it, got {parallel}"
             )
 
     @property
@@ -60,7 +68,7 @@ class Deployment:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV pool, over all machines.
+        """Bytes of the KV pool, over all machines; of heads that several keep, of one of them.
 
         Raises:
             ConfigError: the weights leave nothing, with what would fit; or less than the pool.
@@ -70,10 +78,15 @@ class Deployment:
             self._check_pool(requested)
             return requested
         total = int(self.machine.memory * self._share) * self.tensor_parallel
-        left = total - self._taken_bytes
+        left = (total - self._taken_bytes) // self.copies
         if left < self.model.kv_bytes_per_token * 16:
             raise ConfigError(self._does_not_fit(total))
         return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
+
+    @property
+    def copies(self) -> int:
+        """Machines that keep the same keys and values."""
+        return self.model.kv_copies(self.tensor_parallel)
 
     @property
     def slots(self) -> int:
@@ -102,27 +115,32 @@ class Deployment:
     @property
     def _taken_bytes(self) -> int:
         """Of weights and activations, over all machines."""
-        return self.model.weight_bytes + self.activation_bytes * self.tensor_parallel
+        weights = self.model.weight_bytes_over(self.tensor_parallel)
+        return weights + self.activation_bytes * self.tensor_parallel
 
     def _check_pool(self, size: int) -> None:
         """A pool that was asked for may take all that there is; a calibrated one was there."""
         total = self.machine.memory * self.tensor_parallel
-        if self.costs is None and size > total - self._taken_bytes:
+        if self.costs is None and size * self.copies > total - self._taken_bytes:
+            copies = f" on each of {self.copies}" if self.copies > 1 else ""
             raise ConfigError(
-                f"kv_cache_memory_bytes is {size:,}, but {self.tensor_parallel} x "
+                f"kv_cache_memory_bytes is {size:,}{copies}, but {self.tensor_parallel} x "
                 f"{self.machine.name} have {total:,} bytes, of which weights and activations of "
                 f"{self.model.name} take {self._taken_bytes:,}"
             )
 
     def _does_not_fit(self, total: int) -> str:
         model, machine = self.model, self.machine
+        weights = f"{model.weight_bytes / GB:.1f} GB in {model.weight_form.name}"
         text = (
             f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
-            f"{model.weight_bytes / GB:.1f} GB in {model.dtype}, and {total / GB:.1f} GB can be "
-            "used"
+            f"{weights}, and {total / GB:.1f} GB can be used"
         )
-        fits = [f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16) if self._fits(machine, n)][:1]
+        fits = [
+            f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16, 32, 64) if self._fits(machine, n)
+        ][:1]
         fits += [other.name for other in MACHINES.values() if self._fits(other, 1)]
+        fits = [*fits[:_SHOWN], *(["and larger ones"] if len(fits) > _SHOWN else [])]
         return f"{text}; what would fit: {', '.join(fits) or 'none of the known machines'}"
 
     def _fits(self, machine: Machine, parallel: int) -> bool:
@@ -130,5 +148,4 @@ class Deployment:
             other = replace(self, machine=machine, tensor_parallel=parallel)
         except ConfigError:
             return False
-        needed = self.model.weight_bytes + other.activation_bytes * parallel
-        return machine.memory * other._share * parallel > 1.05 * needed
+        return machine.memory * other._share * parallel > 1.05 * other._taken_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from quire.shape import ModelShape
 from quire.simulation.catalogue.machines import Machine
 from quire.simulation.planning.trials import Trials
 from quire.simulation.result import SimulationResult
+from quire.simulation.sample import WorkloadSample
 
 GOAL_SHARE = 0.9
 """Share of the requests that must meet the goals."""
@@ -116,10 +118,7 @@ class Plan:
     tensor_parallel: int
     limits: EngineLimits
     kv_bytes: int
-    num_requests: int
-    num_clipped: int
-    mean_tokens: tuple[float, float]
-    sample_rate: float | None
+    sample: WorkloadSample
     goals: Goals
     saturation: Saturation
     user_load: UserLoad | None
@@ -127,7 +126,15 @@ class Plan:
     goodput: Goodput
     memory_need: MemoryNeed | None
     variants: tuple[Variant, ...]
+    other_work: tuple[Variant, ...]  # the same requests, but each asks for more
     speculation: Trials | None = None
+
+    @property
+    def room(self) -> int:
+        """Requests of mean length, at their ends, that the pool holds at one time."""
+        length = math.ceil(sum(self.sample.mean_tokens))
+        size = self.limits.block_size
+        return min(group.seqs_that_fit(length, size) for group in self.limits.kv_groups)
 
     @property
     def best_block_size(self) -> int:

@@ -52,10 +52,7 @@ class Planner:
             tensor_parallel=self.deployment.tensor_parallel,
             limits=limits,
             kv_bytes=limits.pool_bytes(self.deployment.model.cache()),
-            num_requests=len(self.sample.requests),
-            num_clipped=self.sample.num_clipped,
-            mean_tokens=self.sample.mean_tokens,
-            sample_rate=self.sample.rate,
+            sample=self.sample,
             goals=self.goals,
             saturation=saturation,
             user_load=None if users is None else self.user_load(users),
@@ -63,6 +60,7 @@ class Planner:
             goodput=self.goodput(limits, saturation),
             memory_need=self.memory_need(limits, users, rate),
             variants=self.variants(limits, saturation),
+            other_work=self.other_work(limits, saturation),
         )
 
     # -- what fits -----------------------------------------------------------------------------
@@ -79,10 +77,10 @@ class Planner:
         """What each change alone would do."""
         deployment, variants = self.deployment, []
 
-        def add(name: str, other: Deployment, width: int = 1) -> None:
+        def add(name: str, other: Deployment) -> None:
             self.progress(name)
-            result = self._run(other.limits(), other).run(self.sample.at_once(width))
-            variants.append(Variant.of(name, base, result, width))
+            result = self._run(other.limits(), other).run(self.sample.at_once())
+            variants.append(Variant.of(name, base, result, 1))
 
         for one in BASELINES:
             name = f"{one.name}: reserves {one.reserves}"
@@ -104,10 +102,16 @@ class Planner:
         if not limits.num_host_blocks:
             name = "64 GiB of swap space, used where cheaper than recomputing"
             add(name, deployment.configured(swap_space=64.0, preemption_mode="auto"))
-        for width in (2, 4):
-            add(f"n = {width} outputs", deployment, width)
-        variants.append(self._beams(limits, 4))
         return tuple(variants)
+
+    def other_work(self, limits: EngineLimits, base: Saturation) -> tuple[Variant, ...]:
+        """What more outputs of each request would be: more work, and no improvement."""
+        variants = []
+        for width in (2, 4):
+            self.progress(f"{width} outputs")
+            result = self._run(limits).run(self.sample.at_once(width))
+            variants.append(Variant.of(f"n = {width} outputs", base, result, width))
+        return (*variants, self._beams(limits, 4))
 
     def _beams(self, limits: EngineLimits, width: int) -> Variant:
         self.progress(f"{width} beams")

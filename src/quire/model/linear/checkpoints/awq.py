@@ -38,7 +38,7 @@ class AWQ(RoundedCheckpoint):
         words, place = torch.unique(numbers // 8, return_inverse=True)
         chosen = Part(columns, as_rows(words))
         packed = self.weights.read_codes(f"{name}.qweight", inputs, outputs // 8, part=chosen)
-        codes = self._in_order(packed)[:, place * 8 + numbers % 8]
+        codes = self._in_order(packed)[:, as_rows(place * 8 + numbers % 8)]
         zeros = self._in_order(self.weights.read_codes(f"{name}.qzeros", groups, outputs // 8))
         scales = self.weights.read(f"{name}.scales", groups, outputs, dtype=torch.float32)
         first, end = bounds(columns, inputs)

@@ -1,0 +1,40 @@
+"""An engine and the app that serves it, put together from their settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastapi import FastAPI
+
+from quire.assembly import build_engine
+from quire.capacity import Capacity
+from quire.config import EngineConfig, ServerConfig
+from quire.engine import Engine
+from quire.server import ModelFacts, create_app
+
+
+class Served(NamedTuple):
+    app: FastAPI
+    engine: Engine
+    capacity: Capacity
+
+
+def build(
+    engine_config: EngineConfig, config: ServerConfig, replica: str = "", engines: int = 1
+) -> Served:
+    """Load the model, and make its app.
+
+    replica: what the engine is called among others that serve together.
+    engines: how many of them share this machine's memory.
+    """
+    engine, capacity = build_engine(engine_config, engines)
+    asked = engine_config.speculation
+    facts = ModelFacts(
+        capacity.weight_bytes,
+        capacity.dtype,
+        capacity.quantization,
+        0 if asked is None else asked.num_speculative_tokens,
+    )
+    names = config.served_model_name or [capacity.model_name]
+    app = create_app(engine, names, config, facts=facts, replica=replica)
+    return Served(app, engine, capacity)

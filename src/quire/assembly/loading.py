@@ -1,0 +1,71 @@
+"""The model of an engine, and its pool's shape: alike on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from quire.config import EngineConfig
+from quire.execution.kv.cache import bytes_per_token
+from quire.kernels.ranks import Ranks
+from quire.model import Model, Streaming, load_model, resolve_model
+from quire.shape import CacheShape
+
+DEMO_MODEL = Path(__file__).parent.parent / "demo"
+
+
+def locate(config: EngineConfig) -> Path:
+    """The directory of the model that is served."""
+    return resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+
+
+def load(
+    config: EngineConfig,
+    directory: Path,
+    device: torch.device,
+    admit: Callable[[int], None],
+    instruction_set: str,
+    ranks: Ranks | None = None,
+) -> Model:
+    """The model that is served, or this rank's part of it."""
+    return load_model(
+        directory,
+        config.dtype,
+        # With a window, the length of its texts is no matter of the model's.
+        config.max_model_len if config.window is None else None,
+        streaming=streaming(config),
+        quantization=config.quantization,
+        device=device,
+        admit=admit,
+        instruction_set=instruction_set,
+        hf_overrides=config.hf_overrides,
+        ranks=ranks,
+    )
+
+
+def streaming(config: EngineConfig) -> Streaming | None:
+    """How it attends, where the settings say so."""
+    if config.window is None:
+        return None
+    return Streaming(config.window, config.attention_sinks)
+
+
+def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    """Of the pool."""
+    if config.kv_cache_dtype == "auto":
+        return model.dtype
+    name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
+    """What the pool holds of a token: on each rank, of the heads that it has."""
+    return CacheShape(
+        windows=model.windows,
+        token_bytes=tuple(bytes_per_token([shape], kv_dtype) for shape in model.kv_shapes),
+        max_positions=model.max_positions,
+        depends_on_prompt_length=model.kv_depends_on_prompt_length,
+    )

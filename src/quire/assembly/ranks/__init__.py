@@ -1,0 +1,1 @@
+"""Ranks as processes: how they are started, find each other, are watched and ended."""

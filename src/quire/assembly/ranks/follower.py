@@ -1,0 +1,174 @@
+"""A rank other than 0: what it does from its start to its end, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn
+
+import torch
+
+from quire.assembly.adapters import adapter_check
+from quire.assembly.loading import cache_shape, kv_dtype, load, locate
+from quire.assembly.ranks.adapters import HeldAdapters
+from quire.assembly.ranks.facts import facts_of
+from quire.assembly.ranks.groups import join_group
+from quire.assembly.ranks.line import Line, Message
+from quire.assembly.ranks.processes import Start
+from quire.capacity import EngineLimits
+from quire.config import EngineConfig
+from quire.errors import QuireError, RankError
+from quire.execution.device_runtime import OnCPU
+from quire.execution.free_memory import memory_or_refusal
+from quire.execution.ranks import follow
+from quire.heap import keep_what_steps_take
+from quire.kernels.instructions import choose_instructions
+
+logger = logging.getLogger(__name__)
+
+_BEATS = 4  # in the time for which it may be silent
+_LONGEST_BEAT = 5.0  # seconds
+_NO_REASON = 5.0  # seconds until rank 0 must have noticed what another rank has
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # rank 0 hears them, and decides
+
+
+def run(connection: socket.socket) -> NoReturn:
+    """Be a rank, and end the process."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    start = Start(**json.loads(sys.stdin.buffer.readline()))
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s %(name)s: rank {start.rank}: %(message)s",
+    )
+    if start.cpus is not None:
+        os.sched_setaffinity(0, start.cpus)
+    torch.set_num_threads(start.threads)
+    rank = _Rank(start, Line(connection))
+    try:
+        rank.live()
+    except RankError as error:
+        rank.report(error)
+        time.sleep(_NO_REASON)  # mostly rank 0 ends it before, and knows better what has happened
+    except QuireError as error:
+        rank.report(error)
+    except BaseException as error:
+        logger.exception("failed")
+        rank.report(RankError(f"failed: {error!r}"))
+    os._exit(1)
+
+
+class _Rank:
+    def __init__(self, start: Start, line: Line) -> None:
+        self._number, self._line, self._with_rank_0 = start.rank, line, start.with_rank_0
+        self._config = EngineConfig.create(start.config)
+        self._adapters: HeldAdapters | None = None
+        self._heard: SimpleQueue[Message] = SimpleQueue()
+        for task in (self._beat, self._hear, _outlive_nobody):
+            threading.Thread(target=task, daemon=True).start()
+
+    @memory_or_refusal()
+    def live(self) -> NoReturn:
+        """Join the others, load, and compute what rank 0 tells."""
+        config, line = self._config, self._line
+        instructions = choose_instructions(config.cpu_isa)
+        directory = self._directory(self._expect("meet"))
+        line.send("facts", facts=facts_of(config, directory, instructions.name))
+        go = self._expect("go")
+        group = join_group(go["join"], self._number, config, instructions.name)
+        keep_what_steps_take()
+        runtime = OnCPU(config.swap_path, instructions, go["ranks_here"])
+        model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)
+        dtype = kv_dtype(config, model)
+        limits = EngineLimits.of(config, cache_shape(model, dtype))
+        line.send("loaded", weight_bytes=model.weight_bytes)
+        self._expect("memory")
+        line.send("memory", free=runtime.memory_budget(model, limits, dtype).free)
+        pool = self._expect("pool")
+        kv_groups = tuple(
+            kv_group._replace(num_blocks=blocks, num_host_blocks=host_blocks)
+            for kv_group, (blocks, host_blocks) in zip(
+                limits.kv_groups, pool["blocks"], strict=True
+            )
+        )
+        limits = replace(limits, kv_groups=kv_groups, max_model_len=pool["max_model_len"])
+        if config.enable_lora:
+            self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))
+        weights = None if self._adapters is None else self._adapters.weights
+        executor = runtime.executor(model, limits, dtype, None, weights)
+        line.send("ready")
+        follow(group, executor.worker, executor.adapters)
+
+    def report(self, error: QuireError) -> None:
+        """Tell rank 0 and, on another machine, whoever looks."""
+        if not self._with_rank_0:
+            logger.error("%s", error)
+        try:
+            self._line.send("error", type=type(error).__name__, text=str(error))
+        except RankError:
+            os._exit(1)
+
+    def _directory(self, met: Message) -> Path:
+        if self._with_rank_0:
+            return Path(met["directory"])
+        return locate(self._config)
+
+    def _expect(self, kind: str) -> Message:
+        message = self._heard.get()
+        if message["kind"] != kind:
+            raise RankError(f"rank 0 said {message['kind']!r} instead of {kind!r}")
+        return message
+
+    # -- in threads of their own -----------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Let rank 0 know that this process gets on."""
+        seconds = min(_LONGEST_BEAT, self._config.distributed_timeout_seconds / _BEATS)
+        while True:
+            time.sleep(seconds)
+            self._line.send("beat")
+
+    def _hear(self) -> None:
+        """Until rank 0 is gone, and so this process has nothing more to do."""
+        status = 1
+        try:
+            while True:
+                message = self._line.receive()
+                kind = message["kind"]
+                if kind == "adapter":
+                    threading.Thread(target=self._load, args=(message,), daemon=True).start()
+                elif kind == "refused":
+                    self._say(f"rank 0 refuses this rank: {message.get('why')}")
+                    break
+                elif kind == "end":
+                    status = 0
+                    break
+                else:
+                    self._heard.put(message)
+        except RankError as error:
+            self._say(f"rank 0 is gone: {error}")
+        finally:
+            os._exit(status)
+
+    def _say(self, text: str) -> None:
+        if not self._with_rank_0:
+            logger.error("%s", text)
+
+    def _load(self, message: Message) -> None:
+        assert self._adapters is not None
+        self._line.send("adapter", error=self._adapters.load(message))
+
+
+def _outlive_nobody() -> NoReturn:
+    """End with whoever has started this process."""
+    sys.stdin.buffer.read()
+    os._exit(1)

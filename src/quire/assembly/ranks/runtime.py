@@ -1,0 +1,87 @@
+"""In main memory, with other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quire.assembly.ranks.meeting import meet
+from quire.assembly.ranks.team import Team
+from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.execution.adapters import StepAdapters
+from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
+from quire.execution.executor import ModelExecutor
+from quire.execution.forward import Forward
+from quire.execution.ranks import LeadingWorker, Orders
+from quire.execution.worker import Worker
+from quire.kernels.instructions import Instructions
+from quire.kernels.ops import Kernels
+from quire.kernels.ranks import RankGroup
+from quire.model import Model
+from quire.protocol import Adapter
+
+
+class OnRanks(OnCPU):
+    """What rank 0 computes on. Every rank has a pool of its own, and all pools are as large."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        instructions: Instructions,
+        team: Team,
+        group: RankGroup,
+        ranks_here: int,
+    ) -> None:
+        super().__init__(config.swap_path, instructions, ranks_here)
+        self._team, self._group = team, group
+        self._timeout = config.distributed_timeout_seconds
+
+    def memory_budget(
+        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
+    ) -> MemoryBudget:
+        """See ``DeviceRuntime.memory_budget``. The least that a rank has, once all have loaded."""
+        self._team.answers("loaded")
+        self._team.ask("memory")
+        own = super().memory_budget(model, limits, kv_dtype).free
+        others = [int(answer["free"]) for answer in self._team.answers("memory")]
+        return MemoryBudget(min(own, *others), FREE_MEMORY_SHARE)
+
+    def executor(
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: Draft | None = None,
+        adapters: Mapping[Adapter, Any] | None = None,
+        source: object = None,
+    ) -> ModelExecutor:
+        """See ``DeviceRuntime.executor``."""
+        if source is not None:
+            raise ConfigError("blocks beyond the pool are for tensor_parallel_size 1 only")
+        assert draft is None, "refused before anything is loaded"
+        blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
+        self._team.ask("pool", blocks=blocks, max_model_len=limits.max_model_len)
+        executor = super().executor(model, limits, kv_dtype, None, adapters)
+        self._team.answers("ready")
+        return executor
+
+    def _make_worker(
+        self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
+    ) -> Worker:
+        orders = Orders(self._group, adapters, self._timeout, self._team.why)
+        return LeadingWorker(model, self._kv_cache, forward, kernels, orders)
+
+
+def on_ranks(config: EngineConfig, directory: Path, alone: DeviceRuntime, team: Team) -> OnRanks:
+    """Where all meet, to load the model in ``directory``. ConfigError: they do not agree.
+
+    alone: what rank 0 would compute on by itself.
+    """
+    assert isinstance(alone, OnCPU), "others have been refused"
+    group, ranks_here = meet(team, config, directory, alone.instruction_set)
+    return OnRanks(config, alone.instructions, team, group, ranks_here)

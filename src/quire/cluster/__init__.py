@@ -1,0 +1,1 @@
+"""Several engines that serve together, as an application of Ray Serve's."""

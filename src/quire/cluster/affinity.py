@@ -1,0 +1,120 @@
+"""Which replica gets a request: what it need not compute there, against what it would wait for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quire.cluster.prompts import TOKENS_PER_PIECE, Prefix
+
+_RUNNING = 32  # tokens: what each request that runs already costs another beside it
+_FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
+
+
+class Report(NamedTuple):
+    """What a replica says of itself. number: of its reports so far."""
+
+    number: int = 0
+    capacity: int = 0  # tokens that its KV pool holds
+    free: int = 0  # of them, that nothing holds
+    backlog: int = 0  # tokens of prompts that are there and not computed
+    wait: float = 0.0  # seconds until who comes now is let in, by prediction
+    rate: float = 0.0  # tokens that it computes in a second
+
+
+class Load(NamedTuple):
+    """running: requests that have been sent there and are not answered."""
+
+    running: int
+    report: Report
+
+
+@dataclass
+class _Known:
+    """What is remembered of a replica.
+
+    pieces: of prompts that it was sent, the one that was met last at the end.
+    sent: tokens that each request gave it to compute since its last report, if it runs still.
+    """
+
+    pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    report: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
+
+
+class Affinity:
+    """Remembers what was sent where, at most as much as the pools there hold.
+
+    Costs are counted in tokens to compute: those of the prompt that the replica has not met, what
+    it has to do before them, and what must leave its pool.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    @property
+    def num_remembered(self) -> int:
+        """Pieces of prompts."""
+        return sum(len(known.pieces) for known in self._known.values())
+
+    def choose(self, request: str, prefix: Prefix, loads: Mapping[str, Load]) -> list[str]:
+        """The replicas, whoever costs least first; the request counts as sent to that one."""
+        for gone in self._known.keys() - loads.keys():
+            del self._known[gone]
+        costs = {name: self._cost(name, prefix, load) for name, load in loads.items()}
+        ranked = sorted(loads, key=lambda name: costs[name])
+        if ranked:
+            self._send(request, prefix, ranked[0], loads[ranked[0]].report)
+        return ranked
+
+    def done(self, name: str, request: str) -> None:
+        """A replica has answered."""
+        if name in self._known:
+            self._known[name].sent.pop(request, None)
+
+    def _cost(self, name: str, prefix: Prefix, load: Load) -> tuple[float, int, str]:
+        """Among equals, who has met least; so prefixes that are new spread."""
+        known, report = self._known.setdefault(name, _Known()), load.report
+        if known.report != report.number:
+            known.report, known.sent = report.number, {}
+        new = self._new_tokens(known, prefix)
+        before = max(report.backlog, report.wait * report.rate) + sum(known.sent.values())
+        short = max(0, prefix.num_tokens - report.free) if report.number else 0
+        return new + before + short + _RUNNING * load.running, len(known.pieces), name
+
+    def _new_tokens(self, known: _Known, prefix: Prefix) -> int:
+        """Of the prompt, those that the replica has not met."""
+        met = 0
+        for piece in prefix.pieces:
+            if piece not in known.pieces:
+                break
+            met += 1
+        return max(0, prefix.num_tokens - met * TOKENS_PER_PIECE)
+
+    def _send(self, request: str, prefix: Prefix, name: str, report: Report) -> None:
+        known = self._known[name]
+        known.sent[request] = self._new_tokens(known, prefix)
+        for piece in reversed(prefix.pieces):  # beginnings are needed longest
+            known.pieces[piece] = None
+            known.pieces.move_to_end(piece)
+        most = max(report.capacity // TOKENS_PER_PIECE, _FEWEST_PIECES)
+        while len(known.pieces) > most:
+            known.pieces.popitem(last=False)
+
+
+class RoundRobin:
+    """Each replica in its turn."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def choose(self, names: Iterable[str]) -> list[str]:
+        """The next one first."""
+        ordered = sorted(names)
+        later = [name for name in ordered if name > self._last]
+        ranked = [*later, *ordered[: len(ordered) - len(later)]]
+        if ranked:
+            self._last = ranked[0]
+        return ranked

@@ -1,0 +1,132 @@
+"""Replicas from their deployment to their end, in a Ray of their own or one that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+from threading import Event
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+from quire.cluster.serve import application, shared_out
+from quire.config import Settings
+from quire.errors import ConfigError, EngineError
+from quire.threads import usable_cpus
+
+_LOOK = 0.1  # seconds between two looks whether a second signal has come
+_OBJECT_STORE = 2**28  # bytes: only large requests lie in it
+_OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def run(settings: Settings, tell: Callable[[str], None]) -> None:
+    """Serve until a signal asks for the end, then let running requests end."""
+    settings = shared_out(settings)
+    with joined(settings.deploy.address), deployed(settings), _signals() as asked:
+        tell(describe(settings))
+        asked.wait()
+        asked.clear()
+        drain(settings, asked)
+
+
+@contextlib.contextmanager
+def joined(address: str | None) -> Iterator[None]:
+    """A Ray: the one at ``address``, or one of our own that ends with us."""
+    if address is None:
+        ray.init(
+            num_cpus=usable_cpus(),
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE,
+            log_to_driver=False,
+        )
+    else:
+        try:
+            ray.init(address=address, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"address: no Ray can be joined at {address}: {error}") from error
+    try:
+        yield
+    finally:
+        if address is None:
+            serve.shutdown()
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def deployed(settings: Settings) -> Iterator[None]:
+    """The application, from when all its replicas are there."""
+    server, name = settings.server, settings.deploy.app_name
+    options = HTTPOptions(
+        host=server.host,
+        port=server.port,
+        ssl_keyfile=server.ssl_keyfile,
+        ssl_certfile=server.ssl_certfile,
+    )
+    quiet = LoggingConfig(enable_access_log=False)  # Quire has its own
+    serve.start(http_options=options, logging_config=quiet)
+    try:
+        serve.run(application(settings), name=name, logging_config=quiet)
+        yield
+    except RuntimeError as error:
+        raise EngineError(_why(name) or str(error)) from None
+    finally:
+        serve.delete(name)
+
+
+def drain(settings: Settings, asked: Event) -> None:
+    """Refuse what is new, and wait for the rest; a second signal ends it at once."""
+    gateway = serve.get_app_handle(settings.deploy.app_name)
+    ended = gateway.end.remote(settings.server.shutdown_timeout)
+    while not asked.is_set():
+        with contextlib.suppress(TimeoutError):
+            ended.result(timeout_s=_LOOK)
+            return
+    gateway.end.remote(0.0).result()
+
+
+def describe(settings: Settings) -> str:
+    """Where the replicas are served, and what they are."""
+    engine, server, deploy = settings
+    scheme = "http" if server.ssl_certfile is None else "https"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    number = f"{deploy.first}"
+    if deploy.max_replicas is not None:
+        number += f" (from {deploy.fewest} to {deploy.most})"
+    place = ray.get_runtime_context().gcs_address
+    return (
+        f"Replicas of {engine.model or 'quire-demo'}: {number}, with {engine.threads} threads "
+        f"each, routed by {deploy.routing}. Ray is at {place}, and its logs tell more: "
+        f"{_logs()}\nQuire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
+    )
+
+
+def _logs() -> str:
+    context = ray.get_runtime_context()
+    return f"{context.get_temp_dir()}/{context.get_session_name()}/logs/serve"
+
+
+def _why(name: str) -> str | None:
+    """What the engine that could not be started has said."""
+    told = serve.status().applications.get(name)
+    messages = [] if told is None else [each.message for each in told.deployments.values()]
+    found = _OWN.findall("\n".join(messages))
+    return found[-1] if found else None
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Event]:
+    """Set by each signal that asks for the end. Ray has set handlers of its own before."""
+    asked = Event()
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup has asked for
+        kinds.append(signal.SIGHUP)
+    before = [signal.signal(kind, lambda number, frame: asked.set()) for kind in kinds]
+    try:
+        yield asked
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

@@ -1,0 +1,6 @@
+"""Steps that several processes compute together: what rank 0 tells the others, and what they do."""
+
+from quire.execution.ranks.follower import follow
+from quire.execution.ranks.leader import LeadingWorker, Orders
+
+__all__ = ["LeadingWorker", "Orders", "follow"]

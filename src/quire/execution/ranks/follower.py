@@ -1,0 +1,57 @@
+"""The other ranks: they do what rank 0 tells them, until it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import pack
+from typing import NoReturn
+
+import torch
+
+from quire.execution.adapters import StepAdapters
+from quire.execution.forward import nothing_sampled
+from quire.execution.ranks.messages import Order, decode
+from quire.execution.worker import Worker
+from quire.kernels.ranks import RankGroup
+from quire.memory import BlockMove, MoveKind
+from quire.protocol import Adapter
+
+_PATIENCE = 60.0  # seconds; whether rank 0 is there still, others look
+
+
+def follow(group: RankGroup, worker: Worker, adapters: StepAdapters | None) -> NoReturn:
+    """Compute whatever rank 0 computes.
+
+    Raises:
+        RankError: rank 0 is gone, or another.
+    """
+    with torch.inference_mode():
+        while True:
+            message = group.hear(_PATIENCE)
+            if message is not None:
+                _carry_out(decode(message), group, worker, adapters)
+
+
+def _carry_out(
+    order: Order, group: RankGroup, worker: Worker, adapters: StepAdapters | None
+) -> None:
+    batch = order.batch
+    if order.moves:
+        failed = worker.move(order.moves)
+        if any(move.kind is not MoveKind.COPY for move in order.moves):
+            group.answer(_places(failed, order.moves))
+    if batch is not None:
+        if adapters is not None:
+            adapters.at_hand = [Adapter(fingerprint, "") for fingerprint in order.adapters]
+        hidden = worker.compute(batch, nothing_sampled)
+        if batch.header.asked:
+            worker.logits(hidden.asked)
+    if order.states is not None:
+        worker.logits(order.states)
+
+
+def _places(failed: Sequence[BlockMove], moves: Sequence[BlockMove]) -> bytes:
+    """Where in ``moves`` those are that failed."""
+    own = set(map(id, failed))
+    places = [place for place, move in enumerate(moves) if id(move) in own]
+    return pack(f"{len(places)}q", *places)

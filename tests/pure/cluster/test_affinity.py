@@ -1,0 +1,107 @@
+"""Which replica gets a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.cluster.affinity import Affinity, Load, Report, RoundRobin
+from quire.cluster.prompts import Prefix, prefix_of
+
+IDLE = Load(0, Report(1, capacity=100_000, free=100_000))
+
+
+def sent(affinity: Affinity, prefix: Prefix, **loads: Load) -> str:
+    """Who gets a request that is answered before the next one comes."""
+    name = affinity.choose("request", prefix, loads)[0]
+    affinity.done(name, "request")
+    return name
+
+
+def prompt(name: str, words: int = 400) -> Prefix:
+    return prefix_of({"prompt": f"{name} " * words}, "")
+
+
+def test_a_prefix_stays_where_it_was_computed() -> None:
+    affinity, loads = Affinity(), {"a": IDLE, "b": IDLE}
+    first = [sent(affinity, prompt(f"p{i}"), **loads) for i in range(8)]
+    assert sorted(first) == ["a"] * 4 + ["b"] * 4  # new ones spread
+    for _ in range(3):
+        assert [sent(affinity, prompt(f"p{i}"), **loads) for i in range(8)] == first
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        IDLE._replace(running=20),
+        Load(0, Report(1, 100_000, 100_000, backlog=5000)),
+        Load(0, Report(1, 100_000, 100_000, wait=2.0, rate=1000.0)),
+        Load(0, Report(1, 100_000, 0)),
+    ],
+    ids=["many run", "prompts to compute", "a line", "no blocks"],
+)
+def test_load_outweighs_a_prefix(busy: Load) -> None:
+    affinity = Affinity()
+    assert sent(affinity, prompt("p"), a=IDLE, b=IDLE) == "a"
+    assert sent(affinity, prompt("p"), a=IDLE._replace(running=3), b=IDLE) == "a"
+    assert affinity.choose("x", prompt("p"), {"a": busy, "b": IDLE}) == ["b", "a"]
+
+
+def test_what_was_sent_counts_until_the_replica_tells_of_it_or_has_answered() -> None:
+    def choose(request: str, prefix: Prefix, a: Load = IDLE) -> str:
+        return affinity.choose(request, prefix, {"a": a, "b": IDLE})[0]
+
+    affinity = Affinity()
+    assert choose("long", prompt("p", 4000)) == "a"
+    assert [choose(f"x{i}", prompt(f"x{i}", 500)) for i in range(3)] == ["b", "b", "b"]
+    assert choose("q", prompt("q", 2000), Load(0, Report(2, 100_000, 100_000))) == "a"
+    affinity = Affinity()
+    assert choose("long", prompt("p", 4000)) == "a"
+    assert choose("short", prompt("q")) == "b"
+    affinity.done("a", "long")
+    assert choose("next", prompt("r")) == "a"
+
+
+def test_no_more_is_remembered_than_a_pool_holds() -> None:
+    small = Load(0, Report(1, capacity=32 * 1100, free=10**9))
+    affinity, kept = Affinity(), prompt("kept", 200)
+    sent(affinity, kept, a=small)
+    for i in range(100):
+        sent(affinity, prompt(f"p{i}", 800), a=small)
+    assert affinity.num_remembered == 1100
+    assert sent(affinity, kept, a=IDLE, b=IDLE) == "b"  # which has met less
+
+
+def test_beginnings_are_remembered_longest() -> None:
+    small = Load(0, Report(1, capacity=32 * 1100, free=10**9))
+    affinity, long = Affinity(), prompt("long", 20_000)  # 800 pieces
+    sent(affinity, long, a=small)
+    sent(affinity, prefix_of({"prompt": "y" * 128 * 700}, ""), a=small)
+    beginning = Prefix(long.pieces[:300], 300 * 32)
+    assert sent(affinity, beginning, a=small._replace(running=40), b=small) == "a"
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    affinity = Affinity()
+    sent(affinity, prompt("p"), a=IDLE)
+    assert sent(affinity, prompt("p"), b=IDLE) == "b"
+    affinity.done("a", "late")
+    assert sent(affinity, prompt("p"), a=IDLE, b=IDLE) == "b"
+    assert affinity.choose("x", prompt("p"), {}) == []
+
+
+def test_a_beginning_is_worth_what_it_saves() -> None:
+    affinity = Affinity()
+    sent(affinity, prefix_of({"prompt": "x" * 8000}, ""), a=IDLE)
+    other = prefix_of({"prompt": "x" * 800 + "y" * 8000}, "")
+    running = {few: affinity.choose("x", other, {"a": IDLE._replace(running=few), "b": IDLE})
+               for few in (2, 8)}  # fmt: skip
+    assert running == {2: ["a", "b"], 8: ["b", "a"]}  # 192 tokens against 64, or 256
+
+
+def test_round_robin() -> None:
+    turns = RoundRobin()
+    assert [turns.choose("abc") for _ in range(4)] == [
+        ["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"],
+    ]  # fmt: skip
+    assert turns.choose("ac") == ["c", "a"]
+    assert turns.choose("") == []

@@ -1,0 +1,208 @@
+"""Ranks that die, hang, fail or do not fit: the engine ends by name, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.assembly import DEMO_MODEL
+from quire.assembly.ranks.facts import difference, facts_of
+from quire.assembly.ranks.line import Line
+from quire.assembly.ranks.meeting import Door, meet
+from quire.assembly.ranks.team import Team
+from quire.config import EngineConfig
+from quire.errors import ConfigError, ModelError, RankError
+from support.live_server import eventually
+from support.server_process import ServerProcess
+
+LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
+SILENCE = 1.5  # seconds that a rank may say nothing
+
+
+def gone(pid: int) -> bool:
+    """Or a zombie, which a parent that is gone itself leaves to init."""
+    try:
+        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+
+
+def test_a_rank_that_says_nothing_ends_the_engine_within_the_bound() -> None:
+    """Though nobody asks it for anything; requests are refused at once then."""
+    llm = LLM(
+        tensor_parallel_size=2,
+        kv_cache_memory_bytes="4MiB",
+        distributed_timeout_seconds=SILENCE,
+        threads=1,
+    )
+    others: Any = llm.engine.others
+    pid, told = others.members[0].process.pid, list[RankError]()
+    others.watch(told.append)
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: bool(told))
+    why = "rank 1 is gone: it has not answered for 1.5 seconds"
+    for _ in range(2):
+        with pytest.raises(RankError, match=why):
+            llm.generate(["A list is", "Memory"], LONG, use_tqdm=False)
+    assert str(told[0]) == why
+    llm.close()
+    assert gone(pid)
+
+
+ENGINE = """
+import sys
+from quire import LLM
+llm = LLM(tensor_parallel_size=2, kv_cache_memory_bytes="4MiB", threads=1, swap_space=0.001,
+          swap_path=sys.argv[1])
+print(*(member.process.pid for member in llm.engine.others.members), flush=True)
+llm.generate("A list", use_tqdm=False)
+sys.stdin.read()
+"""
+
+
+def test_no_rank_outlives_rank_0(tmp_path: Path) -> None:
+    """However that ends; nor does a file of theirs."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        pids = list(map(int, process.stdout.readline().split()))
+        assert pids and not any(map(gone, pids))
+        for pid in pids:  # they are for rank 0 to hear
+            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGTERM)
+        process.kill()
+    eventually(lambda: all(map(gone, pids)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_whose_rank_dies_says_so_and_ends() -> None:
+    flags = "serve --port 0 --kv-cache-memory-bytes 4MiB -tp 2 --served-model-name demo"
+    with ServerProcess("-m", "quire", *flags.split()) as server:
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert 'quire:tensor_parallel_size{model_name="demo"} 2.0' in metrics
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        (pid,) = map(int, children.read_text().split())
+        body = {"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json={**body, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            os.kill(pid, signal.SIGKILL)
+            rest = [line for line in lines if line]
+        error = json.loads(rest[-1].removeprefix("data: "))["error"]
+        assert "rank 1 is gone: it was ended by signal 9 (SIGKILL)" in error["message"]
+        health = httpx.get(f"{server.url}/health")
+        assert health.status_code == 503
+        assert httpx.post(url, json=body).status_code == 503
+        assert server.ended() == 1
+    assert server.log.count("the engine died: rank 1 is gone") == 2, server.log
+
+
+# -- without processes -----------------------------------------------------------------------------
+
+
+def say(connection: socket.socket, **message: Any) -> None:
+    content = json.dumps(message).encode()
+    connection.sendall(len(content).to_bytes(4, "big") + content)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "why"),
+    [
+        (
+            lambda it: it.shutdown(socket.SHUT_RDWR),
+            RankError,
+            "rank 3 is gone: its connection was closed",
+        ),
+        (lambda it: it.sendall(b"GET / HTTP/1.1"), RankError, "does not speak as ranks do"),
+        (lambda it: it.sendall(b"\0\0\0\2[]"), RankError, "does not speak as ranks do"),
+        (lambda it: say(it, kind="beat"), RankError, "it has not answered for 0.05 seconds"),
+        (
+            lambda it: say(it, kind="error", type="ModelError", text="no file"),
+            ModelError,
+            "rank 3: no file",
+        ),
+        (lambda it: say(it, kind="loaded"), RankError, "said 'loaded' instead of 'facts'"),
+    ],
+)
+def test_what_a_rank_may_do_as_it_starts(act: Any, error: type[Exception], why: str) -> None:
+    ours, theirs = socket.socketpair()
+    team = Team(4, silence=0.05)
+    team.add(3, Line(ours), "here")
+    act(theirs)
+    with pytest.raises(error, match=why):
+        team.answers("facts")
+    team.close()
+    theirs.close()
+
+
+def test_ranks_of_other_machines_are_let_in_and_nobody_else() -> None:
+    door, team = Door("127.0.0.1", 0), Team(3, silence=60.0)
+    with pytest.raises(ConfigError, match=f"master_port {door.port} .* cannot be listened on"):
+        Door("127.0.0.1", door.port)
+    greetings = [
+        b"GET / HTTP/1.1\r\n\r\n", {"kind": "hello", "rank": 7}, {"kind": "hello", "rank": 2},
+        {"kind": "hello", "rank": 2}, {"kind": "hello", "rank": 1},
+    ]  # fmt: skip
+
+    def knock() -> None:
+        for greeting in greetings:
+            one = socket.create_connection(("127.0.0.1", door.port))
+            callers.append(one)
+            if isinstance(greeting, bytes):
+                one.sendall(greeting)
+            else:
+                say(one, **greeting)
+
+    callers: list[socket.socket] = []
+    thread = threading.Thread(target=knock)
+    thread.start()
+    door.let_in(team, [1, 2], team.check)
+    thread.join()
+    assert [member.rank for member in team.members] == [1, 2]
+    assert "rank 7 is not waited for" in callers[1].recv(1000).decode()
+    team.close()
+    for caller in callers:
+        caller.close()
+
+
+def test_what_ranks_differ_in_is_named() -> None:
+    here = {"version": "1", "bytes of model.safetensors": 5, "dtype": "auto"}
+    assert difference(here, dict(here), 1) is None
+    for name, value in (("version", "2"), ("bytes of model.safetensors", 6), ("dtype", "float32")):
+        why = difference(here, {**here, name: value}, 2)
+        assert why == f"{name} is {here[name]} on rank 0, and {value} on rank 2"
+    assert "missing" in str(difference(here, {**here, "config.json": "x"}, 1))
+
+
+def test_a_rank_that_differs_is_refused_at_both_ends() -> None:
+    """Before a model is loaded."""
+    config = EngineConfig.create({"tensor_parallel_size": 2, "dtype": "bfloat16"})
+    facts = facts_of(config, DEMO_MODEL, "avx2")
+    team, (ours, theirs) = Team(2, silence=60.0), socket.socketpair()
+    team.add(1, Line(ours), "there")
+    other = Line(theirs)
+    other.send("facts", facts={**facts, "dtype": "float32"})
+    with pytest.raises(
+        ConfigError, match="rank 1 cannot join: dtype is bfloat16 on rank 0, and fl"
+    ):
+        meet(team, config, DEMO_MODEL, "avx2")
+    assert other.receive()["kind"] == "meet"
+    assert "dtype is bfloat16 on rank 0" in other.receive()["why"]
+    team.close()
+    other.close()

@@ -1,0 +1,103 @@
+"""Ranks that rank 0 has not started itself: of another machine, and of Ray."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.assembly.ranks.gathering import gather
+from quire.cli import main
+from quire.config import EngineConfig
+from quire.errors import ConfigError
+
+PROMPTS = ["A list is", "Memory"]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
+OPTIONS: dict[str, Any] = {"dtype": "float32", "kv_cache_memory_bytes": "4MiB", "threads": 1}
+SEVERAL = {**OPTIONS, "tensor_parallel_size": 2, "distributed_timeout_seconds": 20.0}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+    return port
+
+
+def texts(llm: LLM) -> list[str]:
+    found = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+    return [output.outputs[0].text for output in found]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    return texts(LLM(**OPTIONS))
+
+
+def test_ranks_of_two_machines_find_each_other_by_address(expected: list[str]) -> None:
+    """The other one ends with this one, and says so by its status."""
+    port = free_port()
+    flags = (
+        f"--dtype float32 -tp 2 --nnodes 2 --node-rank 1 --master-port {port} --threads 1 "
+        "--kv-cache-memory-bytes 4MiB --distributed-timeout-seconds 20"
+    )
+    command = [sys.executable, "-m", "quire", "serve", "--headless", *flags.split()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as other:
+        llm = LLM(**SEVERAL, nnodes=2, master_port=port)
+        assert texts(llm) == expected
+        llm.close()
+        _, log = other.communicate(timeout=60)
+    assert other.returncode == 0 and "Traceback" not in log, log
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("--headless", "headless is for machines with a node_rank above 0"),
+        ("-tp 2 --nnodes 2 --node-rank 1", "headless is for machines with a node_rank above 0"),
+    ],
+)
+def test_who_serves_is_machine_0(flags: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *flags.split()]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_an_engine_is_on_machine_0() -> None:
+    with pytest.raises(ConfigError, match="run quire serve --headless on this one"):
+        LLM(tensor_parallel_size=2, nnodes=2, node_rank=1)
+
+
+@pytest.mark.slow
+def test_ranks_are_actors_of_ray(expected: list[str]) -> None:
+    """In one placement group, which is given back; on one machine they share memory."""
+    ray = pytest.importorskip("ray")
+    ray.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20,
+        _node_ip_address="127.0.0.1",
+    )  # fmt: skip
+    try:
+        llm = LLM(**SEVERAL, distributed_executor_backend="ray")
+        others: Any = llm.engine.others
+        assert hasattr(others.group, "native")
+        assert texts(llm) == expected
+        groups = ray.util.placement_group_table().values()
+        assert [group["bundles"] for group in groups] == [{0: {"CPU": 1.0}}]
+        llm.close()
+        states = {group["state"] for group in ray.util.placement_group_table().values()}
+        assert states == {"REMOVED"}
+    finally:
+        ray.shutdown()
+
+
+def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    config = EngineConfig.create({**SEVERAL, "distributed_executor_backend": "ray"})
+    with pytest.raises(ConfigError, match=r"needs Ray: pip install \"quire\[ray\]\""):
+        gather(config)
