@@ -72,5 +72,7 @@ def check_transfer(config: EngineConfig) -> None:
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
         raise ConfigError(f'role "{role}": blocks are handed over on CPUs only: choose device cpu')
+    if config.tensor_parallel_size > 1:
+        raise ConfigError(f'role "{role}" is for engines of one rank: each has parts of blocks')
     if config.kv_store is not None:
         raise ConfigError(f'role "{role}": kv_store is for engines of role "both"')
