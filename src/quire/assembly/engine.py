@@ -25,6 +25,7 @@ from quire.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
     NO_RANKS_ON_GPU,
+    NO_ROLE_ON_GPU,
     NO_STORE_ON_GPU,
     EngineConfig,
 )
@@ -329,6 +330,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         raise ConfigError(NO_ADAPTERS_ON_GPU)
     if config.kv_store is not None:
         raise ConfigError(NO_STORE_ON_GPU)
+    if config.role != "both":
+        raise ConfigError(NO_ROLE_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

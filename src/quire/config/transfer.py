@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
+NO_ROLE_ON_GPU = "role: blocks are handed over on CPUs only: choose device cpu"
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def check_transfer(config: EngineConfig) -> None:
     if config.enable_prefix_caching is False or config.kv_allocator != "paged":
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
-        raise ConfigError(f'role "{role}": blocks are handed over on CPUs only: choose device cpu')
+        raise ConfigError(NO_ROLE_ON_GPU)
     if config.tensor_parallel_size > 1:
-        raise ConfigError(f'role "{role}" is for engines of one rank: each has parts of blocks')
+        raise ConfigError(f'role "{role}": blocks are handed over with tensor_parallel_size 1 only')
     if config.kv_store is not None:
         raise ConfigError(f'role "{role}": kv_store is for engines of role "both"')

@@ -248,7 +248,7 @@ def test_what_no_role_can_do_is_refused() -> None:
         ({"kv_transfer_config": {"kv_port": 1}}, 'does nothing with role "both"'),
         ({"role": "decode", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
         ({"role": "decode", "device": "cuda"}, "on CPUs only"),
-        ({"role": "decode", "tensor_parallel_size": 2}, "is for engines of one rank"),
+        ({"role": "prefill", "tensor_parallel_size": 2}, 'role "prefill": .*_size 1 only'),
         ({"role": "decode", "kv_transfer_config": {"timeout": 0}}, "timeout must be from 0.01"),
         ({"role": "decode", "kv_transfer_config": {"kv_prt": 0}}, "did you mean kv_port"),
         ({"role": "prefill", "kv_transfer_config": {"kv_ip": "0.0.0.0"}}, "kv_ip must be an add"),
