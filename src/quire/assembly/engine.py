@@ -19,7 +19,7 @@ from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
 from quire.assembly.store import check_store, describe_store, open_store
-from quire.assembly.transfer import begin_transfer, listen_for_decoders
+from quire.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
@@ -112,7 +112,8 @@ def _build(
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
-    capacity = _capacity(config, loaded, runtime, describe_store(store, costs, limits.block_size))
+    beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
+    capacity = _capacity(config, loaded, runtime, beyond)
     engine = Engine(
         limits.scheduler(costs, source),
         executor,

@@ -24,6 +24,15 @@ def listen_for_decoders(config: EngineConfig) -> BlockServer | None:
     return BlockServer(config.transfer.kv_ip, config.transfer.kv_port)
 
 
+def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
+    """For the person who starts the engine."""
+    if server is not None:
+        return f" Others fetch the blocks of prompts at {config.transfer.kv_ip}:{server.port}."
+    if config.role == "decode":
+        return " Blocks of prompts are fetched from prefill engines, as requests say."
+    return ""
+
+
 def begin_transfer(
     config: EngineConfig,
     server: BlockServer | None,

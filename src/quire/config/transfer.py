@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
+_TOLD_BY_ROLE = ("kv_connector", "kv_role")  # of vLLM's
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
 NO_ROLE_ON_GPU = "role: blocks are handed over on CPUs only: choose device cpu"
 
@@ -52,6 +53,8 @@ class KVTransferConfig:
         """ConfigError where an option is unknown or out of its range."""
         known = [field.name for field in fields(cls)]
         for name in options:
+            if name in _TOLD_BY_ROLE:
+                raise ConfigError(f"{_NAME}: role (prefill or decode) says what {name} would")
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
@@ -66,6 +69,7 @@ def check_transfer(config: EngineConfig) -> None:
         raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     if role == "both":
         if config.kv_transfer_config is not None:
+            _ = config.transfer
             raise ConfigError(f'{_NAME} does nothing with role "both"')
         return
     _ = config.transfer  # is checked

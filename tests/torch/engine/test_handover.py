@@ -245,6 +245,7 @@ def test_what_no_role_can_do_is_refused() -> None:
     for options, why in (
         ({"role": "half"}, "role must be one of both, prefill, decode"),
         ({"kv_transfer_config": {}, "role": "prefill", "kv_store": "/tmp"}, "kv_store is for"),
+        ({"kv_transfer_config": {"kv_role": "kv_both"}}, "role .prefill or decode. says what kv_r"),
         ({"kv_transfer_config": {"kv_port": 1}}, 'does nothing with role "both"'),
         ({"role": "decode", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
         ({"role": "decode", "device": "cuda"}, "on CPUs only"),
