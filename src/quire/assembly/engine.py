@@ -165,6 +165,7 @@ def _build(
         events=events,
         others=team,
         transfer=transfer,
+        parts=executor.parts,
     )
     if events is not None:
         windows = [group.window and group.window.tokens for group in limits.kv_groups]
