@@ -126,7 +126,7 @@ def create_app(
 def _span_sender(engine: Engine, model_name: str, config: ServerConfig) -> SpanSender | None:
     if config.otlp_traces_endpoint is None:
         return None
-    server = {"server.address": config.host, "server.port": config.port}
+    server: dict[str, str | int] = {"server.address": config.host, "server.port": config.port}
     endpoint, clock = config.otlp_traces_endpoint, engine.clock
     sender = SpanSender(endpoint, model_name, __version__, server, clock)
     engine.watchers.add(sender)

@@ -10,7 +10,7 @@ from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
 
 from quire.protocol import Request, Step
-from quire.tracing.story import Story, Value, served
+from quire.tracing.story import Story, served
 from quire.tracing.watcher import Standing, Watcher
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class SpanSender(Watcher):
         endpoint: str,
         model: str,
         version: str,
-        server: Mapping[str, Value],
+        server: Mapping[str, Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Where OpenTelemetry is installed.
@@ -135,7 +135,7 @@ class SpanSender(Watcher):
 class _Making:
     """Spans by OpenTelemetry's SDK, whose sampler (OTEL_TRACES_SAMPLER) says which are wanted."""
 
-    def __init__(self, model: str, version: str, server: Mapping[str, Value]) -> None:
+    def __init__(self, model: str, version: str, server: Mapping[str, Any]) -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
         from opentelemetry.trace import SpanKind, Status, StatusCode
