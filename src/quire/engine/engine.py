@@ -368,7 +368,7 @@ class Engine:
 
     def _note(self, step: Step) -> None:
         self.watchers.planned(step)
-        self._decisions.note(step)
+        self._decisions.note(step, self._requests)
         for decision in step.decisions:
             if decision.what is Verdict.EXPIRE:
                 self._expire(decision)

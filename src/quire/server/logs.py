@@ -7,7 +7,7 @@ import logging
 from datetime import datetime, timezone
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_FACTS = ("request_id", "method", "path", "status", "duration_ms")
+_FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
 
 
 class JSONLines(logging.Formatter):
