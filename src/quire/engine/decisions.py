@@ -33,8 +33,10 @@ class DecisionLog:
         for decision in step.decisions:
             self.add(decision)
             if decision.what.preempts:
-                origin = requests[decision.request_id].request.origin
-                facts = {"request_id": origin.request_id, "engine_request_id": decision.request_id}
+                facts = {"engine_request_id": decision.request_id}
+                if decision.request_id in requests:
+                    origin = requests[decision.request_id].request.origin
+                    facts["request_id"] = origin.request_id
                 logger.info("%s", decision, extra=facts)
 
     def latest(self) -> list[Decision]:
