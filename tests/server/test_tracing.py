@@ -226,6 +226,7 @@ def logged() -> Iterator[io.StringIO]:
 def test_nothing_that_is_secret_is_told(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}-keys"
     path.write_text(f"{SECRET}-key\n{SECRET}-other\n")
+    path.chmod(0o600)
     spoken = {"prompt": f"{SECRET} says", "stop": [SECRET], "user": SECRET, "max_tokens": 40}
     headers = {"authorization": f"Bearer {SECRET}-key", "traceparent": f"00-{SECRET}-{PARENT}-01"}
     small, place = {"num_blocks": 24}, f"/{SECRET}?key={SECRET}"

@@ -61,7 +61,8 @@ def test_watchers_are_told_and_a_faulty_one_no_more(caplog: pytest.LogCaptureFix
     engine.watchers.remove(diary)
     engine.add_request("c", [1, 2], SamplingParams(max_tokens=3))
     assert diary.told == [
-        ("began", "a", ()), ("began", "b", ()), ("ended", "b", (None,)), ("ended", "a", ("length",)),
+        ("began", "a", ()), ("began", "b", ()),
+        ("ended", "b", (None,)), ("ended", "a", ("length",)),
     ]  # fmt: skip
     assert faulty.told == diary.told[:3] and len(caplog.records) == 1
 
