@@ -8,6 +8,7 @@ QuireError
 │   ├── UnknownSessionError   it names a session that is not open
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
+├── BusyError      one of it can be done at a time, and one is being done
 ├── OverloadedError    more is asked for than can be served now; ``retry_after`` says when to ask
 │   ├── QueueFullError        as many requests wait as may
 │   └── QueueTimeoutError     a request has waited for longer than it may
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 __all__ = [
+    "BusyError",
     "ConfigError",
     "EngineError",
     "ModelError",
@@ -77,6 +79,10 @@ class TooManySessionsError(RequestError):
 
 class SessionBusyError(RequestError):
     """A request needs a session whose turn has not ended."""
+
+
+class BusyError(QuireError, RuntimeError):
+    """What is asked for can be done once at a time, and is being done."""
 
 
 class OverloadedError(QuireError, RuntimeError):

@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "threads": {"cgroups"},
     "version": set(),
     "metrics": set(),
+    "tracing": {"memory", "metrics", "protocol"},
     "workload": set(),
     "memory": set(),
     "kernels": set(),
@@ -52,7 +53,7 @@ MAY_IMPORT = {
         "scheduling",
         "drafting",
     },
-    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation"},
+    "reports": {"metrics", "memory", "protocol", "grammar", "scheduling", "simulation", "tracing"},
     "reproduction": {
         "config",
         "workload",
@@ -78,8 +79,18 @@ MAY_IMPORT = {
         "protocol",
         "scheduling",
         "store",
+        "tracing",
     },
-    "server": {"config", "dialect", "metrics", "protocol", "engine", "transfer", "version"},
+    "server": {
+        "config",
+        "dialect",
+        "metrics",
+        "protocol",
+        "engine",
+        "tracing",
+        "transfer",
+        "version",
+    },
     "assembly": {
         "adapters",
         "config",
@@ -127,6 +138,7 @@ TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
     "events", "transfer", "engine", "server", "reports", "reproduction", "store", "terminal",
+    "tracing",
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from quire.config import ServerConfig
 from quire.engine import RequestRecorder
 from quire.server import bound, create_app, run_server
 engine, executor = scripted_engine()
-engine._recorder = RequestRecorder(Path(sys.argv[1]), 4, time.monotonic())
+engine.watchers.add(RequestRecorder(Path(sys.argv[1]), 4, time.monotonic()))
 {setup}
 config = ServerConfig(host="127.0.0.1", port=0)
 try:

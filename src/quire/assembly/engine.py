@@ -130,6 +130,7 @@ def _build(
         events=events,
         others=team,
         transfer=transfer,
+        parts=executor.parts,
     )
     if events is not None:
         events.start(config.block_size, limits.windows)

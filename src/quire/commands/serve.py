@@ -42,8 +42,9 @@ def serve(arguments: argparse.Namespace) -> int:
 
         return run_node(engine_config)
 
-    from quire.server import bound, run_server
+    from quire.server import bound, run_server, set_format
 
+    set_format(config.log_format)
     with bound(config.host, config.port) as sockets:
         from quire.application import build
 

@@ -14,11 +14,13 @@ from quire.config.open_files import most_connections
 from quire.config.settings import (
     check_count,
     check_number,
+    check_one_of,
     parse_bytes,
     parse_object,
     parse_texts,
     setting,
 )
+from quire.config.traces import checked_traces_endpoint
 from quire.dialect import DIALECTS, REASONING
 from quire.errors import ConfigError
 
@@ -75,6 +77,11 @@ class ServerConfig:
     default_chat_template_kwargs: Mapping[str, Any] | None = setting(
         None, 'JSON object of variables for chat templates, under the requests\' own: '
         '{"enable_thinking": false}',
+    )  # fmt: skip
+    log_format: str = setting("text", "lines for people, or json: an object a line")
+    otlp_traces_endpoint: str | None = setting(
+        None, "URL of an OpenTelemetry collector (OTLP over HTTP, as http://localhost:4318): it is "
+        "sent a span for each request, without its text; needs quire[otel]",
     )  # fmt: skip
     api_key_metrics: bool = setting(False, "/metrics needs a key too")
     metrics_names: str = setting(
@@ -154,6 +161,10 @@ class ServerConfig:
         check_number("request_read_timeout", self.request_read_timeout, 0.1, 3600, "seconds")
         check_number("shutdown_timeout", self.shutdown_timeout, 0, 86400, "seconds")
         self._check_names()
+        check_one_of("log_format", self.log_format, ("text", "json"))
+        if self.otlp_traces_endpoint is not None:
+            endpoint = checked_traces_endpoint(self.otlp_traces_endpoint)
+            object.__setattr__(self, "otlp_traces_endpoint", endpoint)
         self._check_ssl()
         self._check_origins()
         check_count("max_logprobs", self.max_logprobs, -1, 100)
@@ -184,19 +195,12 @@ class ServerConfig:
     def _check_names(self) -> None:
         names = parse_texts("served_model_name", self.served_model_name)
         object.__setattr__(self, "served_model_name", names)
-        if self.uvicorn_log_level not in LOG_LEVELS:
-            raise ConfigError(
-                f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}; "
-                f"got {self.uvicorn_log_level!r}"
-            )
+        check_one_of("uvicorn_log_level", self.uvicorn_log_level, LOG_LEVELS)
         if self.root_path and (not self.root_path.startswith("/") or self.root_path[-1] == "/"):
             raise ConfigError(f"root_path must be a path such as /llm, got {self.root_path!r}")
         variables = parse_object("default_chat_template_kwargs", self.default_chat_template_kwargs)
         object.__setattr__(self, "default_chat_template_kwargs", variables or None)
-        if self.metrics_names not in ("quire", "vllm", "both"):
-            raise ConfigError(
-                f"metrics_names must be quire, vllm or both; got {self.metrics_names!r}"
-            )
+        check_one_of("metrics_names", self.metrics_names, ("quire", "vllm", "both"))
         for name, known in (("tool_call_parser", DIALECTS), ("reasoning_parser", REASONING)):
             if getattr(self, name) not in (None, *known):
                 given, names_known = getattr(self, name), ", ".join(known)

@@ -29,6 +29,11 @@ def check_count(name: str, value: object, low: int = 1, high: int | None = None)
         raise ConfigError(f"{name} must be an integer {limit}, got {value!r}")
 
 
+def check_one_of(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+
+
 def check_number(name: str, value: object, low: float, high: float, unit: str) -> None:
     """ConfigError unless the value is absent or a number in the range, ``low`` and ``high`` in."""
     if value is None:

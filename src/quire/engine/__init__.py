@@ -15,6 +15,7 @@ from quire.engine.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
+from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
 from quire.engine.recorder import RequestRecorder
 from quire.engine.scoring import Scoring
@@ -54,5 +55,7 @@ __all__ = [
     "StreamingSession",
     "Tokenizer",
     "as_dict",
+    "begin_profile",
+    "end_profile",
     "load_tokenizer",
 ]

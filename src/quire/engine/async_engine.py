@@ -30,7 +30,7 @@ from quire.engine.tokenizer import Message
 from quire.engine.weight import weight
 from quire.errors import EngineError, RequestError
 from quire.memory import BlockHash, KVAllocator, hash_blocks
-from quire.protocol import PoolingParams, SamplingParams
+from quire.protocol import Origin, PoolingParams, SamplingParams
 from quire.transfer import BlockFetcher
 
 _T = TypeVar("_T")
@@ -168,7 +168,12 @@ class AsyncEngine:
                 await fetcher.fetch(host, port, await self.call(missing))
 
     def generate_turn(
-        self, request_id: str, session_id: str, params: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        session_id: str,
+        params: SamplingParams,
+        priority: int = 0,
+        origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
 
@@ -178,9 +183,8 @@ class AsyncEngine:
                 ready = await self._preparation.compile(prepare)
             else:
                 ready = await self._preparation.run(len(params.prediction or ""), prepare)
-            await self.call(
-                partial(self.engine.submit_turn, request_id, session_id, ready, priority)
-            )
+            turn = request_id, session_id, ready, priority, origin
+            await self.call(partial(self.engine.submit_turn, *turn))
 
         return self._deltas([request_id], submit)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
 from quire.engine.books import count_faults
+from quire.engine.decisions import DecisionLog
+from quire.engine.drafted import count_drafts
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
@@ -24,22 +25,25 @@ from quire.events import EventPublisher
 from quire.protocol import (
     Decision,
     Executor,
+    Origin,
     Outcome,
+    Parts,
     PendingStep,
     PoolingParams,
     Progress,
     Request,
     SamplingParams,
     Step,
+    StepResult,
     Verdict,
 )
 from quire.scheduling import Scheduler, SequenceGroup
 from quire.store import DiskStore
+from quire.tracing import Standing, Watchers
 from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
-_DECISIONS_KEPT = 1000
 _TOKEN_TEXTS_KEPT = 2**18
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
@@ -71,27 +75,27 @@ class Engine:
         events: EventPublisher | None = None,
         others: OtherRanks | None = None,
         transfer: BlockServer | BlockFetcher | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        self.scheduler = scheduler
+        self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.input_processor = input_processor
-        self.clock = clock
         self.stats = EngineStats()
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions
         )
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
-        self.executor = executor
         self._run_ahead = run_ahead
         self.speculation, self.adapters, self.others = speculation, adapters, others
         self.events, self.store, self.transfer = events, store, transfer
         self._pending: PendingStep | None = None  # begun by the last call of step()
-        self._last_end = 0.0  # of a step
-        self._block_bytes = block_bytes  # of all layers, for the metrics of swaps
+        self._last_end, self._block_bytes = 0.0, block_bytes  # of a step; of all layers
         # Each of a prompt's tokens may ask for a hundred of them.
-        self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(self._decode_alone)
+        alone = partial(input_processor.tokenizer.decode, skip_special_tokens=False)
+        self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(lambda token_id: alone([token_id]))
         self._requests: dict[str, RequestProgress] = {}
-        self._recorder = recorder
-        self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self.recorder, self.parts = recorder, parts or Parts()
+        self.watchers = Watchers(() if recorder is None else (recorder,))
+        self._decisions = DecisionLog()
         self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
@@ -119,10 +123,15 @@ class Engine:
         )
 
     def submit_turn(
-        self, request_id: str, session_id: str, params: PreparedParams, priority: int = 0
+        self,
+        request_id: str,
+        session_id: str,
+        params: PreparedParams,
+        priority: int = 0,
+        origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> None:
         """Queue a turn whose params the input processor has prepared."""
-        prepared = self.sessions.prepare_turn(request_id, session_id, params, priority)
+        prepared = self.sessions.prepare_turn(request_id, session_id, params, priority, origin)
         self._accept(prepared, partial(self.scheduler.add_turn, session_id))
         self.sessions.begin_turn(session_id, request_id)
 
@@ -133,15 +142,14 @@ class Engine:
         try:
             group = add(prepared.request)
         except RequestError as error:
-            self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
+            self._decisions.add(Decision(Verdict.REFUSE, request_id, str(error)))
             if self.adapters is not None and adapter is not None:
                 self.adapters.end(adapter)
             raise
         self._requests[request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._text_of, self._block_bytes
         )
-        if self._recorder is not None:
-            self._recorder.begin(prepared.request)
+        self.watchers.began(prepared.request)
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks at once; False if it is not running.
@@ -179,14 +187,9 @@ class Engine:
 
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
-        for part in (self.transfer, self.store, self._recorder, self.events, self.others):
+        for part in (self.transfer, self.store, self.watchers, self.events, self.others):
             if part is not None:
                 part.close()
-
-    @property
-    def recording(self) -> bool | None:
-        """Whether requests are being recorded; None if nobody has asked for it."""
-        return None if self._recorder is None else self._recorder.recording
 
     @property
     def has_work(self) -> bool:
@@ -194,27 +197,37 @@ class Engine:
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
-        return list(self._decisions)
+        return self._decisions.latest()
+
+    def standings(self) -> list[tuple[Request, Standing]]:
+        """How far the requests have come that have not ended."""
+        now = self.clock()
+        return [(one.request, one.standing(now)) for one in self._requests.values()]
 
     def step(self) -> list[Delta]:
         """Take in one step of the model over the requests that the scheduler picks.
 
         With ``run_ahead``, the next one is begun before, where it can be planned already.
         """
-        pending = self._pending
-        if pending is None:
-            if self.adapters is not None:
-                self._page(self.adapters)
+        with self.parts("step"):
+            pending = self._pending or self._begin_now()
+            self._pending = self._begin_next(pending)
+            expired, self._expired = self._expired, []
+            deltas = expired + self._take_in(pending)
+            self._tell_blocks()
+        return deltas
+
+    def _begin_now(self) -> PendingStep:
+        if self.adapters is not None:
+            self._page(self.adapters)
+        with self.parts("plan"):
             if self.speculation is not None:
                 self.speculation.propose(self.scheduler)
-            pending = self._begin(self.scheduler.schedule(self.clock()))
-            if self.adapters is not None and not pending.step.chunks:
-                self.adapters.wait()
-        self._pending = self._begin_next(pending)
-        expired, self._expired = self._expired, []
-        deltas = expired + self._take_in(pending)
-        self._tell_blocks()
-        return deltas
+            step = self.scheduler.schedule(self.clock())
+        pending = self._begin(step)
+        if self.adapters is not None and not step.chunks:
+            self.adapters.wait()
+        return pending
 
     def _tell_blocks(self) -> None:
         noted = self.scheduler.block_events
@@ -234,7 +247,7 @@ class Engine:
     def _end_early(self, request_id: str, progress: RequestProgress, error: QuireError) -> None:
         """To be told with the next step."""
         del self._requests[request_id]
-        self._note_end(progress)
+        self._note_end(progress, error)
         self.scheduler.abort(request_id)
         self._expired.append(progress.fail(error, self.clock()))
 
@@ -243,7 +256,8 @@ class Engine:
             return None
         if self.speculation is not None and self.speculation.waits(self.scheduler):
             return None
-        step = self.scheduler.schedule_ahead(pending.step, self.clock())
+        with self.parts("plan"):
+            step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
 
     def _begin(self, step: Step) -> PendingStep:
@@ -266,6 +280,10 @@ class Engine:
         except Exception:
             logger.exception("a step failed; the requests in it end with an error")
             return self._give_up(pending)
+        with self.parts("update"):
+            return self._update(step, result)
+
+    def _update(self, step: Step, result: StepResult) -> list[Delta]:
         now = self.clock()
         seconds = now - max(step.now, self._last_end)
         self.stats.observe_step(step, seconds)
@@ -275,7 +293,7 @@ class Engine:
         self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
         failed = self._take_aside(step, result.outcomes)
-        right = self._count_drafts(step, result.outcomes)
+        right = count_drafts(step, result.outcomes, self._request_of, self.stats)
         news: list[Delta] = []
 
         def told(progress: Progress) -> bool:
@@ -313,23 +331,6 @@ class Engine:
                     request.vector = outcome.vector
         return self._fail(failures)
 
-    def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> dict[int, int]:
-        """Drafts that have turned out right, by sequence. As many of its next tokens were drafted.
-
-        Where a text ends before the last of them, its request has had no use of those after.
-        """
-        right: dict[int, int] = {}
-        for chunk in step.chunks:
-            if chunk.readout is None or chunk.readout.rows == 1:
-                continue
-            request, outcome = self._request_of(chunk.seq_id), outcomes[chunk.seq_id]
-            if request is not None and outcome.tokens:
-                drafted, right[chunk.seq_id] = chunk.readout.rows - 1, len(outcome.tokens) - 1
-                self.stats.observe_drafts(drafted, right[chunk.seq_id])
-                request.num_drafts += 1
-                request.num_draft_tokens += drafted
-        return right
-
     def _failure(self, seq_id: int, why: str) -> QuireError:
         """Why a sequence cannot go on; what it must be like is its caller's word."""
         request = self.scheduler.request_of(seq_id)
@@ -351,35 +352,26 @@ class Engine:
             deltas += self._fail(dict.fromkeys((c.seq_id for c in step.chunks), failed))
         return deltas
 
-    def _decode_alone(self, token_id: int) -> str:
-        return self.input_processor.tokenizer.decode([token_id], skip_special_tokens=False)
-
-    def _note_end(self, progress: RequestProgress) -> None:
+    def _note_end(self, progress: RequestProgress, error: QuireError | None = None) -> None:
         self.sessions.end_turn(progress.request.request_id)
         if self.adapters is not None and progress.request.adapter is not None:
             self.adapters.end(progress.request.adapter)
-        if self._recorder is not None:
-            self._recorder.end(progress)
+        if self.watchers:
+            self.watchers.ended(progress.request, progress.standing(self.clock(), error))
 
     def _note(self, step: Step) -> None:
-        waits = {d.request_id for d in step.decisions if d.what is Verdict.WAIT}
-        while waits and self._decisions and self._decisions[-1].what is Verdict.WAIT:
-            if self._decisions[-1].request_id not in waits:
-                break
-            self._decisions.pop()  # still waiting: keep only the newest figures
+        self.watchers.planned(step)
+        self._decisions.note(step, self._requests)
         for decision in step.decisions:
-            self._decisions.append(decision)
-            if decision.what.preempts:
-                logger.info("%s", decision)
-            elif decision.what is Verdict.EXPIRE:
+            if decision.what is Verdict.EXPIRE:
                 self._expire(decision)
 
     def _expire(self, decision: Decision) -> None:
         """A request has waited too long, and the scheduler has ended it."""
         request = self._requests.pop(decision.request_id)
-        self._note_end(request)
         retry_after = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
         error = QueueTimeoutError(f"the request {decision.why}", retry_after)
+        self._note_end(request, error)
         self._expired.append(request.fail(error, self.clock()))
 
     def _request_of(self, seq_id: int) -> RequestProgress | None:
@@ -394,7 +386,7 @@ class Engine:
             if request is not None:
                 request_id = request.request.request_id
                 del self._requests[request_id]
-                self._note_end(request)
+                self._note_end(request, error)
                 self.scheduler.abort(request_id, invalid=True)
                 deltas.append(request.fail(error, self.clock()))
         return deltas

@@ -26,7 +26,8 @@ A dict may also hold "cache_salt", a text: only requests with the same salt shar
 "priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
 text: under the fair policy, clients share; "truncate_max_tokens": true lowers a max_tokens that is
 above what max_model_len leaves, where else the request is refused; and, for a server that decodes
-only, "remote_prefill": address and port of an engine that has computed the prompt.
+only, "remote_prefill": address and port of an engine that has computed the prompt, and "origin",
+an ``Origin``.
 """
 
 MAX_PRIORITY = 1_000  # up or down
@@ -35,7 +36,7 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 _PROMPT_KEYS = {
     *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
-    *("truncate_max_tokens", "remote_prefill"),
+    *("truncate_max_tokens", "remote_prefill", "origin"),
 }
 _LONGEST_CLIENT = 256  # characters
 
@@ -171,6 +172,7 @@ class InputProcessor:
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
         adapter = self.adapter(options.get("adapter"))
         request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
+        request = replace(request, origin=options.get("origin", request.origin))
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
 

@@ -19,6 +19,7 @@ from quire.errors import EngineError, QuireError
 from quire.metrics import RequestMetrics
 from quire.protocol import FinishReason, Progress
 from quire.scheduling import SequenceGroup
+from quire.tracing import Standing
 
 
 class BranchProgress:
@@ -156,12 +157,7 @@ class RequestProgress:
         )
 
     def final(self, now: float) -> RequestOutput:
-        request, memory = self.request, self._memory
-        outputs = [branch.output for branch in self.branches]
-        if request.params.use_beam_search:
-            outputs = [output for output in outputs if output.finish_reason is not None]
-        else:
-            outputs = self._best(outputs)
+        request, outputs = self.request, self._returned()
         return RequestOutput(
             request_id=request.request_id,
             prompt=self.prompt,
@@ -169,25 +165,46 @@ class RequestProgress:
             outputs=outputs,
             prompt_logprobs=self._prompt_logprobs(),
             vector=self.vector,
-            metrics=RequestMetrics(
-                arrival_time=request.arrival,
-                first_token_time=self._first_token_time,
-                finished_time=now,
-                num_prompt_tokens=len(request.prompt_token_ids),
-                num_output_tokens=sum(len(output.token_ids) for output in outputs),
-                cached_tokens=memory.cached_tokens,
-                peak_blocks=memory.peak_blocks,
-                block_seconds=memory.block_seconds,
-                shared_blocks=memory.shared_blocks,
-                copied_blocks=memory.copied_blocks,
-                num_swaps=memory.num_swaps,
-                num_recomputes=memory.num_recomputes,
-                swapped_bytes=memory.swapped_blocks * self._block_bytes,
-                num_drafts=self.num_drafts,
-                num_draft_tokens=self.num_draft_tokens,
-                num_accepted_tokens=self.num_accepted_tokens,
-                fetched_tokens=memory.fetched_tokens,
-            ),
+            metrics=self._metrics(outputs, now),
+        )
+
+    def standing(self, now: float, error: QuireError | None = None) -> Standing:
+        """For those who watch."""
+        found = [branch.output for branch in self.branches]
+        return Standing(
+            self._metrics(self._returned(), now),
+            [output.token_ids for output in found],
+            [output.finish_reason for output in found],
+            None if error is None else type(error).__name__,
+        )
+
+    def _returned(self) -> list[CompletionOutput]:
+        """The outputs that its caller gets."""
+        outputs = [branch.output for branch in self.branches]
+        if self.request.params.use_beam_search:
+            return [output for output in outputs if output.finish_reason is not None]
+        return self._best(outputs)
+
+    def _metrics(self, outputs: Sequence[CompletionOutput], now: float) -> RequestMetrics:
+        memory = self._memory
+        return RequestMetrics(
+            arrival_time=self.request.arrival,
+            first_token_time=self._first_token_time,
+            finished_time=now,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            num_output_tokens=sum(len(output.token_ids) for output in outputs),
+            cached_tokens=memory.cached_tokens,
+            peak_blocks=memory.peak_blocks,
+            block_seconds=memory.block_seconds,
+            shared_blocks=memory.shared_blocks,
+            copied_blocks=memory.copied_blocks,
+            num_swaps=memory.num_swaps,
+            num_recomputes=memory.num_recomputes,
+            swapped_bytes=memory.swapped_blocks * self._block_bytes,
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+            fetched_tokens=memory.fetched_tokens,
         )
 
     def _prompt_logprobs(self) -> list[TokenLogprobTable | None] | None:

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from quire.engine.progress import RequestProgress
 from quire.memory import hash_blocks
 from quire.protocol import Request
+from quire.tracing import Standing, Watcher
 from quire.workload import DraftCounts, TraceRequest, TraceWriter
 
 logger = logging.getLogger(__name__)
 
 
-class RequestRecorder:
+class RequestRecorder(Watcher):
     """Turns the engine's requests into lines of a trace, in order of arrival.
 
     A request that was aborted counts as one that had no more to say; one that gave no token is
@@ -52,17 +52,17 @@ class RequestRecorder:
         """Whether requests are still written down."""
         return self._writer is not None
 
-    def begin(self, request: Request) -> None:
+    def began(self, request: Request) -> None:
         with self._harmless():
             if self._writer is not None:
                 arrival = max(0.0, request.arrival - self._started)
                 self._tickets[request.request_id] = self._writer.begin(arrival)
 
-    def end(self, progress: RequestProgress) -> None:
+    def ended(self, request: Request, standing: Standing) -> None:
         with self._harmless():
-            ticket = self._tickets.pop(progress.request.request_id, None)
+            ticket = self._tickets.pop(request.request_id, None)
             if self._writer is not None and ticket is not None:
-                self._write(self._writer, ticket, progress)
+                self._write(self._writer, ticket, request, standing)
 
     def close(self) -> None:
         """Write what is still held back. Nothing can be recorded any more."""
@@ -71,9 +71,10 @@ class RequestRecorder:
                 self._writer.close()
                 self._writer = None
 
-    def _write(self, writer: TraceWriter, ticket: int, progress: RequestProgress) -> None:
-        request, params = progress.request, progress.request.params
-        outputs = [branch.output.token_ids for branch in progress.branches]
+    def _write(
+        self, writer: TraceWriter, ticket: int, request: Request, standing: Standing
+    ) -> None:
+        params, outputs, metrics = request.params, standing.outputs, standing.metrics
         longest = max(map(len, outputs))
         if not longest:
             writer.end(ticket, None)
@@ -88,7 +89,7 @@ class RequestRecorder:
             beam_search=params.use_beam_search,
             max_tokens=request.max_tokens,
             drafts=DraftCounts(
-                progress.num_drafts, progress.num_draft_tokens, progress.num_accepted_tokens
+                metrics.num_drafts, metrics.num_draft_tokens, metrics.num_accepted_tokens
             )
             if self._drafts
             else None,

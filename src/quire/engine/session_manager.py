@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
 from quire.errors import RequestError, UnknownSessionError
-from quire.protocol import Adapter
+from quire.protocol import Adapter, Origin
 from quire.scheduling import Scheduler, Session
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
@@ -97,7 +97,12 @@ class SessionManager:
         self._used(session_id)
 
     def prepare_turn(
-        self, request_id: str, session_id: str, params: PreparedParams, priority: int
+        self,
+        request_id: str,
+        session_id: str,
+        params: PreparedParams,
+        priority: int,
+        origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> PreparedRequest:
         session = self._present(session_id)
         prepared = self._input_processor.prepare_turn(
@@ -105,7 +110,11 @@ class SessionManager:
         )
         own, client = session.resting.request, session.client or ""
         request = replace(
-            prepared.request, cache_salt=own.cache_salt, adapter=own.adapter, client=client
+            prepared.request,
+            cache_salt=own.cache_salt,
+            adapter=own.adapter,
+            client=client,
+            origin=origin,
         )
         return replace(prepared, request=request)
 

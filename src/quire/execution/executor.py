@@ -15,7 +15,7 @@ from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Pasts
 from quire.execution.worker import Worker
-from quire.protocol import Chunk, PendingStep, Roster, Step, StepResult
+from quire.protocol import Chunk, Parts, PendingStep, Roster, Step, StepResult
 
 
 class ModelExecutor:
@@ -39,6 +39,7 @@ class ModelExecutor:
         self.adapters = adapters
         self._draft_model = draft_model
         self.pasts, self._pools = Pasts(), Pools()
+        self.parts = Parts()  # on a device that computes by itself: how long it takes to launch
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
         self._roster = Roster()
         self._last: Choosing | None = None
@@ -52,7 +53,8 @@ class ModelExecutor:
         chunks: Sequence[Chunk] = step.chunks
         if draft_model is not None:
             draft_model.catch_up(step)
-        failed_moves = self.worker.move(step.moves)
+        with self.parts("moves"):
+            failed_moves = self.worker.move(step.moves)
         if not chunks:
             self._pools.follow(step)
             return PendingStep(step, lambda: StepResult({}, failed_moves))
@@ -69,23 +71,19 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         numbers = [] if self.adapters is None else self.adapters.numbers(known)
         batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
-        hidden = self.worker.compute(batch, nothing_sampled if before is None else before.tokens)
+        with self.parts("forward"):
+            sampled = nothing_sampled if before is None else before.tokens
+            hidden = self.worker.compute(batch, sampled)
         self._pools.follow(step)  # whoever is closed by it, the step before may have pooled
-        choosing = Choosing(
-            self.worker,
-            chunks,
-            known,
-            pasts,
-            self._pools,
-            hidden,
-            before,
-            tell_forced=self.tell_forced,
-        )
-        choosing.begin()
+        with self.parts("sampling"):
+            beside = known, pasts, self._pools, hidden, before
+            choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
+            choosing.begin()
         self._last = choosing
 
         def result() -> StepResult:
-            outcomes = choosing.outcomes()
+            with self.parts("sampling"):
+                outcomes = choosing.outcomes()
             if draft_model is not None:
                 draft_model.observe(chunks, outcomes)
             return StepResult(outcomes, failed_moves)

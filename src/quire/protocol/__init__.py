@@ -2,10 +2,11 @@
 
 from quire.protocol.block_events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 from quire.protocol.decision import Decision, Verdict
+from quire.protocol.parts import Parts
 from quire.protocol.pending import Executor, PendingStep
 from quire.protocol.policy import PreemptionMode, RecoveryCosts, SchedulingPolicy
 from quire.protocol.pooling import Pooler, Pooling, PoolingParams
-from quire.protocol.request import Adapter, FinishReason, Request
+from quire.protocol.request import Adapter, FinishReason, Origin, Request
 from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
 from quire.protocol.step import (
@@ -39,7 +40,9 @@ __all__ = [
     "FinishReason",
     "Forked",
     "Opened",
+    "Origin",
     "Outcome",
+    "Parts",
     "PendingStep",
     "Pooler",
     "Pooling",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from quire.memory import BlockHash, root_hash
 from quire.protocol.pooling import PoolingParams
@@ -21,6 +22,15 @@ class Adapter:
 
     fingerprint: bytes
     name: str = field(compare=False)
+
+
+class Origin(NamedTuple):
+    """What a request is part of, for those who watch. Nothing that is computed depends on it."""
+
+    operation: str = "text_completion"  # by OpenTelemetry's conventions
+    request_id: str = ""  # of the HTTP request
+    traceparent: str = ""  # the caller's span, as its header says
+    tracestate: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Request:
     client: str = ""  # who is served; under the fair policy, clients share
     cache_salt: str = ""  # only requests with the same salt share a prefix cache
     adapter: Adapter | None = None  # what the model's weights are changed by
+    origin: Origin = Origin()  # noqa: RUF009  # frozen
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""

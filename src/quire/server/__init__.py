@@ -3,6 +3,7 @@
 from quire.server.app import create_app
 from quire.server.guards.listening import bound
 from quire.server.kept_ids import keeper_of
+from quire.server.logs import set_format
 from quire.server.service import ModelFacts
 from quire.server.serving import Server, run_server, set_level
 
@@ -13,5 +14,6 @@ __all__ = [
     "create_app",
     "keeper_of",
     "run_server",
+    "set_format",
     "set_level",
 ]

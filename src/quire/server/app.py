@@ -43,9 +43,11 @@ from quire.server.metrics import ServerMetrics
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
 from quire.server.openai.requests import ChatRequest, CompletionRequest
+from quire.server.profiles import add_profiles
 from quire.server.service import ModelFacts, Service
 from quire.server.sessions import add_sessions
 from quire.server.vectors.routes import add_vectors
+from quire.tracing import SpanSender
 from quire.version import __version__
 
 _HEALTH: dict[int | str, dict[str, Any]] = {
@@ -72,7 +74,8 @@ def create_app(
     facts: what clients may be told of the model.
     replica: what the engine is called among others that serve together.
     """
-    metrics = ServerMetrics(engine, model_names[0], config.metrics_names)
+    spans = _span_sender(engine, model_names[0], config)
+    metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
     async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
     bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
     speech = Speech.of(engine.input_processor.tokenizer, config)
@@ -114,9 +117,20 @@ def create_app(
     add_doors(app, service)
     _add_models(app, service)
     add_adapters(app, service)
+    add_profiles(app, service)
     _add_operation(app, service, drain)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
+
+
+def _span_sender(engine: Engine, model_name: str, config: ServerConfig) -> SpanSender | None:
+    if config.otlp_traces_endpoint is None:
+        return None
+    server: dict[str, str | int] = {"server.address": config.host, "server.port": config.port}
+    endpoint, clock = config.otlp_traces_endpoint, engine.clock
+    sender = SpanSender(endpoint, model_name, __version__, server, clock)
+    engine.watchers.add(sender)
+    return sender
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:

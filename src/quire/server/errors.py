@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from quire.errors import (
+    BusyError,
     EngineError,
     OverloadedError,
     QueueFullError,
@@ -76,6 +77,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 404, error_body(str(error), param=error.field, code="response_not_found")
         case UnknownSessionError():
             return 404, error_body(str(error), param=error.field, code="session_not_found")
+        case BusyError():
+            return 409, error_body(str(error), code="busy")
         case SessionBusyError():
             return 409, error_body(str(error), param=error.field, code="session_busy")
         case TooManySessionsError():

@@ -12,7 +12,9 @@ from prometheus_client.metrics_core import Metric
 
 from quire.engine import Delta, Engine, RequestOutput
 from quire.protocol import SchedulingPolicy, Verdict
+from quire.server.gen_ai_metrics import GenAIMetrics
 from quire.server.metric_names import NamedMetrics
+from quire.tracing import SpanSender
 from quire.transfer import BlockFetcher, BlockServer
 
 _SECONDS = (
@@ -29,10 +31,17 @@ class ServerMetrics:
     brought; whatever can be read off the engine is read when Prometheus asks for it.
     """
 
-    def __init__(self, engine: Engine, model_name: str, names: str = "quire") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model_name: str,
+        names: str = "quire",
+        spans: SpanSender | None = None,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._named = NamedMetrics(self._registry, names)
-        self._registry.register(_EngineCollector(engine, model_name))
+        self._registry.register(_EngineCollector(engine, model_name, spans))
+        engine.watchers.add(GenAIMetrics(self._registry, model_name))
         self._success = Counter(
             "quire:request_success",
             "Requests that ended, by the reason of their last output.",
@@ -113,8 +122,8 @@ class _EngineCollector:
     from either side of a step.
     """
 
-    def __init__(self, engine: Engine, model_name: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, model_name: str, spans: SpanSender | None) -> None:
+        self._engine, self._spans = engine, spans
         self._model_name = model_name
 
     def collect(self) -> Iterator[Metric]:
@@ -126,9 +135,9 @@ class _EngineCollector:
         if self._engine.others is not None:
             text = "Ranks that compute every step together."
             yield self._gauge("tensor_parallel_size", text, self._engine.others.size)
-        if self._engine.recording is not None:
+        if self._engine.recorder is not None:
             text = "1 while requests are recorded, 0 once that has failed."
-            yield self._gauge("trace_recording", text, self._engine.recording)
+            yield self._gauge("trace_recording", text, self._engine.recorder.recording)
         line, room = scheduler.queue, self._engine.waiting_room
         yield self._gauge("num_requests_waiting", "Requests waiting.", line.num_waiting)
         if line.policy is SchedulingPolicy.FAIR:
@@ -208,7 +217,11 @@ class _EngineCollector:
 
     def _events(self) -> Iterator[Metric]:
         """Nothing where none are published."""
-        events = self._engine.events
+        events, spans = self._engine.events, self._spans
+        if spans is not None:
+            yield self._counter("spans_sent", "Requests that were traced.", spans.num_sent)
+            told = "Requests whose trace the collector did not take."
+            yield self._counter("spans_dropped", told, spans.num_dropped)
         if events is not None:
             told = "Batches of KV events that were published."
             yield self._counter("kv_events_published", told, events.num_published)

@@ -23,7 +23,7 @@ from quire.engine import (
     as_dict,
 )
 from quire.errors import EngineError, QueueFullError, QuireError, RequestError, shown
-from quire.protocol import PoolingParams, SamplingParams
+from quire.protocol import Origin, PoolingParams, SamplingParams
 from quire.server.chats.speech import Speech
 from quire.server.errors import EngineUnavailableError, UnknownModelError, in_callers_words
 from quire.server.guards.bodies import Bodies
@@ -158,9 +158,10 @@ class Service:
         params: SamplingParams,
         priority: int,
         field_names: Mapping[str, str],
+        origin: Origin,
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
-        turn = self.engine.generate_turn(request_id, session_id, params, priority)
+        turn = self.engine.generate_turn(request_id, session_id, params, priority, origin)
         return self._together(turn, [request_id], field_names)
 
     async def _together(

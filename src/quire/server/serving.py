@@ -24,6 +24,7 @@ from fastapi import FastAPI
 from quire.config import ServerConfig, make_room
 from quire.server.guards.connections import Connection, Connections
 from quire.server.guards.listening import listen
+from quire.server.logs import TEXT, set_format
 
 _BACKLOG = 2048  # connections that the system holds until they are accepted
 _SLOWEST_STEP = 5.0  # seconds for the step under way at shutdown
@@ -181,9 +182,8 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
 
     Logs to stderr, unless logging is configured already.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, format=TEXT)
+    set_format(config.log_format)
     set_level(config.uvicorn_log_level)
     server = Server(app, config)
     listen(sockets)

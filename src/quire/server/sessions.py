@@ -122,7 +122,12 @@ async def _generate(
         params,
         TurnWording(request, [], service.input_processor.tokenizer),
         lambda request_id: service.run_turn(
-            f"{request_id}-0", session_id, params, request.priority or 0, request.field_names
+            f"{request_id}-0",
+            session_id,
+            params,
+            request.priority or 0,
+            request.field_names,
+            caller.origin,
         ),
     )
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece, Reply
 from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
-from quire.protocol import SamplingParams
+from quire.protocol import Origin, SamplingParams
 from quire.server.chats.guidance import guided
 from quire.server.chats.histories import for_template
 from quire.server.chats.tools import AUTO, Tool, ToolChoice, check_tools
@@ -185,7 +185,8 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
             token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
-        prompt = {"prompt_token_ids": token_ids, **turn.options}
+        origin = turn.options.get("origin", Origin())._replace(operation="chat")
+        prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
         return Conversation(service, turn, prompt, service.speech.tail(token_ids))
 
 

@@ -26,6 +26,14 @@ class ErrorAnswer(_Answer):
     error: ErrorBody
 
 
+class PerfettoTrace(_Answer):
+    """In Chromium's Trace Event Format, as Perfetto reads it."""
+
+    traceEvents: list[dict[str, Any]]
+    displayTimeUnit: str
+    otherData: dict[str, str]
+
+
 class PromptTokensDetails(_Answer):
     cached_tokens: int
 

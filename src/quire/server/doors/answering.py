@@ -69,4 +69,5 @@ def asked(model: Asked, caller: Caller, prompt: str | list[int], user: str | Non
 def options(model: Asked, caller: Caller, user: str | None = None) -> dict[str, Any]:
     """What a prompt says beside its text: whose it is, and for which model."""
     given = {"cache_salt": caller.cache_salt(None), "client": caller.client(user)}
-    return {**{name: value for name, value in given.items() if value}, **model.options}
+    told = {name: value for name, value in given.items() if value}
+    return {**told, "origin": caller.origin, **model.options}

@@ -8,10 +8,13 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from quire.errors import RequestError
+from quire.protocol import Origin
 from quire.protocol.checks import check_unicode
 from quire.server.errors import REQUEST_ID
 from quire.server.guards.keys import KEY_NAME
 
+_TRACE_CONTEXT = (b"traceparent", b"tracestate")  # of W3C
+_LONGEST_STATE = 512
 _LONGEST = 256  # characters of a name or a salt, which are kept as long as a session
 
 
@@ -21,18 +24,21 @@ class Caller(NamedTuple):
     key: the name of its API key, where there are several; then each of them is a client.
     own_cache: only requests with the same key share a prefix cache.
     request_id: what the request goes by in headers and logs.
+    origin: what those are told of it who watch the engine.
     """
 
     key: str | None = None
     own_cache: bool = False
     request_id: str = ""
+    origin: Origin = Origin()
 
     @classmethod
     def of(cls, scope: Scope, *, salt_by_key: bool) -> Caller:
         state = scope.get("state", {})
         key = state.get(KEY_NAME)
         # If all requests bear the same key, they share one cache anyway.
-        return cls(key, salt_by_key and key is not None, state.get(REQUEST_ID, ""))
+        request_id = state.get(REQUEST_ID, "")
+        return cls(key, salt_by_key and key is not None, request_id, _origin(scope, request_id))
 
     def client(self, user: str | None) -> str:
         """The client whose share of the engine a request takes; "" is all who give no name.
@@ -55,6 +61,13 @@ class Caller(NamedTuple):
         With several keys it belongs to the key that opened it.
         """
         return self.key is None or self.key == session_client
+
+
+def _origin(scope: Scope, request_id: str) -> Origin:
+    given = {name: value for name, value in scope["headers"] if name in _TRACE_CONTEXT}
+    texts = (given.get(name, b"")[:_LONGEST_STATE].decode("latin-1") for name in _TRACE_CONTEXT)
+    parent, state = texts
+    return Origin("text_completion", request_id, parent, state if parent else "")
 
 
 def _checked(field: str, text: str | None) -> str:

@@ -61,7 +61,8 @@ class Envelope:
             answer = self._origins.preflight(scope["method"], headers) or self._app
             await answer(scope, receive, bearing)
         except Exception as error:
-            logger.exception("request %s failed", state[REQUEST_ID])
+            facts = {"request_id": state[REQUEST_ID]}
+            logger.exception("request %s failed", state[REQUEST_ID], extra=facts)
             if status:
                 raise  # the answer is broken off
             code, body = explain(error, state[REQUEST_ID])
@@ -73,8 +74,11 @@ class Envelope:
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         if self._tells and path not in self._quiet and access.isEnabledFor(logging.INFO):
             shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
-            access.info("%s %s %d %.0f ms %s", scope["method"], shown, status, 1000 * seconds,
-                        scope["state"][REQUEST_ID])  # fmt: skip
+            request_id, spent = scope["state"][REQUEST_ID], 1000 * seconds
+            facts = {"request_id": request_id, "method": scope["method"], "path": shown,
+                     "status": status, "duration_ms": round(spent, 3)}  # fmt: skip
+            text = "%s %s %d %.0f ms %s"
+            access.info(text, scope["method"], shown, status, spent, request_id, extra=facts)
 
 
 def _given_id(scope: Scope) -> bytes | None:

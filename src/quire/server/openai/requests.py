@@ -106,6 +106,7 @@ class GenerationRequest(StructuredFields):
             "cache_salt": salt or None,
             "priority": self.priority,
             "client": caller.client(self.user) or None,
+            "origin": caller.origin,
         }
         return {name: value for name, value in options.items() if value is not None}
 

@@ -118,6 +118,7 @@ def options(request: Any, caller: Caller, asked: Asked) -> Json:
         "cache_salt": caller.cache_salt(request.cache_salt) or None,
         "priority": request.priority,
         "client": caller.client(request.user) or None,
+        "origin": caller.origin,
     }
     return {name: value for name, value in given.items() if value is not None} | {**asked.options}
 

@@ -1,0 +1,92 @@
+"""Who watches an engine harms nobody, and what a step's parts take is told only if it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.engine import (
+    Engine,
+    InputProcessor,
+    begin_profile,
+    end_profile,
+    load_tokenizer,
+)
+from quire.errors import BusyError
+from quire.memory import PagedAllocator
+from quire.protocol import Request, SamplingParams
+from quire.scheduling import Scheduler
+from quire.tracing import Standing, Watcher
+from support.fake_model import FakeExecutor
+
+TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+
+
+def an_engine() -> Engine:
+    scheduler = Scheduler(PagedAllocator(16, 4), max_num_seqs=4, max_num_batched_tokens=32)
+    inputs = InputProcessor(TOKENIZER, vocab_size=4096, max_model_len=60, eos_token_ids=[], seed=0)
+    return Engine(scheduler, FakeExecutor(16, 4), inputs)
+
+
+class Diary(Watcher):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, tuple[str | None, ...]]] = []
+
+    def began(self, request: Request) -> None:
+        self.told.append(("began", request.request_id, ()))
+
+    def ended(self, request: Request, standing: Standing) -> None:
+        self.told.append(("ended", request.request_id, (*standing.finish_reasons,)))
+        assert standing.metrics.num_output_tokens == sum(map(len, standing.outputs))
+
+
+class Faulty(Diary):
+    def ended(self, request: Request, standing: Standing) -> None:
+        super().ended(request, standing)
+        raise ValueError("a bug")
+
+
+def test_watchers_are_told_and_a_faulty_one_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    engine, diary, faulty = an_engine(), Diary(), Faulty()
+    for watcher in (faulty, diary):
+        engine.watchers.add(watcher)
+    for name in "ab":
+        engine.add_request(name, [1, 2], SamplingParams(max_tokens=3))
+    engine.step()
+    engine.abort("b")
+    while engine.has_work:
+        engine.step()
+    engine.watchers.remove(diary)
+    engine.add_request("c", [1, 2], SamplingParams(max_tokens=3))
+    assert diary.told == [
+        ("began", "a", ()), ("began", "b", ()),
+        ("ended", "b", (None,)), ("ended", "a", ("length",)),
+    ]  # fmt: skip
+    assert faulty.told == diary.told[:3] and len(caplog.records) == 1
+
+
+def test_a_profile_has_what_lived_before_it_and_what_lives_on() -> None:
+    engine = an_engine()
+    engine.add_request("before", [1, 2], SamplingParams(max_tokens=8))
+    engine.step()
+    profile = begin_profile(engine)
+    with pytest.raises(BusyError):
+        begin_profile(engine)
+    engine.add_request("after", [1, 2], SamplingParams(max_tokens=40))
+    while engine.standings()[0][0].request_id == "before":
+        engine.step()
+    end_profile(engine, profile)
+    trace = profile.trace()
+    engine.step()
+    assert profile.trace() == trace, "nothing is noted after its end"
+    bars = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 3]
+    names = [(bar["tid"], bar["name"]) for bar in bars]
+    assert sorted(names) == [
+        (1, "decoding"), (1, "request before"),
+        (2, "decoding"), (2, "prefill"), (2, "request after"), (2, "waiting"),
+    ]  # fmt: skip
+    over = {bar["args"]["request"]: bar["args"]["over"] for bar in bars if "args" in bar}
+    assert over == {"before": True, "after": False}
+    assert all(bar["ts"] >= 0 and bar["dur"] >= 0 for bar in bars)
