@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "config": {"dialect"},
     "dialect": set(),
     "events": {"config", "memory", "protocol"},
+    "dashboard": {"memory", "protocol", "scheduling"},
     "transfer": {"memory", "store"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
@@ -79,7 +80,16 @@ MAY_IMPORT = {
         "scheduling",
         "store",
     },
-    "server": {"config", "dialect", "metrics", "protocol", "engine", "transfer", "version"},
+    "server": {
+        "config",
+        "dashboard",
+        "dialect",
+        "metrics",
+        "protocol",
+        "engine",
+        "transfer",
+        "version",
+    },
     "assembly": {
         "adapters",
         "config",
@@ -126,7 +136,8 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "events", "transfer", "engine", "server", "reports", "reproduction", "store", "terminal",
+    "dashboard", "events", "transfer", "engine", "server", "reports", "reproduction", "store",
+    "terminal",
 ]  # fmt: skip
 
 

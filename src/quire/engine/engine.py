@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
+from quire.engine.decision_log import DecisionLog
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
+from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
@@ -38,7 +39,6 @@ from quire.transfer import BlockFetcher, BlockServer
 
 logger = logging.getLogger(__name__)
 
-_DECISIONS_KEPT = 1000
 _TOKEN_TEXTS_KEPT = 2**18
 _STEP_FAILED = "the step that computed this request failed; the log tells why"
 
@@ -75,6 +75,7 @@ class Engine:
         self.input_processor = input_processor
         self.clock = clock
         self.stats = EngineStats()
+        self.recent = Recent(self.stats)
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions
         )
@@ -90,7 +91,7 @@ class Engine:
         self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(self._decode_alone)
         self._requests: dict[str, RequestProgress] = {}
         self._recorder = recorder
-        self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self.log = DecisionLog()
         self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
@@ -132,7 +133,8 @@ class Engine:
         try:
             group = add(prepared.request)
         except RequestError as error:
-            self._decisions.append(Decision(Verdict.REFUSE, request_id, str(error)))
+            refused = Decision(Verdict.REFUSE, request_id, str(error))
+            self.log.note(refused, self.clock())
             if self.adapters is not None and adapter is not None:
                 self.adapters.end(adapter)
             raise
@@ -201,7 +203,11 @@ class Engine:
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
-        return list(self._decisions)
+        return [noted.decision for noted in self.log.since(0)]
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """A request's outputs; None once it has ended."""
+        return self._requests.get(request_id)
 
     def step(self) -> list[Delta]:
         """Take in one step of the model over the requests that the scheduler picks.
@@ -303,6 +309,7 @@ class Engine:
                 del self._requests[request_id]
                 self._note_end(request)
                 deltas[last] = request.last(deltas[last], now)
+        self.recent.observe(deltas, len(step.chunks), now)
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
@@ -369,13 +376,8 @@ class Engine:
             self._recorder.end(progress)
 
     def _note(self, step: Step) -> None:
-        waits = {d.request_id for d in step.decisions if d.what is Verdict.WAIT}
-        while waits and self._decisions and self._decisions[-1].what is Verdict.WAIT:
-            if self._decisions[-1].request_id not in waits:
-                break
-            self._decisions.pop()  # still waiting: keep only the newest figures
+        self.log.take(step.decisions, step.now)
         for decision in step.decisions:
-            self._decisions.append(decision)
             if decision.what.preempts:
                 logger.info("%s", decision)
             elif decision.what is Verdict.EXPIRE:
