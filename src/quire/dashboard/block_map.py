@@ -47,9 +47,15 @@ class BlockMap:
     def __getitem__(self, block: int) -> Cell:
         return Cell(self.states[block], self.owners[block], self.shared[block], self.found[block])
 
-    def put(self, block: int, cell: Cell) -> bool:
+    def put(self, block: int, state: int, owner: int = 0, shared: int = 0, found: int = 0) -> bool:
         """Whether that is something new."""
-        if self[block] == cell:
+        if (
+            self.states[block] == state
+            and self.owners[block] == owner
+            and self.shared[block] == shared
+            and self.found[block] == found
+        ):
             return False
-        self.states[block], self.owners[block], self.shared[block], self.found[block] = cell
+        self.states[block], self.owners[block] = state, owner
+        self.shared[block], self.found[block] = shared, found
         return True

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quire.dashboard.block_map import MOST, BlockMap, BlockState, Cell
+from quire.dashboard.block_map import MOST, BlockMap, BlockState
 from quire.dashboard.holders import holders
 from quire.memory import BlockTable, PoolView, pool_views
 from quire.scheduling import Scheduler
@@ -72,7 +72,7 @@ class BlockTracker:
             for kv_group, table in enumerate(allocator.table(seq_id).kv_groups):
                 key, held = (seq_id, kv_group), self._held.get((seq_id, kv_group))
                 present.add(key)
-                now = _Held(number, table, tokens - table.num_dropped)
+                now = _Held(number % _OWNERS, table, tokens - table.num_dropped)
                 if held is None or not _same(held, now):
                     gone.append((key, held, now))
         for key in [key for key in self._held if key not in present]:
@@ -126,28 +126,38 @@ class BlockTracker:
     # -- what they are -------------------------------------------------------------------------
 
     def _look(self, most: int) -> bool:
-        due, blocks = self._due, self.blocks
+        due, changed = self._due, self.changed
         for _ in range(min(most, len(due))):
             block = due.pop()
-            if blocks.put(block, self._cell(block)):
-                self.changed.add(block)
+            if self._put(block):
+                changed.add(block)
         return not due
 
-    def _cell(self, block: int) -> Cell:
+    def _put(self, block: int) -> bool:
+        """Whether there is something new."""
         kv_group = bisect_right(self._firsts, block) - 1
-        pool, own = self._pools[kv_group], block - self._firsts[kv_group]
-        found, key = min(pool.times_found(own), MOST), self._holder.get(block)
+        pool, own, key = (
+            self._pools[kv_group],
+            block - self._firsts[kv_group],
+            self._holder.get(block),
+        )
+        found = min(pool.times_found(own), MOST)
         if key is None:
-            return Cell(BlockState.CACHED, found=found) if pool.is_cached(own) else Cell()
-        keys, table = self._sharers.get(block, (key,)), self._held[key].table
+            if pool.is_cached(own):
+                return self.blocks.put(block, BlockState.CACHED, found=found)
+            return self.blocks.put(block, BlockState.FREE)
+        number, table, _ = self._held[key]
         if not pool.has_tokens(own):
             state = BlockState.RESERVED
         elif own in table.block_ids[: table.num_sink_blocks]:
             state = BlockState.SINK
         else:
             state = BlockState.USED if pool.window is None else BlockState.WINDOW
-        owner = min(self._held[key].number for key in keys)
-        return Cell(state, owner % _OWNERS, min(len(keys), MOST), found)
+        sharers = self._sharers.get(block)
+        if sharers is None:
+            return self.blocks.put(block, state, number, 1, found)
+        number = min(self._held[one].number for one in sharers)
+        return self.blocks.put(block, state, number, min(len(sharers), MOST), found)
 
 
 def first_blocks(pools: tuple[PoolView, ...]) -> list[int]:

@@ -262,6 +262,7 @@ class Engine:
     def _begin(self, step: Step) -> PendingStep:
         self._note(step)
         self.waiting_room.observe(step.now)
+        self.recent.begin(step.now)
         try:
             return self.executor.submit(step)
         except RankError:
@@ -309,7 +310,7 @@ class Engine:
                 del self._requests[request_id]
                 self._note_end(request)
                 deltas[last] = request.last(deltas[last], now)
-        self.recent.observe(deltas, len(step.chunks), now)
+        self.recent.observe(deltas, len(step.chunks))
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:

@@ -69,7 +69,7 @@ class Recent:
         self._first: deque[float] = deque(maxlen=_LATENCIES)
         self._between: deque[float] = deque(maxlen=_LATENCIES)
 
-    def observe(self, deltas: Iterable[Delta], rows: int, now: float) -> None:
+    def observe(self, deltas: Iterable[Delta], rows: int) -> None:
         """A step of so many sequences has ended, and gave this."""
         self._rows += rows
         for delta in deltas:
@@ -82,6 +82,9 @@ class Recent:
                 self._begun += 1
                 if delta.index == 0:
                     self._first.append(delta.seconds)
+
+    def begin(self, now: float) -> None:
+        """A step begins."""
         if not self._marks or now - self._marks[-1].time >= _APART:
             self._marks.append(self._mark(now))
 

@@ -18,7 +18,7 @@ from quire.server.errors import TooManyWatchersError
 _EVERY = 0.1  # seconds between frames
 _MOST = 16  # watchers
 _UNREAD = 20  # frames that a watcher may be behind; then it gets a fresh snapshot once it reads
-_AT_ONCE = 4096  # blocks to look at between two steps: about 4 ms
+_AT_ONCE = 2048  # blocks to look at between two steps: some 2 ms
 _LINGER = 10.0  # seconds for which the tracker is kept when nobody watches any more
 _RETRY_AFTER = 5.0
 
