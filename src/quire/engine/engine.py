@@ -10,12 +10,13 @@ from functools import lru_cache, partial
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
 from quire.engine.books import count_faults
-from quire.engine.decisions import DecisionLog
+from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
+from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
@@ -80,6 +81,7 @@ class Engine:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
         self.input_processor = input_processor
         self.stats = EngineStats()
+        self.recent = Recent(self.stats)
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions
         )
@@ -95,7 +97,7 @@ class Engine:
         self._requests: dict[str, RequestProgress] = {}
         self.recorder, self.parts = recorder, parts or Parts()
         self.watchers = Watchers(() if recorder is None else (recorder,))
-        self._decisions = DecisionLog()
+        self.log = DecisionLog()
         self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
@@ -142,7 +144,8 @@ class Engine:
         try:
             group = add(prepared.request)
         except RequestError as error:
-            self._decisions.add(Decision(Verdict.REFUSE, request_id, str(error)))
+            refused = Decision(Verdict.REFUSE, request_id, str(error))
+            self.log.note(refused, self.clock())
             if self.adapters is not None and adapter is not None:
                 self.adapters.end(adapter)
             raise
@@ -197,12 +200,16 @@ class Engine:
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
-        return self._decisions.latest()
+        return [noted.decision for noted in self.log.since(0)]
 
     def standings(self) -> list[tuple[Request, Standing]]:
         """How far the requests have come that have not ended."""
         now = self.clock()
         return [(one.request, one.standing(now)) for one in self._requests.values()]
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """A request's outputs; None once it has ended."""
+        return self._requests.get(request_id)
 
     def step(self) -> list[Delta]:
         """Take in one step of the model over the requests that the scheduler picks.
@@ -263,6 +270,7 @@ class Engine:
     def _begin(self, step: Step) -> PendingStep:
         self._note(step)
         self.waiting_room.observe(step.now)
+        self.recent.begin(step.now)
         try:
             return self.executor.submit(step)
         except RankError:
@@ -314,6 +322,7 @@ class Engine:
                 del self._requests[request_id]
                 self._note_end(request)
                 deltas[last] = request.last(deltas[last], now)
+        self.recent.observe(deltas, len(step.chunks))
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
@@ -361,9 +370,11 @@ class Engine:
 
     def _note(self, step: Step) -> None:
         self.watchers.planned(step)
-        self._decisions.note(step, self._requests)
+        self.log.take(step.decisions, step.now)
         for decision in step.decisions:
-            if decision.what is Verdict.EXPIRE:
+            if decision.what.preempts:
+                tell(decision, self._requests)
+            elif decision.what is Verdict.EXPIRE:
                 self._expire(decision)
 
     def _expire(self, decision: Decision) -> None:
