@@ -79,8 +79,7 @@ class Engine:
         parts: Parts | None = None,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
-        self.input_processor = input_processor
-        self.stats = EngineStats()
+        self.input_processor, self.stats = input_processor, EngineStats()
         self.recent = Recent(self.stats)
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions
@@ -249,11 +248,11 @@ class Engine:
         error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
         for request_id, progress in list(self._requests.items()):
             if progress.request.adapter == failed.adapter:
-                self._end_early(request_id, progress, error)
+                self._end_early(request_id, error)
 
-    def _end_early(self, request_id: str, progress: RequestProgress, error: QuireError) -> None:
+    def _end_early(self, request_id: str, error: QuireError) -> None:
         """To be told with the next step."""
-        del self._requests[request_id]
+        progress = self._requests.pop(request_id)
         self._note_end(progress, error)
         self.scheduler.abort(request_id)
         self._expired.append(progress.fail(error, self.clock()))
@@ -379,11 +378,9 @@ class Engine:
 
     def _expire(self, decision: Decision) -> None:
         """A request has waited too long, and the scheduler has ended it."""
-        request = self._requests.pop(decision.request_id)
         retry_after = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
         error = QueueTimeoutError(f"the request {decision.why}", retry_after)
-        self._note_end(request, error)
-        self._expired.append(request.fail(error, self.clock()))
+        self._end_early(decision.request_id, error)
 
     def _request_of(self, seq_id: int) -> RequestProgress | None:
         request = self.scheduler.request_of(seq_id)
