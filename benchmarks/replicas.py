@@ -5,8 +5,9 @@
 Two replicas with a thread each, whose KV pools hold half of what is shared: requests in random
 order, two at a time, begin with one of 8 prefixes of 512 tokens, and have 32 tokens of their own
 and 16 out. Routed by prefixes and in turns, each in a new Ray, one after the other. Then one
-stream, from one replica behind Ray and from a server without, turn by turn. Flags that are not
-listed here are the engine's.
+stream, from one replica behind Ray and from a server without, turn by turn. Take a model that needs
+longer for a prefix than Ray for a request, which the demonstration model does not. Flags that are
+not listed here are the engine's.
 """
 
 from __future__ import annotations

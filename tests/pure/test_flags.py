@@ -50,6 +50,7 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["--speculative-model", "x"], "write --speculative-config.method draft --speculative-config."),
     (["--num-speculative-tokens=5"], "--speculative-config.num_speculative_tokens N"),
     (["-md", "x.gguf"], "-md is not here; write --speculative-config.method draft"),
+    (["-dp", "2"], "-dp is not here; write quire deploy MODEL --replicas N"),
     (["--draft-max", "8"], "write --speculative-config.num_speculative_tokens N"),
     (["--hf-overrides.a", "1", "--hf-overrides", "{}"], "both as a whole and by its keys"),
     (["--hf-overrides.a=1", "--hf-overrides.a.b=1"], "--hf-overrides.a is given both"),

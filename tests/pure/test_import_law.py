@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "config": {"dialect"},
     "dialect": set(),
     "events": {"config", "memory", "protocol"},
+    "dashboard": {"memory", "protocol", "scheduling"},
     "transfer": {"memory", "store"},
     "gguf": {"files"},
     "shape": {"files", "gguf"},
@@ -83,6 +84,7 @@ MAY_IMPORT = {
     },
     "server": {
         "config",
+        "dashboard",
         "dialect",
         "metrics",
         "protocol",
@@ -137,8 +139,8 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity", "metrics",
     "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
-    "events", "transfer", "engine", "server", "reports", "reproduction", "store", "terminal",
-    "tracing",
+    "dashboard", "events", "transfer", "engine", "server", "reports", "reproduction", "store",
+    "terminal", "tracing",
 ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def check_buddy(buddy: BuddyRegions, held: dict[int, int]) -> None:
 def check_contiguous(allocator: ContiguousAllocator) -> None:
     """Regions are disjoint, one for each promised branch; usage says what every slot is for."""
     size = allocator.block_size
-    branches = allocator._branches
+    branches = allocator.branches
     families = {id(branch.family): branch.family for branch in branches.values()}.values()
     assert {s: b for f in families for s, b in f.branches.items()} == branches
     regions: dict[int, int] = {}

@@ -9,13 +9,17 @@ from quire.memory import BlockHash, BlockMove, Content
 
 
 class FakeSource:
-    """See ``BlockSource``. It says that it has what it has forgotten, until it is asked for it."""
+    """See ``BlockSource``. It says that it has what it has forgotten, until it is asked for it.
+
+    And of what it has lost, for ever.
+    """
 
     def __init__(self, seed: int, forgets: float) -> None:
         self._rng = random.Random(seed)
         self.block_size = self._rng.choice([1, 2, 3, 4, 8])
         self._forgets = forgets
         self._kept: dict[BlockHash, dict[int, tuple[Content, list[int]]]] = {}
+        self._lost: set[BlockHash] = set()
         self.fetched = self.stored = 0
 
     def has(self, name: BlockHash) -> bool:
@@ -30,6 +34,9 @@ class FakeSource:
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         raise NotImplementedError
 
+    def lose_all(self) -> None:
+        self._lost.update(self._kept)
+
     def keep(self, move: BlockMove, keys: Sequence[int]) -> None:
         assert move.content is not None
         assert len(move.content.token_ids) == len(keys), "only full blocks are stored"
@@ -41,9 +48,14 @@ class FakeSource:
     def find(self, move: BlockMove) -> list[int] | None:
         """Of a block that can be fetched; None: it is gone."""
         assert move.content is not None
+        name = move.content.name
+        if self._rng.random() < self._forgets / 4:
+            self._lost.add(name)
+        if name in self._lost:
+            return None
         if self._rng.random() < self._forgets:
-            self._kept.pop(move.content.name, None)
-        kept = self._kept.get(move.content.name, {}).get(move.kv_group)
+            self._kept.pop(name, None)
+        kept = self._kept.get(name, {}).get(move.kv_group)
         if kept is None:
             return None
         assert kept[0] == move.content, "asked for by its name and its tokens"

@@ -210,7 +210,7 @@ def test_what_is_kept_is_found_again(deployed: Deployment) -> None:
 
 def test_who_leaves_is_not_computed_for(deployed: Deployment) -> None:
     with deployed.busy():
-        assert sum(deployed.metric("num_requests_running").values()) == 1
+        until(lambda: sum(deployed.metric("num_requests_running").values()) == 1)
     until(lambda: sum(deployed.metric("num_requests_running").values()) == 0)
     aborted = deployed.http.get("/metrics").text
     assert re.search(r'finished_reason="abort".* [1-9]', aborted)

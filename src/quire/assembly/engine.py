@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,19 +18,14 @@ from quire.assembly.pooling import read_pooler
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
-from quire.assembly.store import (
-    block_identity,
-    check_store,
-    describe_store,
-    open_store,
-    record_form,
-)
-from quire.assembly.transfer import Transfer, begin_transfer, listen_for_decoders
+from quire.assembly.store import check_store, describe_store, open_store
+from quire.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
     NO_RANKS_ON_GPU,
+    NO_ROLE_ON_GPU,
     NO_STORE_ON_GPU,
     EngineConfig,
 )
@@ -52,10 +47,10 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
-from quire.memory import BlockSource
 from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
+from quire.store import DiskStore
 from quire.threads import usable_cores
 from quire.transfer import BlockServer
 
@@ -107,48 +102,18 @@ def _build(
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
-        model = load(
-            config,
-            directory,
-            runtime.device,
-            runtime.admit,
-            runtime.instruction_set,
-            None if team is None else team.group,
-        )
-        draft = _load_draft(config, model, tokenizer, runtime)
-        dtype = kv_dtype(config, model)
-        cache = cache_shape(model, dtype)
-        if draft is not None:
-            cache = cache.with_draft(cache_shape(*draft))
-        limits = EngineLimits.of(config, cache)
-        shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (
-            None,
-            None,
-        )
-        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
-        budget = budget._replace(share=budget.share / engines)
-        try:
-            limits = fill(limits, cache, config, budget)
-        except ConfigError as error:
-            raise _with_share(error, draft, cache) from error
-        weights = None if shelf is None else shelf.weights
+        loaded = _load(config, directory, tokenizer, runtime, team, engines)
+        model, draft, dtype, cache, limits, shelf, _ = loaded
         forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
         store = open_store(config, directory, limits, cache, forms)
-        transfer: Transfer | None = None
-        source: BlockSource | None = store
-        if config.role != "both":
-            identity = block_identity(config, directory, limits, cache, forms)
-            form = record_form(identity, limits, cache)
-            transfer, source = begin_transfer(config, server, form, identity)
+        transfer, source = begin_transfer(config, server, directory, limits, cache, forms)
+        source = source or store
+        weights = None if shelf is None else shelf.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
-    costs = RecoveryCosts()
-    if store is not None or (config.swap_space and config.preemption_mode == "auto"):
-        costs = runtime.recovery_costs()
-    if store is not None:
-        costs = replace(costs, fetch_per_block=store.seconds_to_fetch())
+    costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
-    capacity = _capacity(config, model, draft, cache, limits, runtime, adapters)
-    capacity = replace(capacity, store=describe_store(store, costs, limits.block_size))
+    beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
+    capacity = _capacity(config, loaded, runtime, beyond)
     engine = Engine(
         limits.scheduler(costs, source),
         executor,
@@ -168,10 +133,59 @@ def _build(
         parts=executor.parts,
     )
     if events is not None:
-        windows = [group.window and group.window.tokens for group in limits.kv_groups]
-        events.start(config.block_size, windows)
+        events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
     return engine, capacity
+
+
+class _Loaded(NamedTuple):
+    """What is in memory before there is a pool, and what the pool is to be."""
+
+    model: Model
+    draft: Draft | None
+    kv_dtype: torch.dtype
+    cache: CacheShape
+    limits: EngineLimits
+    shelf: AdapterShelf | None
+    adapters: AdapterShare | None
+
+
+def _load(
+    config: EngineConfig,
+    directory: Path,
+    tokenizer: Tokenizer,
+    runtime: DeviceRuntime,
+    team: Team | None,
+    engines: int,
+) -> _Loaded:
+    group = None if team is None else team.group
+    model = load(config, directory, runtime.device, runtime.admit, runtime.instruction_set, group)
+    draft = _load_draft(config, model, tokenizer, runtime)
+    dtype = kv_dtype(config, model)
+    cache = cache_shape(model, dtype)
+    if draft is not None:
+        cache = cache.with_draft(cache_shape(*draft))
+    limits = EngineLimits.of(config, cache)
+    shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
+    budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+    budget = budget._replace(share=budget.share / engines)
+    try:
+        limits = fill(limits, cache, config, budget)
+    except ConfigError as error:
+        raise _with_share(error, draft, cache) from error
+    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters)
+
+
+def _recovery_costs(
+    config: EngineConfig, runtime: DeviceRuntime, store: DiskStore | None
+) -> RecoveryCosts:
+    """Measured, where something hangs on them."""
+    if store is not None:
+        measured = runtime.recovery_costs()
+        return replace(measured, fetch_per_block=store.seconds_to_fetch())
+    if config.swap_space and config.preemption_mode == "auto":
+        return runtime.recovery_costs()
+    return RecoveryCosts()
 
 
 def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
@@ -246,20 +260,15 @@ def _input_processor(
 
 
 def _capacity(
-    config: EngineConfig,
-    model: Model,
-    draft: Draft | None,
-    cache: CacheShape,
-    limits: EngineLimits,
-    runtime: DeviceRuntime,
-    adapters: AdapterShare | None,
+    config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime, store: str
 ) -> Capacity:
+    model, draft, dtype, cache, limits, _, adapters = loaded
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=_name(model.dtype),
         quantization=config.quantization,
         weight_bytes=model.weight_bytes,
-        kv_dtype=_name(kv_dtype(config, model)),
+        kv_dtype=_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
@@ -270,6 +279,7 @@ def _capacity(
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,
         ranks=config.tensor_parallel_size,
+        store=store,
     )
 
 
@@ -322,6 +332,8 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
         raise ConfigError(NO_ADAPTERS_ON_GPU)
     if config.kv_store is not None:
         raise ConfigError(NO_STORE_ON_GPU)
+    if config.role != "both":
+        raise ConfigError(NO_ROLE_ON_GPU)
     if config.cpu_isa != "auto":
         raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
     if config.swap_path is not None:

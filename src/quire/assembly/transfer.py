@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from quire.assembly.store import block_identity, record_form
+from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.store import RecordForm, RecordShelf
+from quire.memory import BlockSource
+from quire.shape import CacheShape
+from quire.store import RecordShelf
 from quire.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 
 Transfer = BlockServer | BlockFetcher
@@ -19,13 +24,31 @@ def listen_for_decoders(config: EngineConfig) -> BlockServer | None:
     return BlockServer(config.transfer.kv_ip, config.transfer.kv_port)
 
 
+def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
+    """For the person who starts the engine."""
+    if server is not None:
+        return f" Others fetch the blocks of prompts at {config.transfer.kv_ip}:{server.port}."
+    if config.role == "decode":
+        return " Blocks of prompts are fetched from prefill engines, as requests say."
+    return ""
+
+
 def begin_transfer(
     config: EngineConfig,
     server: BlockServer | None,
-    form: RecordForm,
-    identity: Mapping[str, str],
-) -> tuple[Transfer, RecordShelf]:
-    """Who hands blocks over or fetches them, and where they lie meanwhile."""
+    directory: Path,
+    limits: EngineLimits,
+    cache: CacheShape,
+    forms: Any,
+) -> tuple[Transfer | None, BlockSource | None]:
+    """Who hands blocks over or fetches them, and where they lie meanwhile.
+
+    directory, forms: as for ``block_identity``.
+    """
+    if config.role == "both":
+        return None, None
+    identity = block_identity(config, directory, limits, cache, forms)
+    form = record_form(identity, limits, cache)
     size, known = int(config.transfer.kv_buffer_size), Identity(identity)
     if size < form.num_bytes:
         raise ConfigError(

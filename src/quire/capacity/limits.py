@@ -90,6 +90,11 @@ class EngineLimits:
         """Over all KV groups."""
         return sum(kv_group.num_host_blocks for kv_group in self.kv_groups)
 
+    @property
+    def windows(self) -> list[int | None]:
+        """Of each KV group, in tokens."""
+        return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
+
     def block_bytes(self, cache: CacheShape) -> list[int]:
         """Of a block in each KV group: it holds keys and values of the KV group's layers."""
         return [

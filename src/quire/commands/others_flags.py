@@ -67,11 +67,17 @@ INSTEAD: Mapping[str, str] = {
     "--ngram-prompt-lookup-max": "--speculative-config.prompt_lookup_max N",
     "--ngram-prompt-lookup-min": "--speculative-config.prompt_lookup_min N",
     "-sc": "--speculative-config",
+    **dict.fromkeys(("-dp", "--data-parallel-size-local"), "quire deploy MODEL --replicas N"),
+    **dict.fromkeys(
+        ("--enable-expert-parallel", "-ep"),
+        "--tensor-parallel-size alone: ranks divide each expert",
+    ),
+    **dict.fromkeys(("--kv-offloading-size", "--kv-offloading-backend"), "--kv-store DIRECTORY"),
     **dict.fromkeys(("--model-draft", "-md", "--hf-repo-draft", "-hfd"), _DRAFT_MODEL),
     **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
 }
-"""Flags of others about speculation and pooling, and what to write here."""
+"""Flags of others that ask for what is told otherwise here, and what to write."""
 
 
 def add_others_flags(parser: argparse.ArgumentParser) -> None:

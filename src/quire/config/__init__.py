@@ -11,13 +11,14 @@ from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
 from quire.config.store import NO_STORE_ON_GPU
-from quire.config.transfer import KVTransferConfig
+from quire.config.transfer import NO_ROLE_ON_GPU, KVTransferConfig
 
 __all__ = [
     "MOST_DRAFTS",
     "NO_ADAPTERS_ON_GPU",
     "NO_DRAFT_MODEL_ON_GPU",
     "NO_RANKS_ON_GPU",
+    "NO_ROLE_ON_GPU",
     "NO_STORE_ON_GPU",
     "DeployConfig",
     "EngineConfig",

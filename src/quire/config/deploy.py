@@ -22,6 +22,7 @@ _NOT_HERE = {
     "kv_events_config": "all replicas would publish at one endpoint, for routers that stand before "
     "engines of quire serve",
     "tensor_parallel_size": "each has one rank",
+    "role": "they are alike: let a proxy pair engines of quire serve",
     "ssl_ca_certs": f"{_RAY_S}, and ask clients for no certificates",
     "ssl_cert_reqs": f"{_RAY_S}, and ask clients for no certificates",
     "allow_runtime_lora_updating": "one replica would have the adapter, and those that start later "

@@ -145,6 +145,10 @@ class ServerConfig:
     lora_directory: str | None = setting(
         None, "directory below which adapters must lie to be loaded while the server runs"
     )
+    dashboard_show_text: bool = setting(
+        False, "tell operators, who bear the same keys as clients, what requests say and are "
+        "answered: /v1/quire/requests/{id}",
+    )  # fmt: skip
     max_stored_responses: int = setting(
         4096, "responses (/v1/responses) that are kept, for conversations to go on from and to be "
         "asked for again; 0: none",

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
+_TOLD_BY_ROLE = ("kv_connector", "kv_role")  # of vLLM's
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
+NO_ROLE_ON_GPU = "role: blocks are handed over on CPUs only: choose device cpu"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class KVTransferConfig:
         """ConfigError where an option is unknown or out of its range."""
         known = [field.name for field in fields(cls)]
         for name in options:
+            if name in _TOLD_BY_ROLE:
+                raise ConfigError(f"{_NAME}: role (prefill or decode) says what {name} would")
             if name not in known:
                 close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
@@ -65,12 +69,15 @@ def check_transfer(config: EngineConfig) -> None:
         raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     if role == "both":
         if config.kv_transfer_config is not None:
+            _ = config.transfer
             raise ConfigError(f'{_NAME} does nothing with role "both"')
         return
     _ = config.transfer  # is checked
     if config.enable_prefix_caching is False or config.kv_allocator != "paged":
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
-        raise ConfigError(f'role "{role}": blocks are handed over on CPUs only: choose device cpu')
+        raise ConfigError(NO_ROLE_ON_GPU)
+    if config.tensor_parallel_size > 1:
+        raise ConfigError(f'role "{role}": blocks are handed over with tensor_parallel_size 1 only')
     if config.kv_store is not None:
         raise ConfigError(f'role "{role}": kv_store is for engines of role "both"')

@@ -2,6 +2,7 @@
 
 from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
+from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
@@ -17,6 +18,7 @@ from quire.engine.outputs import (
 )
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
+from quire.engine.recent import Percentiles, Rates
 from quire.engine.recorder import RequestRecorder
 from quire.engine.scoring import Scoring
 from quire.engine.session_manager import SessionManager
@@ -42,9 +44,12 @@ __all__ = [
     "Logprob",
     "MakeThread",
     "Message",
+    "Noted",
+    "Percentiles",
     "PreparedParams",
     "Prompt",
     "PromptForm",
+    "Rates",
     "RequestOutput",
     "RequestRecorder",
     "Scoring",

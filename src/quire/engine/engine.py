@@ -9,12 +9,14 @@ from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
-from quire.engine.decisions import DecisionLog
+from quire.engine.books import count_faults
+from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress
+from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
 from quire.engine.session_manager import SessionManager
 from quire.engine.stats import EngineStats
@@ -77,8 +79,8 @@ class Engine:
         parts: Parts | None = None,
     ) -> None:
         self.scheduler, self.executor, self.clock = scheduler, executor, clock
-        self.input_processor = input_processor
-        self.stats = EngineStats()
+        self.input_processor, self.stats = input_processor, EngineStats()
+        self.recent = Recent(self.stats)
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions
         )
@@ -94,7 +96,7 @@ class Engine:
         self._requests: dict[str, RequestProgress] = {}
         self.recorder, self.parts = recorder, parts or Parts()
         self.watchers = Watchers(() if recorder is None else (recorder,))
-        self._decisions = DecisionLog()
+        self.log = DecisionLog()
         self._expired: list[Delta] = []  # to be told with the next step
 
     def add_request(
@@ -141,7 +143,8 @@ class Engine:
         try:
             group = add(prepared.request)
         except RequestError as error:
-            self._decisions.add(Decision(Verdict.REFUSE, request_id, str(error)))
+            refused = Decision(Verdict.REFUSE, request_id, str(error))
+            self.log.note(refused, self.clock())
             if self.adapters is not None and adapter is not None:
                 self.adapters.end(adapter)
             raise
@@ -170,14 +173,7 @@ class Engine:
 
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
-        try:
-            faults = self.scheduler.audit()
-        except Exception:  # whatever it is, requests have been served until now
-            logger.exception("the KV pool's books cannot be audited")
-            faults = [""]
-        for fault in filter(None, faults):
-            logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
-        self.stats.num_faults += len(faults)
+        self.stats.num_faults += count_faults(self.scheduler)
         self._tell_blocks()
 
     def reset_prefix_cache(self) -> None:
@@ -193,8 +189,7 @@ class Engine:
 
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
-        parts = (self.transfer, self.store, self.watchers, self.events, self.others)
-        for part in parts:
+        for part in (self.transfer, self.store, self.watchers, self.events, self.others):
             if part is not None:
                 part.close()
 
@@ -204,12 +199,16 @@ class Engine:
 
     def decisions(self) -> list[Decision]:
         """The latest decisions about requests, oldest first."""
-        return self._decisions.latest()
+        return [noted.decision for noted in self.log.since(0)]
 
     def standings(self) -> list[tuple[Request, Standing]]:
         """How far the requests have come that have not ended."""
         now = self.clock()
         return [(one.request, one.standing(now)) for one in self._requests.values()]
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """A request's outputs; None once it has ended."""
+        return self._requests.get(request_id)
 
     def step(self) -> list[Delta]:
         """Take in one step of the model over the requests that the scheduler picks.
@@ -249,11 +248,11 @@ class Engine:
         error = EngineError(f"adapter {failed.adapter.name} cannot be read: {failed.error}")
         for request_id, progress in list(self._requests.items()):
             if progress.request.adapter == failed.adapter:
-                self._end_early(request_id, progress, error)
+                self._end_early(request_id, error)
 
-    def _end_early(self, request_id: str, progress: RequestProgress, error: QuireError) -> None:
+    def _end_early(self, request_id: str, error: QuireError) -> None:
         """To be told with the next step."""
-        del self._requests[request_id]
+        progress = self._requests.pop(request_id)
         self._note_end(progress, error)
         self.scheduler.abort(request_id)
         self._expired.append(progress.fail(error, self.clock()))
@@ -270,6 +269,7 @@ class Engine:
     def _begin(self, step: Step) -> PendingStep:
         self._note(step)
         self.waiting_room.observe(step.now)
+        self.recent.begin(step.now)
         try:
             return self.executor.submit(step)
         except RankError:
@@ -321,6 +321,7 @@ class Engine:
                 del self._requests[request_id]
                 self._note_end(request)
                 deltas[last] = request.last(deltas[last], now)
+        self.recent.observe(deltas, len(step.chunks))
         return deltas
 
     def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
@@ -368,18 +369,18 @@ class Engine:
 
     def _note(self, step: Step) -> None:
         self.watchers.planned(step)
-        self._decisions.note(step, self._requests)
+        self.log.take(step.decisions, step.now)
         for decision in step.decisions:
-            if decision.what is Verdict.EXPIRE:
+            if decision.what.preempts:
+                tell(decision, self._requests)
+            elif decision.what is Verdict.EXPIRE:
                 self._expire(decision)
 
     def _expire(self, decision: Decision) -> None:
         """A request has waited too long, and the scheduler has ended it."""
-        request = self._requests.pop(decision.request_id)
         retry_after = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
         error = QueueTimeoutError(f"the request {decision.why}", retry_after)
-        self._note_end(request, error)
-        self._expired.append(request.fail(error, self.clock()))
+        self._end_early(decision.request_id, error)
 
     def _request_of(self, seq_id: int) -> RequestProgress | None:
         request = self.scheduler.request_of(seq_id)

@@ -61,7 +61,11 @@ class WaitingRoom:
     @property
     def predicted_wait(self) -> float:
         """Seconds until all that wait now have been let in, by what was seen."""
-        return self._queue.num_new * (self._seconds + 1) / (self._left + 1)
+        return self.wait_of(self._queue.num_new)
+
+    def wait_of(self, count: int) -> float:
+        """Seconds until so many have been let in, by what was seen."""
+        return count * (self._seconds + 1) / (self._left + 1)
 
     def observe(self, now: float) -> None:
         """Look at the queue. To be called after every step has been planned."""
@@ -75,5 +79,4 @@ class WaitingRoom:
 
     def seconds_until(self, count: int) -> float:
         """The time in which so many leave the queue, by what was seen; 1 to 600 s."""
-        seconds = count * (self._seconds + 1) / (self._left + 1)
-        return min(max(seconds, _SHORTEST), _LONGEST)
+        return min(max(self.wait_of(count), _SHORTEST), _LONGEST)

@@ -139,9 +139,9 @@ class AttentionSpec:
     window: int | None = None  # a token sees itself and the window - 1 tokens before it
     sinks: int = 0  # and the first so many tokens of its sequence
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
-    sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
     query_norm: Norm | None = None  # of each head, before it is turned
     key_norm: Norm | None = None
+    sink_logits: Tensor | None = None  # [H] float32, scores of a key that all see, without a value
 
 
 class Projection(Protocol):

@@ -16,6 +16,7 @@ from quire.memory.layered import LayeredAllocator
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool, ContentWatcher
 from quire.memory.source import BlockSource
+from quire.memory.views import PoolView, pool_views
 from quire.memory.window import Window
 
 __all__ = [
@@ -34,11 +35,13 @@ __all__ = [
     "LayeredAllocator",
     "MoveKind",
     "PagedAllocator",
+    "PoolView",
     "Reservation",
     "Usage",
     "When",
     "Window",
     "audit",
     "hash_blocks",
+    "pool_views",
     "root_hash",
 ]

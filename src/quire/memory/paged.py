@@ -94,7 +94,7 @@ class PagedAllocator:
         shared = hits.shared
         self.occupancy.revive(shared)
         table.blocks = shared  # shared before any take(), which could evict them
-        table.entries = self.device.share_all(shared)
+        table.entries = self.device.share_all(shared, found=True)
         if len(shared) < len(hits.blocks):
             self._fetches += self._holdings.fetch(table, hits, demand.block_hashes)
         for _ in range(length - len(hits.blocks)):

@@ -28,11 +28,17 @@ class BlockPool:
     blocks are taken first; then cached ones, least recently released first.
 
     Each block also keeps what its owners are charged: the time it is held, divided among them.
+
+    times_found: by block, how often its content has been found in it.
+    touched: blocks that have been taken, shared or given up since somebody last looked, for whoever
+        looks at them all; None: nobody does.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
+        self.times_found = [0] * num_blocks
+        self.touched: set[int] | None = None
         self.now = 0.0  # seconds; whoever has a clock sets it
         self._charged = [0.0] * num_blocks  # seconds per owner, up to _since
         self._since = [0.0] * num_blocks
@@ -77,6 +83,9 @@ class BlockPool:
             self._evict(block)
         self.ref_counts[block] = 1
         self._since[block] = self.now
+        self.times_found[block] = 0
+        if self.touched is not None:
+            self.touched.add(block)
         return block
 
     def share(self, block: int) -> None:
@@ -85,10 +94,17 @@ class BlockPool:
             del self._cached[block]
         self._charge(block)
         self.ref_counts[block] += 1
+        if self.touched is not None:
+            self.touched.add(block)
 
-    def share_all(self, blocks: Sequence[int]) -> list[float]:
-        """``share`` for each of these blocks; what each is ``charged`` at this moment."""
+    def share_all(self, blocks: Sequence[int], *, found: bool = False) -> list[float]:
+        """``share`` for each of these blocks; what each is ``charged`` at this moment.
+
+        found: they have been, by their content.
+        """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        if self.touched is not None:
+            self.touched.update(blocks)
         for block in blocks:
             if counts[block]:
                 charged[block] += (now - since[block]) / counts[block]
@@ -96,12 +112,15 @@ class BlockPool:
                 del self._cached[block]
             since[block] = now
             counts[block] += 1
+            self.times_found[block] += found
         return [charged[block] for block in blocks]
 
     def release(self, block: int) -> bool:
         """One owner fewer; True if that was the last and the block is free now."""
         self._charge(block)
         self.ref_counts[block] -= 1
+        if self.touched is not None:
+            self.touched.add(block)
         if self.ref_counts[block]:
             return False
         if self._hashes[block] is None:
@@ -138,12 +157,16 @@ class BlockPool:
             if block in self._cached:
                 del self._cached[block]
                 self._blank.append(block)
+                if self.touched is not None:
+                    self.touched.add(block)
 
     def clear(self) -> None:
         """Forget what all blocks hold. Whoever holds them still does."""
         self._hashes = [None] * self.num_blocks
         self._block_of.clear()
         self._blank += reversed(self._cached)
+        if self.touched is not None:
+            self.touched.update(self._cached)
         self._cached.clear()
         if self._watcher is not None:
             self._watcher.cleared()
@@ -165,6 +188,8 @@ class BlockPool:
 
         Contents of blocks that nobody owns are forgotten: who knows what has been written there.
         """
+        if self.touched is not None:
+            self.touched.update(range(self.num_blocks))
         for block, count in enumerate(owners):
             if self.ref_counts[block] != count:
                 self._since[block] = self.now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Verdict(Enum):
@@ -27,11 +27,12 @@ class Decision(NamedTuple):
     what: Verdict
     request_id: str
     why: str
-    needed: int | None = None  # blocks; sequences where max_num_seqs is what binds
+    needed: int | None = None  # of what ``unit`` says
     free: int | None = None  # likewise
     swap_seconds: float | None = None  # what swapping the victim out and in costs
     recompute_seconds: float | None = None  # what computing its tokens again costs
     remedy: str | None = None  # the setting that would have avoided it
+    unit: Literal["blocks", "sequences"] = "blocks"  # sequences: where max_num_seqs is what binds
 
     def __str__(self) -> str:
         text = f"{self.what.value} {self.request_id}: {self.why}"

@@ -72,19 +72,9 @@ def _basic_sampling(
 
         found, panel = _compare(where, SYSTEMS, workload, first, scale, batches=True)
         panels.append(panel)
-        for other, rate in found.items():
-            if other == PAGED.name:
-                findings.append(Finding(f"{model}: rate that paging sustains", (), rate, "req/s"))
-                continue
-            figures = published.get(other, ())
-            if other == FASTER_TRANSFORMER:
-                most = max(most, found[PAGED.name] / rate)
-            findings.append(
-                Finding(
-                    f"{model}: paging's rate over that of {other}", figures,
-                    found[PAGED.name] / rate, "×",
-                )
-            )  # fmt: skip
+        findings += _ratios(model, found, published)
+        if FASTER_TRANSFORMER in found:
+            most = max(most, found[PAGED.name] / found[FASTER_TRANSFORMER])
     if up_to is not None:
         findings.append(
             Finding(
@@ -122,6 +112,24 @@ def _basic_sampling(
         _NOTE,
         ("×",) if published else (),
     )
+
+
+def _ratios(
+    model: str, found: dict[str, float], published: dict[str, tuple[float, ...]]
+) -> list[Finding]:
+    """What rate paging sustains, and what that is to the others' rates."""
+    paged = found[PAGED.name]
+    return [
+        Finding(f"{model}: rate that paging sustains", (), paged, "req/s"),
+        *(
+            Finding(
+                f"{model}: paging's rate over that of {other}", published.get(other, ()),
+                paged / rate, "×",
+            )
+            for other, rate in found.items()
+            if other != PAGED.name
+        ),
+    ]  # fmt: skip
 
 
 def parallel_and_beam(scale: Scale) -> Experiment:

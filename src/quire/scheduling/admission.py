@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from quire.memory import Demand, Fit, KVAllocator, When
 from quire.protocol.decision import Decision, Verdict
@@ -24,11 +24,12 @@ class Shortage(NamedTuple):
     needed: int  # blocks, as far as is known; or sequences
     free: int
     remedy: str = "a larger KV pool"
+    unit: Literal["blocks", "sequences"] = "blocks"
 
     def decision(self, group: SequenceGroup) -> Decision:
-        why, needed, free, remedy = self
+        why, needed, free, remedy, unit = self
         name = group.request.request_id
-        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy)
+        return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy, unit=unit)
 
 
 class Admission:

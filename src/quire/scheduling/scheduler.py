@@ -356,7 +356,8 @@ class Scheduler:
             spare = self.max_num_seqs - running
             if group.width > spare:
                 why = "max_num_seqs sequences are running"
-                shortage = Shortage(why, group.width, spare, "a larger max_num_seqs")
+                remedy = "a larger max_num_seqs"
+                shortage = Shortage(why, group.width, spare, remedy, "sequences")
                 step.decisions.append(shortage.decision(group))
                 break
             had_blocks = group.status is not Status.WAITING

@@ -39,6 +39,8 @@ from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
+from quire.server.live.routes import add_live
+from quire.server.live.watching import BlockWatch
 from quire.server.metrics import ServerMetrics
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.completions import create_completion
@@ -81,7 +83,7 @@ def create_app(
     speech = Speech.of(engine.input_processor.tokenizer, config)
     names, facts = tuple(model_names), facts or ModelFacts()
     service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
-    drain = Drain()
+    drain, watch = Drain(), BlockWatch(async_engine)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -89,6 +91,7 @@ def create_app(
         try:
             yield
         finally:
+            watch.close()
             await async_engine.stop()
             bodies.close()
             _log_waste(engine)
@@ -119,6 +122,7 @@ def create_app(
     add_adapters(app, service)
     add_profiles(app, service)
     _add_operation(app, service, drain)
+    add_live(app, service, watch)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
 

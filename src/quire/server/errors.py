@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -58,6 +59,17 @@ class UnknownResponseError(RequestError):
     """A request names a response, or an item of one, that is not kept, or is somebody else's."""
 
 
+class TooManyWatchersError(OverloadedError):
+    """As many look at every block as may."""
+
+
+class UnknownRequestError(RequestError):
+    """Somebody asks for a request that is not here."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"request {shown(request_id)} is not here, or has ended", "request_id")
+
+
 class EngineUnavailableError(EngineError):
     """The engine has died or been stopped: no request can be served any more."""
 
@@ -75,6 +87,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 404, error_body(str(error), param=error.field, code="model_not_found")
         case UnknownResponseError():
             return 404, error_body(str(error), param=error.field, code="response_not_found")
+        case UnknownRequestError():
+            return 404, error_body(str(error), param=error.field, code="request_not_found")
         case UnknownSessionError():
             return 404, error_body(str(error), param=error.field, code="session_not_found")
         case BusyError():
@@ -85,6 +99,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 429, error_body(str(error), param=error.field, code="too_many_sessions")
         case QueueFullError():
             return 429, error_body(str(error), "rate_limit_error", code="queue_full")
+        case TooManyWatchersError():
+            return 429, error_body(str(error), "rate_limit_error", code="too_many_watchers")
         case QueueTimeoutError():
             return 503, error_body(str(error), _SERVER, code="queue_timeout")
         case RequestError():
@@ -123,6 +139,13 @@ def install_error_handlers(app: FastAPI) -> None:
             error = what_there_is(request)
         return await handle(request, error)
 
+    async def unfit(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        told = error.errors()[0]
+        name = str(told["loc"][-1])
+        return await handle(request, RequestError(f"{name}: {told['msg']}", name))
+
+    app.add_exception_handler(RequestValidationError, unfit)  # of parameters in the URL
     for kind in (QuireError, HTTPException):
         app.add_exception_handler(kind, handle)
     for status in (404, 405):

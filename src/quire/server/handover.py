@@ -57,6 +57,6 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
 
 def _asks(given: Mapping[str, Any], name: str) -> bool:
     asked = given.get(name)
-    if asked not in (None, False, True):
+    if not isinstance(asked, bool | None):
         raise RequestError(f"{name} must be true or false", _FIELD)
     return asked is True

@@ -15,6 +15,7 @@ from quire.protocol import SchedulingPolicy, Verdict
 from quire.server.gen_ai_metrics import GenAIMetrics
 from quire.server.metric_names import NamedMetrics
 from quire.tracing import SpanSender
+from quire.transfer import BlockFetcher, BlockServer
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -153,6 +154,7 @@ class _EngineCollector:
         )
         yield from self._kv_cache()
         yield from self._events()
+        yield from self._transfer()
         yield from self._speculation()
         yield from self._adapters()
         yield from self._store(stats.prefix_fetched)
@@ -225,6 +227,18 @@ class _EngineCollector:
             yield self._counter("kv_events_published", told, events.num_published)
             told = "Batches that were not, because too many waited to be sent."
             yield self._counter("kv_events_dropped", told, events.num_dropped)
+
+    def _transfer(self) -> Iterator[Metric]:
+        """Of an engine that prefills for others, or decodes what they have prefilled."""
+        transfer = self._engine.transfer
+        if isinstance(transfer, BlockServer):
+            told = "KV blocks handed to decode engines."
+            yield self._counter("kv_transfer_sent_blocks", told, transfer.num_sent)
+        if isinstance(transfer, BlockFetcher):
+            told = "KV blocks that prefill engines have sent."
+            yield self._counter("kv_transfer_fetched_blocks", told, transfer.num_fetched)
+            told = "Transfers that ended early; what was missing was computed."
+            yield self._counter("kv_transfer_failures", told, transfer.num_failed)
 
     def _speculation(self) -> Iterator[Metric]:
         """Nothing where nobody drafts."""

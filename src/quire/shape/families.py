@@ -75,7 +75,7 @@ FAMILIES = (
     Family("olmoe", "OlmoeForCausalLM", experts=True, stretches=True),
     Family(
         "gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, experts=True,
-        head_size=64, stretches=True,
+        head_size=64, biases=True, stretches=True,
     ),
     Family("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
     _mixture("phimoe", "PhimoeForCausalLM", window="always"),
@@ -86,7 +86,6 @@ FAMILIES = (
     _mixture("glm4_moe_lite", "Glm4MoeLiteForCausalLM", latent=True),
     _mixture("minimax_m2", "MiniMaxM2ForCausalLM"),
     _mixture("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", tied=True),
-    _mixture("gpt_oss", "GptOssForCausalLM", window="alternating", full_every=2, head_size=64),
     _mixture("llama4_text", "Llama4ForCausalLM", window="chunked", full_every=4, shared_experts=1),
     _mixture(
         "llama4", "Llama4ForConditionalGeneration", window="chunked", full_every=4,

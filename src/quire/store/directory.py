@@ -21,6 +21,7 @@ _SPARE = 20  # of so many parts of the bound, one is made room for at once: look
 _UNFINISHED = ".new"
 _MODEL, _PART = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{2}")
 _FILE = re.compile(rf"[0-9a-f]{{32}}\.block(?:{re.escape(_UNFINISHED)})?")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DAMAGED = (None, errno.EIO)  # of an OSError; others may pass
 
 
@@ -124,18 +125,20 @@ class RecordDirectory:
             self._ledger.total = total if total <= self._size else self._evict()
 
     def _create(self, path: str, pieces: Sequence[bytes]) -> None:
-        unfinished = Path(path + _UNFINISHED)
-        unfinished.parent.mkdir(0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        file = os.open(unfinished, flags, 0o600)
+        unfinished = path + _UNFINISHED
+        try:
+            file = os.open(unfinished, _NEW, 0o600)
+        except FileNotFoundError:  # its directory is missing
+            Path(path).parent.mkdir(0o700, parents=True, exist_ok=True)
+            file = os.open(unfinished, _NEW, 0o600)
         try:
             if os.writev(file, pieces) != self._form.num_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             _note_use(file)
-            unfinished.rename(path)
+            os.rename(unfinished, path)  # noqa: PTH104  # a Path costs more than that
         except OSError:
             with suppress(OSError):
-                unfinished.unlink()
+                Path(unfinished).unlink()
             raise
         finally:
             os.close(file)

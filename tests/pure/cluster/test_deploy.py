@@ -23,6 +23,7 @@ from quire.errors import ConfigError
         ({"record_trace": "x"}, "record_trace is not for replicas: all replicas would write"),
         ({"kv_events_config": '{"publisher": "zmq"}'}, "kv_events_config is not for replicas: all"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is not for replicas: each has one"),
+        ({"role": "prefill"}, "role is not for replicas: they are alike"),
         ({"max_connections": 9}, "max_connections is not for replicas: Ray's proxies"),
         ({"ssl_ca_certs": __file__, "ssl_certfile": "x"}, "ssl_certfile"),
         ({"device": "cuda"}, "replicas run on CPUs"),

@@ -7,6 +7,16 @@ import random
 
 import pytest
 
+from quire.memory import (
+    BEYOND,
+    BlockMove,
+    Content,
+    Demand,
+    MoveKind,
+    PagedAllocator,
+    hash_blocks,
+)
+from quire.scheduling import Scheduler
 from support.fake_model import FULL
 from support.fake_source import FakeSource
 from support.kv_groups import make_kv_groups, random_windows
@@ -20,7 +30,7 @@ LIVES = 3  # that share a source, one after the other, as an engine and those af
 def test_text_does_not_depend_on_what_is_fetched(windowed: bool) -> None:
     failed = fetched = 0
     for number in range(RUNS):
-        source = FakeSource(number, forgets=0.3 if number % 3 else 0.0)
+        source = FakeSource(number, forgets=0.2 if number % 3 else 0.0)
         windows = random_windows(random.Random(number)) if windowed else FULL
         for seed in range(LIVES * number, LIVES * (number + 1)):
             run = SchedulerRun(
@@ -32,5 +42,28 @@ def test_text_does_not_depend_on_what_is_fetched(windowed: bool) -> None:
             run.run()
             failed += run.failed_moves
         fetched += source.fetched
-    assert fetched > RUNS
+    assert fetched > 0
     assert failed > 0
+
+
+def test_what_cannot_be_had_is_asked_for_once() -> None:
+    """Of a source that says for ever that it has what it never gives."""
+    for number in (4, 6, 7, 10):
+        source = FakeSource(number, forgets=0.0)
+        SchedulerRun(2 * number, source=source).run()
+        source.lose_all()
+        run = SchedulerRun(2 * number, source=source)
+        run.run()
+        assert 0 < run.failed_moves < source.stored
+
+
+def test_a_step_that_fails_takes_nothing_from_what_it_was_to_store() -> None:
+    allocator, tokens = PagedAllocator(2, 4), tuple(range(8))
+    scheduler = Scheduler(allocator, max_num_seqs=1, max_num_batched_tokens=8)
+    names = hash_blocks(b"", tokens, 4)
+    allocator.admit(0, Demand(8, names))
+    allocator.append({0: 8})
+    allocator.commit(0, names, 2)
+    move = BlockMove(MoveKind.STORE, 0, BEYOND, 0, Content(names[0], tokens[:4]))
+    scheduler.invalidate([move])
+    assert [allocator.locate(name) for name in names] == [(0,), (1,)]

@@ -58,6 +58,7 @@ class Interpreted:
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Any = None,
+        source: Any = None,
     ) -> ModelExecutor:
         from quire.execution.gpu.forward import DeviceForward
         from quire.execution.gpu.graphs import NoRecorder, graph_sizes

@@ -202,7 +202,7 @@ def test_a_rank_that_differs_is_refused_at_both_ends() -> None:
         ConfigError, match="rank 1 cannot join: dtype is bfloat16 on rank 0, and fl"
     ):
         meet(team, config, DEMO_MODEL, "avx2")
-    assert other.receive()["kind"] == "meet"
-    assert "dtype is bfloat16 on rank 0" in other.receive()["why"]
+    assert other.receive(10)["kind"] == "meet"
+    assert "dtype is bfloat16 on rank 0" in other.receive(10)["why"]
     team.close()
     other.close()

@@ -11,7 +11,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from quire import LLM
-from quire.assembly.engine import DEMO_MODEL
+from quire.assembly import DEMO_MODEL
 from quire.engine import load_tokenizer
 from support.served_model import served_model
 

@@ -12,7 +12,6 @@ from quire.assembly.ranks.meeting import meet
 from quire.assembly.ranks.team import Team
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget
 from quire.config import EngineConfig
-from quire.errors import ConfigError
 from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
@@ -61,9 +60,7 @@ class OnRanks(OnCPU):
         source: object = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
-        if source is not None:
-            raise ConfigError("blocks beyond the pool are for tensor_parallel_size 1 only")
-        assert draft is None, "refused before anything is loaded"
+        assert draft is None and source is None, "refused before anything is loaded"
         blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
         self._team.ask("pool", blocks=blocks, max_model_len=limits.max_model_len)
         executor = super().executor(model, limits, kv_dtype, None, adapters)

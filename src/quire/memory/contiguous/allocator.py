@@ -53,7 +53,7 @@ class ContiguousAllocator:
         self.max_model_len = max_model_len
         self.device = BuddyRegions(num_blocks)
         self.host = BlockPool(num_host_blocks)
-        self._branches: dict[int, Branch] = {}
+        self.branches: dict[int, Branch] = {}
         self._used = 0  # tokens on the device
         self._reserved = 0  # tokens that are promised to regions and not there yet
         self._refused_order: int | None = None  # of the regions that were last asked for in vain
@@ -121,12 +121,12 @@ class ContiguousAllocator:
         return True
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        self._fill(seq_id, num_tokens - self._branches[seq_id].num_tokens)
+        self._fill(seq_id, num_tokens - self.branches[seq_id].num_tokens)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         """A copy of the parent in a spare region of its family; to be made before all else."""
         self._refuse_known(child_id)
-        parent = self._branches[parent_id]
+        parent = self.branches[parent_id]
         family, width = parent.family, parent.family.terms.width
         if parent.start is None or len(family.branches) >= width:
             raise ValueError(
@@ -147,7 +147,7 @@ class ContiguousAllocator:
 
         A branch is charged for its region, and for its share of those that the family keeps.
         """
-        branch = self._branches.pop(seq_id)
+        branch = self.branches.pop(seq_id)
         if branch.start is not None:
             self._leave(branch)
         for block in branch.host_blocks:
@@ -168,11 +168,11 @@ class ContiguousAllocator:
         return ()
 
     def charge(self, seq_id: int) -> float:
-        branch = self._branches[seq_id]
+        branch = self.branches[seq_id]
         return branch.charge if branch.start is None else branch.charge_at(self._now)
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
-        branches = [self._branches[seq_id] for seq_id in seq_ids]
+        branches = [self.branches[seq_id] for seq_id in seq_ids]
         if sum(self._blocks_for(b.num_tokens) for b in branches) > self.host.num_free:
             return None
         moves: list[BlockMove] = []
@@ -187,7 +187,7 @@ class ContiguousAllocator:
 
         A family that was preempted because it had outgrown its regions comes back to larger ones.
         """
-        branches = [self._branches[seq_id] for seq_id in seq_ids]
+        branches = [self.branches[seq_id] for seq_id in seq_ids]
         absent = [family for family in {b.family: None for b in branches} if not family.residents]
         orders = {family: self._order_to_return(family) for family in absent}
         steps = [(None, orders[family]) for family in absent for _ in range(family.terms.width)]
@@ -211,7 +211,7 @@ class ContiguousAllocator:
 
     def table(self, seq_id: int) -> BlockTable:
         """The whole region, what is only reserved included."""
-        branch = self._branches[seq_id]
+        branch = self.branches[seq_id]
         if branch.start is None:
             return BlockTable(branch.host_blocks)
         if branch.view is None:
@@ -220,11 +220,11 @@ class ContiguousAllocator:
         return branch.view
 
     def num_tokens(self, seq_id: int) -> int:
-        return self._branches[seq_id].num_tokens
+        return self.branches[seq_id].num_tokens
 
     def blocks_held(self, seq_ids: Sequence[int]) -> tuple[int, int]:
         """Blocks of these sequences' regions and of those their families keep for forks; 0."""
-        branches = [self._branches[seq_id] for seq_id in seq_ids]
+        branches = [self.branches[seq_id] for seq_id in seq_ids]
         regions = [b.family.order for b in branches if b.start is not None]
         for family in {branch.family for branch in branches}:
             regions += [family.order] * len(family.spares)
@@ -293,7 +293,7 @@ class ContiguousAllocator:
         """Families that must move to serve ``new_tokens``, and the order that they need then."""
         tokens: dict[Family, int] = {}
         for seq_id, count in new_tokens.items():
-            branch = self._branches[seq_id]
+            branch = self.branches[seq_id]
             family, after = branch.family, branch.num_tokens + count
             if after > family.terms.longest:
                 raise ValueError(
@@ -336,7 +336,7 @@ class ContiguousAllocator:
 
     def _fill(self, seq_id: int, count: int) -> None:
         """So many more tokens of a sequence; fewer, if negative."""
-        self._branches[seq_id].num_tokens += count
+        self.branches[seq_id].num_tokens += count
         self._used += count
         self._reserved -= count
 
@@ -349,7 +349,7 @@ class ContiguousAllocator:
         """A new branch, in a region that its family has to spare."""
         branch = Branch(family, num_tokens)
         self._count(family, -1)
-        family.branches[seq_id] = self._branches[seq_id] = branch
+        family.branches[seq_id] = self.branches[seq_id] = branch
         family.num_to_come = max(0, family.num_to_come - 1)
         branch.arrive(family.spares.pop())
         self._count(family, 1)
@@ -388,7 +388,7 @@ class ContiguousAllocator:
         self._reserved += sign * (promised - used)
 
     def _refuse_known(self, seq_id: int) -> None:
-        if seq_id in self._branches:
+        if seq_id in self.branches:
             raise ValueError(f"sequence {seq_id} already has a region")
 
 

@@ -76,7 +76,7 @@ def takes(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def gives(
-    answer: type[BaseModel],
+    answer: type[Any],
     chunk: type[BaseModel] | None = None,
     *errors: int,
     framing: Framing = DATA_TO_DONE,

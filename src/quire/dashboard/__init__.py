@@ -1,0 +1,41 @@
+"""What scheduler and allocator hold, for those who look: reads and changes nothing. Never torch."""
+
+from quire.dashboard.block_map import BlockMap, BlockState, Cell
+from quire.dashboard.frames import delta, snapshot
+from quire.dashboard.holders import number_of
+from quire.dashboard.pool import Pool, PrefixCache, pool_figures, prefix_cache
+from quire.dashboard.requests import (
+    BranchTable,
+    Pace,
+    Reasons,
+    Row,
+    Rows,
+    Wait,
+    block_tables,
+    one_row,
+    rows,
+)
+from quire.dashboard.tracker import BlockTracker
+
+__all__ = [
+    "BlockMap",
+    "BlockState",
+    "BlockTracker",
+    "BranchTable",
+    "Cell",
+    "Pace",
+    "Pool",
+    "PrefixCache",
+    "Reasons",
+    "Row",
+    "Rows",
+    "Wait",
+    "block_tables",
+    "delta",
+    "number_of",
+    "one_row",
+    "pool_figures",
+    "prefix_cache",
+    "rows",
+    "snapshot",
+]

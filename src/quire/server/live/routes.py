@@ -1,0 +1,132 @@
+"""The routes under /v1/quire: the engine's memory and its reasons."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query
+from fastapi.responses import Response
+from pydantic_core import to_json
+from starlette.types import Message, Receive, Scope, Send
+
+from quire.errors import QuireError
+from quire.server.answers.streaming import DATA, event
+from quire.server.description.openapi import gives
+from quire.server.live.state import Reader
+from quire.server.live.types import DecisionList, EngineState, RequestStory
+from quire.server.live.watching import BlockWatch
+from quire.server.service import Service
+
+_SILENCE = 15.0  # seconds, after which a stream says that it is there
+_UNREAD = 30.0  # seconds for which a client may read nothing
+_BINARY = "application/octet-stream"
+_ABOUT_BLOCKS = (
+    "A snapshot. Little-endian: `QB`, format 1 (1 byte), kind 0 (1), the frame's number (4), "
+    "the step (4), the number of blocks n (4), seconds since 1970 (8, a float); then, for all "
+    "blocks, columns: owner (4 bytes each), sequences that hold it (2), times found (2), state "
+    "(1): 0 free, 1 cached, 2 reserved, 3 used, 4 attention sink, 5 in a window. "
+    "An owner is a request's or a session's `number`, the lowest of several, 0: nobody."
+)
+_ABOUT_STREAM = (
+    "With `stream=true`, server-sent events. The data of each are a frame in base64: first such a "
+    "snapshot, then deltas, at most ten a second: kind 1, with n blocks that have changed, and "
+    "before the other columns one of their numbers (4 bytes each). A frame's number is that of "
+    "the one before and 1, but for a snapshot in between, for those who have not kept up."
+)
+_BLOCKS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "All blocks.",
+        "content": {
+            _BINARY: {
+                "schema": {"type": "string", "format": "binary", "description": _ABOUT_BLOCKS}
+            },
+            DATA.media_type: {"schema": {"type": "string", "description": _ABOUT_STREAM}},
+        },
+    },
+    429: {"description": "As many watch as may."},
+}
+_NOT_STORED = {"cache-control": "no-store"}
+Limit = Annotated[int, Query(ge=0, le=1000)]
+
+
+def add_live(app: FastAPI, service: Service, watch: BlockWatch) -> None:
+    """What may be asked of a running engine."""
+    reader = Reader(service.engine.engine, service.model_names[0])
+    call, show_text = service.engine.call, service.config.dashboard_show_text
+
+    @app.get("/v1/quire/state", responses=gives(EngineState))
+    async def state(limit: Limit = 100) -> Response:
+        """The pool, who runs and who waits for what, and how fast it all is.
+
+        `limit`: requests of each kind that are described.
+        """
+        return _json(await call(partial(reader.state, limit)))
+
+    @app.get("/v1/quire/decisions", responses=gives(DecisionList))
+    async def decisions(since: int = 0, limit: Limit = 1000) -> Response:
+        """What the scheduler has decided of late, and the figures it had, oldest first.
+
+        `since`: a decision's number; only those after it are told.
+        """
+        return _json(await call(partial(reader.decisions, since, limit)))
+
+    @app.get("/v1/quire/requests/{request_id:path}", responses=gives(RequestStory, None, 404))
+    async def request(request_id: str) -> Response:
+        """One request, its block tables and what was decided about it."""
+        return _json(await call(partial(reader.story, request_id, show_text=show_text)))
+
+    @app.get("/v1/quire/blocks", response_class=Response, responses=_BLOCKS)
+    async def blocks(stream: bool = False) -> Response:
+        """Every block of the pool: its state, whose it is, and how often it is shared and found."""
+        if stream:
+            return FrameStream(watch)
+        with watch.watching() as watcher:
+            return Response(await watcher.frame(), media_type=_BINARY, headers=_NOT_STORED)
+
+
+def _json(value: object) -> Response:
+    content = to_json(value, inf_nan_mode="null")
+    return Response(content, media_type="application/json", headers=_NOT_STORED)
+
+
+class FrameStream(Response):
+    """Frames as events, until the client leaves, or reads nothing for too long."""
+
+    def __init__(self, watch: BlockWatch) -> None:
+        headers = {**_NOT_STORED, "x-accel-buffering": "no"}
+        super().__init__(headers=headers, media_type=DATA.media_type)
+        del self.headers["content-length"]
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send_all(send))
+        leaving = asyncio.create_task(_disconnected(receive))
+        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        sending.cancel()  # unless it has ended
+        with contextlib.suppress(asyncio.CancelledError, asyncio.TimeoutError):
+            await sending
+
+    async def _send_all(self, send: Send) -> None:
+        with self._watch.watching() as watcher:
+            frame = await watcher.frame()
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(QuireError):  # the engine has gone
+                while True:
+                    data = b": \n\n" if frame is None else event(base64.b64encode(frame))
+                    await asyncio.wait_for(send(_body(data)), _UNREAD)
+                    frame = await watcher.frame(_SILENCE)
+        await send(_body(b"", more=False))
+
+
+def _body(data: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

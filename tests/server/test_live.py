@@ -1,0 +1,246 @@
+"""What /v1/quire tells of a running engine, beside what the engine knows itself."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import TypeAdapter
+
+from quire.dashboard import Cell
+from quire.errors import EngineError
+from quire.memory import PagedAllocator
+from quire.scheduling import Scheduler
+from quire.server.errors import TooManyWatchersError
+from quire.server.live import routes, watching
+from quire.server.live.state import Reader
+from quire.server.live.types import DecisionList, EngineState, RequestStory
+from quire.server.live.watching import BlockLook, BlockWatch, Frames, Watcher
+from support.block_truth import Frame, true_cells
+from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
+
+SECRET = "zebra"
+PATHS = ("state", "decisions", "blocks", "blocks?stream=true", "requests/x")
+SMALL = {"num_blocks": 24, "max_num_seqs": 8}
+
+
+def ask(server: LiveServer, path: str, **params: Any) -> httpx.Response:
+    """An answer from between two steps of a held engine."""
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(server.http.get, f"/v1/quire/{path}", params=params)
+        server.step_until(asked.done)
+        return asked.result()
+
+
+def get(server: LiveServer, path: str, kind: type[Any], **params: Any) -> Any:
+    """What it holds, if it is of that kind and tells no text."""
+    answer = ask(server, path, **params)
+    assert answer.status_code == 200, answer.text
+    assert SECRET not in answer.text and "/quire/demo" not in answer.text
+    return TypeAdapter(kind).validate_json(answer.text)
+
+
+@contextmanager
+def busy(server: LiveServer, count: int, **body: Any) -> Iterator[None]:
+    """So many requests have come, and the engine stands still in a step."""
+    server.executor.hold()
+    with ThreadPoolExecutor(count) as threads:
+        futures = []
+        for number in range(count):
+            prompt = f"{SECRET} {number} " * 3
+            futures.append(threads.submit(server.complete, prompt=prompt, **body))
+        eventually(lambda: len(server.engine._requests) == count or server.executor.let(1))
+        yield
+        server.executor.release()
+        assert [one.result(PATIENCE).status_code for one in futures] == [200] * count
+
+
+def test_a_busy_servers_state_is_what_its_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    truths: dict[int, dict[str, Any]] = {}
+    read = Reader.state
+
+    def spied(reader: Reader, limit: int) -> EngineState:
+        scheduler = reader._engine.scheduler
+        truths[reader._engine.stats.num_steps] = {
+            "slots": scheduler.allocator.usage()._asdict(),
+            "cells": true_cells(scheduler),
+            "running": [group.request.request_id for group in scheduler.running],
+            "blocks": [scheduler.allocator.blocks_held(g.tables())[0] for g in scheduler.running],
+            "output": [len(group.branches[0].token_ids) for group in scheduler.running],
+            "line": [group.request.request_id for group in scheduler.waiting],
+            "begun": [group.request.request_id for group in scheduler.waiting if group.begun],
+        }
+        return read(reader, limit)
+
+    monkeypatch.setattr(Reader, "state", spied)
+    with live_server(SMALL) as server, busy(server, 6, max_tokens=30, ignore_eos=True):
+        while not (state := get(server, "state", EngineState)).requests.preempted:
+            assert server.engine.has_work
+        truth, told = truths[state.step], state.requests
+        assert state.pool.slots == truth["slots"]
+        held = sum(cell.owner > 0 for cell in truth["cells"])
+        cached = sum(cell.state == 1 for cell in truth["cells"])
+        assert (state.pool.held_blocks, state.pool.cached_blocks) == (held, cached)
+        assert state.pool.blank_blocks == 24 - held - cached
+        assert [row.id for row in told.running] == truth["running"]
+        assert [row.blocks for row in told.running] == truth["blocks"]
+        assert [row.prompt_tokens + row.output_tokens for row in told.running] == truth["output"]
+        owners = {cell.owner for cell in truth["cells"]} - {0}
+        assert {row.number for row in told.running} == owners
+        assert [row.id for row in told.preempted] == truth["begun"]
+        waiting = sorted([*told.waiting, *told.preempted], key=lambda row: row.wait.ahead)
+        assert [row.id for row in waiting] == truth["line"]
+        assert [row.wait.ahead for row in waiting] == [*range(len(waiting))]
+        assert "blocks, " in waiting[0].wait.text and waiting[0].wait.text.endswith(" free")
+        assert waiting[1].wait.why == "behind 1 other"
+        assert all(row.ends_within_seconds > 0 for row in told.running)
+        assert state.last_preemption.request_id in truth["begun"]
+        check_decisions(server)
+        check_story(server, told.running[0].id)
+
+
+def check_decisions(server: LiveServer) -> None:
+    """Those after a number, the latest if there are more than wanted."""
+    everything = get(server, "decisions", DecisionList)
+    numbers = [one.number for one in everything.data]
+    assert numbers == sorted(numbers) and numbers[-1] == everything.latest
+    assert {"admit", "recompute", "wait"} <= {one.what for one in everything.data}
+    later = get(server, "decisions", DecisionList, since=everything.latest, limit=2)
+    assert all(one.number > everything.latest for one in later.data) and len(later.data) <= 2
+
+
+def check_story(server: LiveServer, request_id: str) -> None:
+    story = get(server, f"requests/{request_id}", RequestStory)
+    (table,) = story.tables
+    assert len(table.kv_groups[0].blocks) == story.request.blocks
+    assert {one.request_id for one in story.decisions} == {request_id}
+    assert story.prompt is None and story.outputs is None
+
+
+def test_text_is_told_where_the_operator_asks_for_it() -> None:
+    with live_server(dashboard_show_text=True) as server:
+        server.script("an answer")
+        server.executor.hold()
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(server.complete, prompt=SECRET)
+            server.step_until(lambda: bool(server.engine._requests))
+            (name,) = server.engine._requests
+            told = ask(server, f"requests/{name}").json()
+            assert SECRET in told["prompt"] and isinstance(told["outputs"][0], str)
+            server.executor.release()
+            assert done.result(PATIENCE).status_code == 200
+
+
+def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    truths: dict[int, list[Cell]] = {}
+    look = BlockLook._look
+
+    def spied(self: BlockLook, *, whole: bool) -> Frames | None:
+        engine = self._engine.engine
+        truths[engine.stats.num_steps] = true_cells(engine.scheduler)
+        return look(self, whole=whole)
+
+    monkeypatch.setattr(BlockLook, "_look", spied)
+    monkeypatch.setattr(watching, "_EVERY", 0.001)
+    with live_server(SMALL) as server:
+        with server.http.stream("GET", "/v1/quire/blocks", params={"stream": True}) as stream:
+            with busy(server, 4, max_tokens=20):
+                pass
+            lines, cells, owned = stream.iter_lines(), list[Cell](), 0
+            while not owned or any(cell.owner for cell in cells):
+                line = next(lines)
+                if line.startswith("data: "):
+                    frame = Frame(base64.b64decode(line[6:]))
+                    cells = frame.apply(cells)
+                    assert cells == truths[frame.step]
+                    owned = max(owned, *(cell.owner for cell in cells))
+        whole = Frame(server.http.get("/v1/quire/blocks").content)
+        assert whole.cells == cells
+
+
+def test_a_watcher_that_does_not_read_goes_on_from_a_snapshot() -> None:
+    async def run() -> None:
+        watcher = Watcher()
+        watcher.put(Frames(b"whole", b"d0"))
+        assert not watcher._frames, "it has not asked yet"
+        first = asyncio.create_task(watcher.frame())
+        await asyncio.sleep(0)
+        assert watcher.needs_snapshot
+        watcher.put(Frames(b"whole", b"d1"))
+        assert await first == b"whole"
+        for number in range(1000):
+            watcher.put(Frames(None, b"%d" % number))
+            assert len(watcher._frames) <= watching._UNREAD and not watcher.needs_snapshot
+        again = asyncio.create_task(watcher.frame())
+        await asyncio.sleep(0)
+        assert watcher.needs_snapshot, "what it has missed is dropped"
+        watcher.put(Frames(b"later", b"d2"))
+        assert await again == b"later"
+        assert await watcher.frame(0.001) is None
+        watcher.fail(EngineError("gone"))
+        with pytest.raises(EngineError):
+            await watcher.frame()
+
+    asyncio.run(run())
+
+
+def test_so_many_may_watch_and_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "_UNREAD", 0.05)
+    monkeypatch.setattr(watching, "_LINGER", 0.01)
+    allocator = PagedAllocator(8, 4)
+    scheduler = Scheduler(allocator, max_num_seqs=4, max_num_batched_tokens=16)
+
+    async def call(act: Any) -> Any:
+        return act()
+
+    engine: Any = SimpleNamespace(
+        call=call, engine=SimpleNamespace(scheduler=scheduler, stats=SimpleNamespace(num_steps=3))
+    )
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def stuck(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await never()
+
+    async def run() -> None:
+        watch = BlockWatch(engine)
+        streams = [routes.FrameStream(watch)({}, never, stuck) for _ in range(watching._MOST)]
+        tasks = [asyncio.create_task(one) for one in streams]
+        await asyncio.sleep(0.01)
+        with pytest.raises(TooManyWatchersError):
+            await routes.FrameStream(watch)({}, never, stuck)
+        assert allocator.device.touched is not None
+        await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        with watch.watching() as watcher:
+            assert await watcher.frame() is not None, "there is room again"
+        await asyncio.wait_for(watch._task, PATIENCE)
+        assert allocator.device.touched is None, "nothing is noted unless somebody watches"
+
+    asyncio.run(run())
+
+
+def test_nothing_is_told_without_a_key() -> None:
+    with live_server(api_key=["key-of-the-house"]) as server:
+        for path in PATHS:
+            assert server.http.get(f"/v1/quire/{path}").status_code == 401
+        headers = {"authorization": "Bearer key-of-the-house"}
+        answer = server.http.get("/v1/quire/state", headers=headers)
+        assert answer.status_code == 200 and answer.json()["model"] == MODEL
+        assert "key-of-the-house" not in answer.text
+
+
+def test_what_is_not_there_and_what_is_out_of_range_is_named(shared: LiveServer) -> None:
+    gone = shared.http.get("/v1/quire/requests/nobody")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "request_not_found")
+    wrong = shared.http.get("/v1/quire/state", params={"limit": 5000})
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "limit"
+    assert "1000" in wrong.json()["error"]["message"]

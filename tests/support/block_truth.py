@@ -1,0 +1,92 @@
+"""Every block as block tables have it, found out by brute force; and frames read back."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+from quire.dashboard import BlockState, Cell, number_of
+from quire.memory import ContiguousAllocator, LayeredAllocator, PagedAllocator
+from quire.scheduling import Scheduler
+from quire.scheduling.sequence import Status
+
+
+def true_cells(scheduler: Scheduler) -> list[Cell]:
+    """Of all KV groups, one after the other."""
+    allocator = scheduler.allocator
+    kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
+    cells: list[Cell] = []
+    for number, kv_group in enumerate(kv_groups):
+        assert isinstance(kv_group, (PagedAllocator, ContiguousAllocator))
+        cells += _true_cells(scheduler, number, kv_group)
+    return cells
+
+
+def _true_cells(
+    scheduler: Scheduler, number: int, kv_group: PagedAllocator | ContiguousAllocator
+) -> list[Cell]:
+    size = kv_group.block_size
+    owners: dict[int, list[int]] = {}
+    filled, sinks = set(), set()
+    resting = scheduler.sessions.resting()
+    for group in [*scheduler.running, *scheduler.waiting, *resting]:
+        if group.status is Status.SWAPPED:
+            continue
+        for seq_id in group.tables():
+            table = scheduler.allocator.table(seq_id).kv_groups[number]
+            for index, block in enumerate(table.block_ids):
+                owners.setdefault(block, []).append(number_of(group))
+                sink = index < table.num_sink_blocks
+                logical = index if sink else index + table.num_dropped
+                if logical * size < kv_group.num_tokens(seq_id):
+                    filled.add(block)
+                if sink:
+                    sinks.add(block)
+    paged = kv_group if isinstance(kv_group, PagedAllocator) else None
+    cached = set(kv_group.cached_blocks())
+    windowed = paged is not None and paged.window is not None
+    cells = []
+    for block in range(kv_group.device.num_blocks):
+        found = 0 if paged is None else paged.device.times_found[block]
+        if block in owners:
+            if paged is not None and paged.device.content(block) is not None:
+                filled.add(block)  # it is full, whatever its owners use of it
+            state = BlockState.WINDOW if windowed else BlockState.USED
+            state = BlockState.SINK if block in sinks else state
+            state = state if block in filled else BlockState.RESERVED
+            cells.append(Cell(state, min(owners[block]), len(owners[block]), found))
+        else:
+            cells.append(Cell(BlockState.CACHED, found=found) if block in cached else Cell())
+    return cells
+
+
+class Frame:
+    """One frame, as its format says. blocks: the numbers of those in a delta; None: all."""
+
+    def __init__(self, data: bytes) -> None:
+        header = struct.unpack_from("<2sBBIIId", data)
+        magic, version, kind, self.number, self.step, count, self.time = header
+        assert (magic, version) == (b"QB", 1) and kind in (0, 1)
+        at = 24
+
+        def column(code: str) -> array[int]:
+            nonlocal at
+            values = array(code)
+            values.frombytes(data[at : at + count * values.itemsize])
+            at += count * values.itemsize
+            return values
+
+        self.blocks = column("I") if kind else None
+        owners, shared, found, states = (column(code) for code in "IHHB")
+        assert at == len(data)
+        rows = zip(states, owners, shared, found, strict=True)
+        self.cells = [Cell(*row) for row in rows]
+
+    def apply(self, cells: list[Cell]) -> list[Cell]:
+        """What comes of the blocks before it."""
+        if self.blocks is None:
+            return self.cells
+        cells = list(cells)
+        for block, cell in zip(self.blocks, self.cells, strict=True):
+            cells[block] = cell
+        return cells
