@@ -29,6 +29,11 @@ _WORDS = {"by", "without", "on", "ignoring", "and", "or", "unless", "bool", "off
 _WORDS |= {"group_left", "group_right"}
 
 
+_COUNTED = "rate(gen_ai_server_request_duration_seconds_count"
+_ENDED = f"sum by (gen_ai_operation_name) ({_COUNTED}{{{_GEN_AI}}}{_OVER}))"
+_FAILED = f'sum by (gen_ai_operation_name) ({_COUNTED}{{{_GEN_AI}, error_type!=""}}{_OVER}))'
+
+
 class Panel(NamedTuple):
     title: str
     unit: str
@@ -102,11 +107,7 @@ ROWS: dict[str, list[Panel]] = {
     ],
     "By operation, where they are used": [
         Panel("Errors", "percentunit", {
-            "{{gen_ai_operation_name}}": (
-                "sum by (gen_ai_operation_name) (rate(gen_ai_server_request_duration_seconds_count"
-                f'{{{_GEN_AI}, error_type!=""}}{_OVER})) / sum by (gen_ai_operation_name) '
-                f"(rate(gen_ai_server_request_duration_seconds_count{{{_GEN_AI}}}{_OVER}))"
-            ),
+            "{{gen_ai_operation_name}}": f"({_FAILED} or 0 * {_ENDED}) / {_ENDED}",
         }, "Share of requests that ended with an error, by OpenTelemetry's metrics."),
         Panel("Drafts that were right", "percentunit", {
             "right": share("spec_decode_num_accepted_tokens_total",

@@ -22,6 +22,7 @@ from quire.commands.flags import (
 from quire.commands.generate import add_generate, generate
 from quire.commands.models import add_models, models
 from quire.commands.parser import Parser
+from quire.commands.profile import profiled
 from quire.commands.pull import add_pull, pull
 from quire.commands.serve import add_serve, serve
 from quire.config import EngineConfig
@@ -69,7 +70,9 @@ def _bench_throughput(arguments: argparse.Namespace) -> int:
 
     seed = arguments.workload_seed
     requests = make_workload(arguments.workload, arguments.num_prompts, seed)
-    result = throughput(_system(arguments), requests)
+    system = _system(arguments)
+    with profiled(system.engine, arguments.profile):
+        result = throughput(system, requests)
     return _report(arguments, {**result, "workload": arguments.workload})
 
 
@@ -83,7 +86,10 @@ def _bench_latency(arguments: argparse.Namespace) -> int:
         one_request(arguments.input_len, arguments.output_len, arguments.workload_seed + i)
         for i in range(arguments.num_iters)
     ]
-    return _report(arguments, latency(_system(arguments), requests))
+    system = _system(arguments)
+    with profiled(system.engine, arguments.profile):
+        result = latency(system, requests)
+    return _report(arguments, result)
 
 
 def _system(arguments: argparse.Namespace) -> Any:
@@ -171,6 +177,7 @@ def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     add_flag(workload, "workload_seed", "int", 7, "decides the prompts")
     parser.add_argument("--json", action="store_true", help="report as JSON")
+    add_flag(workload, "profile", "str", None, "file for a trace of the steps, for Perfetto")
     group = parser.add_argument_group(
         "server", "With a URL, a running server is measured instead of an engine in this process."
     )

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +115,9 @@ def test_a_span_tells_of_preemption_failure_and_leaving() -> None:
     event = next(event for event in preempted.events if event.name == "preempted")
     assert attributes(event)["quire.verdict"] == "recompute" and attributes(event)["quire.why"]
     assert attributes(preempted)["quire.preemptions.recomputes"] >= 1
+    for span in kept.spans:
+        events = [(event.name, attributes(event).get("quire.why")) for event in span.events]
+        assert all(one != two for one, two in pairwise(events)), "that it still waits"
     failed = kept.spans[-1]
     assert failed.status.code == 2 and attributes(failed)["error.type"] == "EngineError"
     assert attributes(failed)["gen_ai.response.finish_reasons"] == ["error"]

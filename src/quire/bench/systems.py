@@ -84,6 +84,7 @@ class Offline:
         self._load_seconds = time.perf_counter() - started
         self.model = self._llm.capacity.model_name
         self.max_model_len: int | None = self._llm.capacity.max_model_len
+        self.engine = self._llm.engine
 
     def run(self, requests: Sequence[BenchRequest]) -> Run:
         params = [
@@ -118,6 +119,8 @@ class Online:
 
     ``model`` is its name in requests; by default the first that the server lists.
     """
+
+    engine = None  # of this process
 
     def __init__(
         self,

@@ -77,16 +77,18 @@ def test_a_profile_has_what_lived_before_it_and_what_lives_on() -> None:
     engine.add_request("after", [1, 2], SamplingParams(max_tokens=40))
     while engine.standings()[0][0].request_id == "before":
         engine.step()
+    engine.add_request("late", [1, 2], SamplingParams(max_tokens=3))
     end_profile(engine, profile)
     trace = profile.trace()
     engine.step()
     assert profile.trace() == trace, "nothing is noted after its end"
     bars = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 3]
     names = [(bar["tid"], bar["name"]) for bar in bars]
-    assert sorted(names) == [
+    assert sorted(names) == sorted([
         (1, "decoding"), (1, "request before"),
         (2, "decoding"), (2, "prefill"), (2, "request after"), (2, "waiting"),
-    ]  # fmt: skip
+        (1, "request late"), (1, "waiting"),
+    ])  # fmt: skip
     over = {bar["args"]["request"]: bar["args"]["over"] for bar in bars if "args" in bar}
-    assert over == {"before": True, "after": False}
+    assert over == {"before": True, "after": False, "late": False}
     assert all(bar["ts"] >= 0 and bar["dur"] >= 0 for bar in bars)
