@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
+from quire.simulation.planning.advice import advice, ranked
 from quire.simulation.planning.plan import Binding, binding
 from quire.simulation.planning.planner import Planner
 from quire.simulation.sample import WorkloadSample
@@ -49,25 +51,36 @@ def test_fifty_copilot_users() -> None:
 
 
 @pytest.mark.slow
-def test_variants_say_what_would_change() -> None:
+def test_changes_are_ranked_by_what_they_give() -> None:
     plan = planner().plan(None, None)
-    base = plan.saturation
-    variants = {one.name: one.saturation for one in plan.variants}
-    small = variants["KV cache in 8 bits"]
-    assert small is not None
-    assert small.running == pytest.approx(2 * base.running, rel=0.15)
-    coarse, fine = variants["block size 128"], variants["block size 8"]
-    assert coarse is not None and fine is not None and coarse.running < fine.running
-    rates = {16: base.output_rate}
-    rates |= {
-        size: found.output_rate
-        for size in (8, 32, 64, 128)
-        if (found := variants[f"block size {size}"])
-    }
-    near = [size for size, rate in rates.items() if rate >= 0.99 * max(rates.values())]
+    gains = {one.change.name: one.gain for one in plan.changed}
+    assert gains["KV cache in 8 bits"] > 1.2
+    assert gains["block size 128"] < gains["block size 8"]
+    assert gains["max_num_seqs 2,048"] == 1.0  # so many never run
+    assert [*gains.values()] == sorted(gains.values(), reverse=True)
+    sizes = {16: 1.0} | {size: gains[f"block size {size}"] for size in (8, 32, 64, 128)}
+    near = [size for size, gain in sizes.items() if gain >= 0.98 * max(sizes.values())]
     assert plan.best_block_size == max(near)
-    two = variants["n = 2 outputs"]
-    assert two is not None and base.running / 2 < two.running < base.running
+    two = plan.other_work[0].saturation
+    assert two is not None and plan.saturation.running / 2 < two.running < plan.saturation.running
+
+
+def chats() -> list[TraceRequest]:
+    """Long prompts among long outputs: whole prompts in one step keep everybody waiting."""
+    drawn = Random(7)
+    return [
+        TraceRequest(i / 4, round(drawn.lognormvariate(7.2, 0.6)), drawn.randint(100, 300))
+        for i in range(120)
+    ]
+
+
+def test_a_plan_names_the_knob_that_binds() -> None:
+    """Tokens take too long because prompts share their steps: smaller steps are the cure."""
+    sample = WorkloadSample.take(chats(), 4096, shares_prefixes=False, has_times=True, seed=0)
+    goals = Goals(ttft=2.0, tpot=0.055)
+    plan = Planner(PLENTY, sample, goals).plan(None, None)
+    first = ranked(plan)[0]
+    assert advice(plan).startswith("Do this: max_num_batched_tokens 1,024"), advice(plan)
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:
@@ -112,7 +125,9 @@ def test_the_highest_rate_meets_the_goals_and_the_next_shows_what_binds(
 def test_the_most_users_who_meet_the_goals() -> None:
     plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
     limits = plan.deployment.limits()
-    found = plan.most_users(limits, plan.saturation(limits))
+    saturation = plan.saturation(limits)
+    goodput = plan.goodput(limits, saturation)
+    found = plan.most_users(limits, saturation, goodput, plan.alone(limits))
     assert found is not None
     ((_, result),) = found.results
     assert 1 < found.users == result.most_running
