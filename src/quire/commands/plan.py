@@ -19,7 +19,7 @@ from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulatedDrafting, SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.planning.advice import BINDS, advice, answer, best_rate, idle, ranked
+from quire.simulation.planning.advice import BINDS, advice, answer, best_rate, idle, ranked, too_few
 from quire.simulation.planning.changes import Changed
 from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.plan import Plan, Saturation, UserLoad, Variant
@@ -101,7 +101,8 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
     lines += [*_changes(plan), "", *_without_paging(plan), "", *_other_work(plan)]
     if plan.speculation is not None:
         lines += ["", *describe_trials(plan.speculation)]
-    return [*lines, "", answer(plan), advice(plan)]
+    doubt = too_few(plan)
+    return [*lines, "", *([] if doubt is None else [doubt]), answer(plan), advice(plan)]
 
 
 def _assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
@@ -248,7 +249,7 @@ def _changes(plan: Plan) -> list[str]:
     same = [one for one in idle(plan) if one.gain]
     worse = ", ".join(one.change.name for one in idle(plan) if not one.gain or one.gain < 1 - CLOSE)
     lines = table(rows, "")
-    if same:
+    if any(one.gain >= 1 - CLOSE for one in same):
         names = ", ".join(
             f"{one.change.name} ({one.change.same})" if one.change.same else one.change.name
             for one in same

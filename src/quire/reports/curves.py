@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from quire.reports.style import (
+    BLACK,
     LINE_STYLES,
     PAGE_WIDTH,
     PURPLE,
-    VERMILLION,
     Picture,
     draw,
     legend_below,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LIMITS = ((VERMILLION, "--"), (PURPLE, ":"))
+_LIMITS = ((BLACK, ":"), (PURPLE, "-."))
 """Colour and dashes of vertical lines."""
 
 
@@ -57,6 +57,7 @@ def draw_curves(
     known: labels that look alike in every picture, whichever of them it has.
     """
     styles = line_styles(panels, known)
+    most = 6 if width == PAGE_WIDTH else 2  # names in a row of the legend
     across = min(columns, len(panels))
     down = -(-len(panels) // across)
 
@@ -69,7 +70,7 @@ def draw_curves(
         handles = {}
         for axes in figure.axes:
             handles.update({h.get_label(): h for h in axes.get_legend_handles_labels()[0]})
-        legend_below(figure, list(handles.values()), columns=min(round(width / 1.8), len(handles)))
+        legend_below(figure, list(handles.values()), columns=min(most, len(handles)))
 
     return draw(name, title, note, paint, 0.6 + 3.6 * down, width)
 

@@ -33,7 +33,7 @@ pre { background: #f6f6f6; padding: .8rem 1rem; overflow-x: auto; font-size: .88
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .8rem;
   margin: 1.2rem 0; }
 .card { border: 1px solid #ccc; border-radius: 6px; padding: .6rem .9rem; }
-.card b { display: block; font-size: 1.4rem; }
+.card b { display: block; font-size: 1.7rem; }
 .card span { color: #444; font-size: .88rem; }
 .chip { display: inline-block; width: .9em; height: .9em; border: 1px solid #333;
   vertical-align: -.1em; margin-right: .4em; }

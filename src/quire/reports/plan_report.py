@@ -14,7 +14,7 @@ from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
-from quire.simulation.planning.advice import advice, answer, best_rate, idle, ranked
+from quire.simulation.planning.advice import advice, answer, best_rate, idle, ranked, too_few
 from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.plan import Plan
 from quire.simulation.planning.search import CLOSE
@@ -42,6 +42,8 @@ def write_plan(
     page.lead(answer(plan))
     page.cards(_cards(plan, curve))
     page.lead(advice(plan))
+    if (doubt := too_few(plan)) is not None:
+        page.paragraph(doubt, note=True)
     page.section("Waiting against the rate")
     page.pair(_latencies(plan, curve))
     for picture in _users(plan):
@@ -52,7 +54,7 @@ def write_plan(
     page.section("What would change it")
     _changes(page, plan)
     page.section("What is assumed")
-    page.table(("", ""), assumed)
+    page.table(("of", "taken to be"), assumed)
     path = page.write(directory, "plan.html")
     write_json(directory / "plan.json", values)
     return path

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -10,14 +11,23 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
-from quire.simulation.planning.advice import advice, ranked
+from quire.simulation.planning.advice import advice, too_few
+from quire.simulation.planning.changes import changes
 from quire.simulation.planning.plan import Binding, binding
 from quire.simulation.planning.planner import Planner
+from quire.simulation.planning.search import highest_count, highest_rate
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
 COPILOT = Synthetic(150, Lengths.parse("625-1025"), Lengths.parse("100-500"))
 DEPLOYMENT = Deployment(MODELS["gpt-32x32x128"], MACHINES["a100-40"])
+
+
+FEW = replace(COPILOT, num_requests=100, rate=1.0)
+PLENTY = replace(
+    DEPLOYMENT,
+    machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
+).configured(kv_cache_memory_bytes=200 * 2**30)
 
 
 def planner(
@@ -52,7 +62,7 @@ def test_fifty_copilot_users() -> None:
 
 @pytest.mark.slow
 def test_changes_are_ranked_by_what_they_give() -> None:
-    plan = planner().plan(None, None)
+    plan = planner(replace(COPILOT, num_requests=80)).plan(None, None)
     gains = {one.change.name: one.gain for one in plan.changed}
     assert gains["KV cache in 8 bits"] > 1.2
     assert gains["block size 128"] < gains["block size 8"]
@@ -65,22 +75,65 @@ def test_changes_are_ranked_by_what_they_give() -> None:
     assert two is not None and plan.saturation.running / 2 < two.running < plan.saturation.running
 
 
-def chats() -> list[TraceRequest]:
-    """Long prompts among long outputs: whole prompts in one step keep everybody waiting."""
-    drawn = Random(7)
-    return [
-        TraceRequest(i / 4, round(drawn.lognormvariate(7.2, 0.6)), drawn.randint(100, 300))
-        for i in range(120)
-    ]
-
-
 def test_a_plan_names_the_knob_that_binds() -> None:
-    """Tokens take too long because prompts share their steps: smaller steps are the cure."""
-    sample = WorkloadSample.take(chats(), 4096, shares_prefixes=False, has_times=True, seed=0)
-    goals = Goals(ttft=2.0, tpot=0.055)
-    plan = Planner(PLENTY, sample, goals).plan(None, None)
-    first = ranked(plan)[0]
-    assert advice(plan).startswith("Do this: max_num_batched_tokens 1,024"), advice(plan)
+    """Tokens take too long, because whole prompts share their steps: smaller steps are the cure."""
+    drawn = Random(7)
+    chats = [
+        TraceRequest(i / 4, round(drawn.lognormvariate(7.2, 0.6)), drawn.randint(20, 60))
+        for i in range(60)
+    ]
+    sample = WorkloadSample.take(chats, 4096, shares_prefixes=False, has_times=True, seed=0)
+    plan = Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, None)
+    assert plan.binds is Binding.LATENCY
+    told = advice(plan)
+    assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
+    assert "because steps take longer than the goal for a token" in told
+    gains = {one.change.name: one.gain for one in plan.changed}
+    assert gains["max_num_batched_tokens 1,024"] > 1.5 > gains["max_num_batched_tokens 4,096"]
+    assert gains["twice the machines, each on its own"] > 1.9
+    assert "60 requests are over before a line has grown" in (too_few(plan) or "")
+
+
+def test_a_change_that_cannot_matter_is_not_simulated() -> None:
+    plan = planner(FEW, PLENTY, Goals(ttft=1.0))
+    limits = plan.deployment.limits()
+    beyond = plan.simulator(limits).run(plan.sample.at_rate(4.0))
+    same = {one.name: one.same for one in changes(plan.deployment, beyond, shares=False)}
+    assert same["64 GiB of swap space"] == "nobody gives way"
+    assert same["block size 32"] == "nobody waits for a block"
+    assert same["weights in int8"] is None
+    for name, other in (("block size 32", {"block_size": 32}), ("swap", {"swap_space": 64.0})):
+        turned = plan.deployment.configured(**other)
+        found = plan.simulator(turned.limits(), turned).run(plan.sample.at_rate(4.0))
+        assert found.ttft == beyond.ttft and found.tpot == beyond.tpot, name
+
+
+@pytest.mark.parametrize("rate", [1.0, 6.0, 9.0])
+def test_a_run_gives_up_only_where_the_goals_are_missed(rate: float) -> None:
+    plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
+    limits = plan.deployment.limits()
+    whole = plan.simulator(limits).run(plan.sample.at_rate(rate))
+    early = plan.simulator(limits, most_missed=10).run(plan.sample.at_rate(rate))
+    assert (early.goodput_share >= 0.9) == (whole.goodput_share >= 0.9)
+    assert (early == whole) == (whole.goodput_share >= 0.9)
+
+
+@pytest.mark.parametrize("true", [0.5, 3.0, 7.0, 7.1, 12.0, 900.0])
+def test_searches_find_what_bisection_would(true: float) -> None:
+    tried: list[float] = []
+
+    def meets(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= true
+
+    low, high = highest_rate(meets, [7.0], 0.1, 1000.0)
+    assert low <= true < high and high - low <= 0.02 * high
+    assert len(tried) == len(set(tried)) <= 16
+    count = max(1, int(true))
+    for hint in (1, 7, 500):
+        assert highest_count(lambda n: n <= count, hint, 1000) == count
+    assert highest_rate(lambda _: False, [7.0], 0.1, 1000.0)[0] == 0.0
+    assert highest_rate(lambda _: True, [7.0], 0.1, 1000.0)[1] == math.inf
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:
@@ -93,13 +146,6 @@ def test_baselines_reserve_what_the_paper_says() -> None:
     assert asked == {"pow2": 512, "oracle": None}  # None: just what it will need
     (tight,) = BASELINES[1].asks([request], 1400)
     assert tight.max_tokens == 400
-
-
-FEW = replace(COPILOT, num_requests=100, rate=1.0)
-PLENTY = replace(
-    DEPLOYMENT,
-    machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
-).configured(kv_cache_memory_bytes=200 * 2**30)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,10 @@ BINDS = {
 }
 
 
+_LASTING = 1.1
+"""Times what a line that never empties gets: what is above that cannot last."""
+
+
 def ranked(plan: Plan) -> tuple[Changed, ...]:
     """The changes that change something for the better, the best first; drafts if weighed."""
     found = [one for one in plan.changed if one.gain >= 1 + CLOSE]
@@ -59,6 +63,17 @@ def advice(plan: Plan) -> str:
         one = _cheapest(bought)
         return f"No setting gives more, because {because}: {_gain(one)} does, for {one.change.why}."
     return f"Nothing that was tried gives more: {because}."
+
+
+def too_few(plan: Plan) -> str | None:
+    """Where the workload is over before its line has grown; None where it is long enough."""
+    lasting = plan.saturation.request_rate
+    if plan.goals == Goals() or best_rate(plan) <= _LASTING * lasting:
+        return None
+    return (
+        f"{len(plan.sample.requests):,} requests are over before a line has grown: for ever, no "
+        f"more than some {lasting:.3g} requests/s can be served; give a longer workload."
+    )
 
 
 def best_rate(plan: Plan) -> float:
