@@ -19,8 +19,12 @@ from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulatedDrafting, SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.planning.plan import Binding, Plan, Saturation, UserLoad, Variant
+from quire.simulation.planning.advice import BINDS, advice, answer, best_rate, idle, ranked, too_few
+from quire.simulation.planning.changes import Changed
+from quire.simulation.planning.curve import LoadCurve
+from quire.simulation.planning.plan import Plan, Saturation, UserLoad, Variant
 from quire.simulation.planning.planner import Planner
+from quire.simulation.planning.search import CLOSE
 from quire.simulation.planning.speculation import try_drafts
 from quire.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
 
@@ -28,13 +32,6 @@ _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
 
 _FAR = 0.5
 """Share of what memory holds, below which something else binds."""
-
-_BINDS = {
-    Binding.MEMORY: "memory: the KV pool is full while requests wait for blocks",
-    Binding.COMPUTE: "compute: prompts wait for their turn in steps that are full",
-    Binding.LATENCY: "latency: steps take longer than the goal for a token",
-    Binding.SEQUENCES: "max_num_seqs: more sequences may not run at once",
-}
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -62,30 +59,34 @@ def plan(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         part=arguments.part,
     )
-    show = sys.stderr.isatty()
-
-    def progress(what: str) -> None:
-        if show:
-            print(f"\r\033[Ksimulating: {what}", end="", file=sys.stderr, flush=True)
-
-    planner = Planner(setup.deployment, sample, setup.goals, progress)
+    planner = Planner(setup.deployment, sample, setup.goals, _progress)
     found = planner.plan(arguments.users, arguments.rate)
     if setup.acceptance is not None or setup.deployment.drafting is not None:
         drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)
         trials = try_drafts(planner, drafting, arguments.users, arguments.rate, found.saturation)
         found = replace(found, speculation=trials)
-    if show:
-        print("\r\033[K", end="", file=sys.stderr)
+    curve = None
     if arguments.report is not None:
-        page = write_plan(
-            Path(arguments.report), found, describe(setup, found), plan_values(setup, found)
-        )
+        curve = LoadCurve.of(planner, found, arguments.users)
+    _progress("")
+    if curve is not None:
+        assumed, values = _assumed(setup, found), plan_values(setup, found)
+        page = write_plan(Path(arguments.report), found, curve, assumed, values)
         print(f"written: {page}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(plan_values(setup, found), indent=1))
     else:
         print("\n".join(describe(setup, found)))
     return 0
+
+
+def _progress(what: str) -> None:
+    """What is simulated now: in one line of a terminal, or as lines of a log."""
+    line = f"simulating: {what}" if what else ""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)
 
 
 # -- for people ---------------------------------------------------------------------------------
@@ -97,10 +98,46 @@ def describe(setup: Setup, plan: Plan) -> list[str]:
     if plan.user_load is not None:
         lines += [*_users(plan.user_load), ""]
     lines += [*_answers(plan), ""]
-    lines += [*_variants(plan), "", *_other_work(plan)]
+    lines += [*_changes(plan), "", *_without_paging(plan), "", *_other_work(plan)]
     if plan.speculation is not None:
         lines += ["", *describe_trials(plan.speculation)]
-    return lines
+    doubt = too_few(plan)
+    return [*lines, "", *([] if doubt is None else [doubt]), answer(plan), advice(plan)]
+
+
+def _assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
+    """What the answers rest on."""
+    deployment, *memory = describe_deployment(setup, plan.limits)
+    machine, goals = plan.machine, plan.goals
+    rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
+    rows.append(("workload", " ".join(line.strip() for line in _sample(plan))))
+    if goals != Goals():
+        rows.append(("goals", f"{_wanted(goals)} for 90 % of the requests"))
+    if plan.deployment.costs is not None:
+        times = f"as calibrated on {machine.name}"
+    else:
+        times = (
+            f"a roofline: {percent(machine.compute_share)} of {machine.flops / 1e12:,.0f} TFLOP/s, "
+            f"{percent(machine.bandwidth_share)} of {machine.bandwidth / 1e9:,.0f} GB/s, and "
+            f"{seconds(machine.step_seconds)} a step"
+        )
+    rows.append(("seconds of a step", times))
+    limits = plan.limits
+    settings = (
+        f"max_num_batched_tokens {limits.max_num_batched_tokens:,}, max_num_seqs "
+        f"{limits.max_num_seqs:,}, block size {limits.block_size}, prefix caching "
+        f"{'on' if limits.enable_prefix_caching else 'off'}"
+    )
+    accuracy = "rates within 2 %, those with a change within 5 %"
+    return [*rows, ("settings", settings), ("found", accuracy)]
+
+
+def _wanted(goals: Goals) -> str:
+    return " and ".join(
+        f"{name.upper()} {seconds(value)}"
+        for name, value in asdict(goals).items()
+        if value is not None
+    )
 
 
 def _sample(plan: Plan) -> list[str]:
@@ -138,11 +175,7 @@ def _answers(plan: Plan) -> list[str]:
                      f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
                      "without end"])  # fmt: skip
     else:
-        wanted = " and ".join(
-            f"{name.upper()} {seconds(value)}"
-            for name, value in asdict(goals).items()
-            if value is not None
-        )
+        wanted = _wanted(goals)
         text = f"{number(goodput.rate)} requests/s with {wanted} for 90 %"
         if goodput.at is not None:
             text += f" ({_story(goodput.at)})"
@@ -152,7 +185,7 @@ def _answers(plan: Plan) -> list[str]:
                 f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
             )
         rows.append(["goodput", text])
-    rows.append(["what binds", _BINDS[plan.binds]])
+    rows.append(["what binds", f"{plan.binds.value}: {BINDS[plan.binds]}"])
     if plan.memory_need is not None:
         need = plan.memory_need
         share = need.num_bytes / plan.kv_bytes
@@ -160,7 +193,7 @@ def _answers(plan: Plan) -> list[str]:
         rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
     best = plan.best_block_size
     same = ", as it is" if best == plan.limits.block_size else ""
-    rows.append(["block size", f"{best}: the largest within 1 % of the best{same}"])
+    rows.append(["block size", f"{best}: the largest within 2 % of the best{same}"])
     return [f"{name:<14}{text}" for name, text in rows]
 
 
@@ -205,12 +238,38 @@ def _users(load: UserLoad) -> list[str]:
     return [f"{load.users} users, each with one request at a time", *table(rows)]
 
 
-def _variants(plan: Plan) -> list[str]:
+def _changes(plan: Plan) -> list[str]:
+    """What would change the highest rate, ranked; then what would not."""
+    measure = "requests/s" if plan.goals == Goals() else "goodput"
+    rows = [["what would change it", measure, "", "paid with"]]
+    rows.append(["as it is", number(best_rate(plan)), "x 1.00", ""])
+    for one in ranked(plan):
+        gain = f"x {one.gain:.2f}"
+        rows.append([one.change.name, number(one.rate), gain, one.change.price.value])
+    same = [one for one in idle(plan) if one.gain]
+    worse = ", ".join(one.change.name for one in idle(plan) if not one.gain or one.gain < 1 - CLOSE)
+    lines = table(rows, "")
+    if any(one.gain >= 1 - CLOSE for one in same):
+        names = ", ".join(
+            f"{one.change.name} ({one.change.same})" if one.change.same else one.change.name
+            for one in same
+            if one.gain >= 1 - CLOSE
+        )
+        lines.append(f"no change: {names}")
+    if worse:
+        lines.append(f"less: {worse}")
+    lines += [
+        f"not to be had: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
+    ]
+    return lines
+
+
+def _without_paging(plan: Plan) -> list[str]:
     base = plan.saturation
-    rows = [["what would change", "fit at once", "output tokens/s", "", "preempted"]]
-    rows.append(["as it is", *_cells(base, base)])
+    rows = [["without paging", "fit at once", "output tokens/s", "", "preempted"]]
+    rows.append(["paged, as it is" if plan.limits.is_paged else "as it is", *_cells(base, base)])
     refused = []
-    for variant in plan.variants:
+    for variant in plan.without_paging:
         if variant.saturation is None:
             refused.append(f"  {variant.name}: {variant.refused}")
         else:
@@ -283,8 +342,23 @@ def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
         else {"load": need.load, "bytes": need.num_bytes, **_load_values(need.result)},
         "best_block_size": plan.best_block_size,
         "speculation": plan.speculation and trials_values(plan.speculation),
-        "variants": [_variant_values(one) for one in plan.variants],
+        "answer": answer(plan),
+        "advice": advice(plan),
+        "changes": [_change_values(one) for one in plan.changed],
+        "without_paging": [_variant_values(one) for one in plan.without_paging],
         "other_work": [_variant_values(one) for one in plan.other_work],
+    }
+
+
+def _change_values(changed: Changed) -> dict[str, Any]:
+    return {
+        "knob": changed.change.knob,
+        "name": changed.change.name,
+        "paid_with": changed.change.price.value,
+        "requests_per_second": changed.rate,
+        "gain": changed.gain,
+        "same_because": changed.change.same,
+        "refused": changed.refused,
     }
 
 

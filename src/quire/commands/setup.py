@@ -93,6 +93,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         "--trace-format", choices=list(FORMATS), help="(default: by how the file begins)"
     )
     group.add_argument(
+        "--columns", metavar="C", help="of a CSV in no known format: prompt=NAME,output=NAME, and "
+        "time=NAME (seconds or a date) or time_ms=NAME; numbers count columns without a header",
+    )  # fmt: skip
+    group.add_argument(
         "--requests", type=int, metavar="N", help="only the first N (drawn ones: "
         f"{SYNTHETIC_REQUESTS:,})",
     )  # fmt: skip
@@ -217,7 +221,14 @@ class Setup:
             for name in ("dataset", "input", "output"):
                 if getattr(arguments, name) is not None:
                     raise ConfigError(f"--trace and --{name} contradict each other")
+            if arguments.columns is not None:
+                if arguments.trace_format is not None:
+                    raise ConfigError("--columns and --trace-format contradict each other")
+                path = Path(arguments.trace)
+                return Trace.of_columns(path, arguments.columns, arguments.requests)
             return Trace.open(Path(arguments.trace), arguments.trace_format, arguments.requests)
+        if arguments.columns is not None:
+            raise ConfigError("--columns are those of a trace: give --trace FILE too")
         inputs, outputs = DATASETS.get(arguments.dataset, (None, None))
         inputs = Lengths.parse(arguments.input) if arguments.input else inputs
         outputs = Lengths.parse(arguments.output) if arguments.output else outputs

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.reports.style import LINE_STYLES, Picture, draw, legend_below
+from quire.reports.style import (
+    BLACK,
+    LINE_STYLES,
+    PAGE_WIDTH,
+    PURPLE,
+    Picture,
+    draw,
+    legend_below,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_LIMITS = ((BLACK, ":"), (PURPLE, "-."))
+"""Colour and dashes of vertical lines."""
 
 
 class Curve(NamedTuple):
@@ -29,6 +40,7 @@ class Panel(NamedTuple):
     top: float | None = None  # the highest y that is drawn; lines leave the picture above it
     level: tuple[float, str] | None = None  # a horizontal line, and what it stands for
     doubling: bool = False  # x is drawn in powers of two
+    limits: tuple[tuple[float, str], ...] = ()  # vertical lines, and what they stand for
 
 
 def draw_curves(
@@ -38,12 +50,14 @@ def draw_curves(
     panels: Sequence[Panel],
     columns: int = 3,
     known: Sequence[str] = (),
+    width: float = PAGE_WIDTH,
 ) -> Picture:
     """Panels side by side, each line of one label in the same colour, marker and dashes.
 
     known: labels that look alike in every picture, whichever of them it has.
     """
     styles = line_styles(panels, known)
+    most = 6 if width == PAGE_WIDTH else 2  # names in a row of the legend
     across = min(columns, len(panels))
     down = -(-len(panels) // across)
 
@@ -56,9 +70,9 @@ def draw_curves(
         handles = {}
         for axes in figure.axes:
             handles.update({h.get_label(): h for h in axes.get_legend_handles_labels()[0]})
-        legend_below(figure, list(handles.values()), columns=min(6, len(handles)))
+        legend_below(figure, list(handles.values()), columns=min(most, len(handles)))
 
-    return draw(name, title, note, paint, 0.6 + 3.6 * down)
+    return draw(name, title, note, paint, 0.6 + 3.6 * down, width)
 
 
 def line_styles(
@@ -90,3 +104,5 @@ def _paint_panel(axes: Axes, panel: Panel, styles: dict[str, tuple[str, str, str
     if panel.level is not None:
         height, meaning = panel.level
         axes.axhline(height, color="#555555", linewidth=1, label=meaning)
+    for (place, meaning), (colour, dashes) in zip(panel.limits, _LIMITS, strict=False):
+        axes.axvline(place, color=colour, linestyle=dashes, linewidth=1.5, label=meaning)

@@ -33,11 +33,23 @@ pre { background: #f6f6f6; padding: .8rem 1rem; overflow-x: auto; font-size: .88
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .8rem;
   margin: 1.2rem 0; }
 .card { border: 1px solid #ccc; border-radius: 6px; padding: .6rem .9rem; }
-.card b { display: block; font-size: 1.4rem; }
+.card b { display: block; font-size: 1.7rem; }
 .card span { color: #444; font-size: .88rem; }
 .chip { display: inline-block; width: .9em; height: .9em; border: 1px solid #333;
   vertical-align: -.1em; margin-right: .4em; }
 a { color: #0a58a8; }
+.lead { font-size: 1.2rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
+  gap: 1rem; }
+.wide { overflow-x: auto; }
+@media (max-width: 40rem) {
+  body { padding: 1rem 1rem 3rem; }
+  nav ol { columns: 1; }
+  figure { overflow-x: auto; }
+  figure img { min-width: 40rem; }
+  .pair figure img { min-width: 0; }
+  figcaption { position: sticky; left: 0; }
+}
 """
 
 
@@ -61,6 +73,17 @@ class Page:
     def paragraph(self, text: str, note: bool = False) -> None:
         kind = ' class="note"' if note else ""
         self._parts.append(f"<p{kind}>{escape(text)}</p>")
+
+    def lead(self, text: str) -> None:
+        """What a reader in a hurry reads."""
+        self._parts.append(f'<p class="lead">{escape(text)}</p>')
+
+    def pair(self, pictures: Iterable[Picture]) -> None:
+        """Pictures beside each other where there is room."""
+        self._parts.append('<div class="pair">')
+        for picture in pictures:
+            self.picture(picture)
+        self._parts.append("</div>")
 
     def preformatted(self, text: str) -> None:
         self._parts.append(f"<pre>{escape(text)}</pre>")
@@ -103,7 +126,8 @@ class Page:
             inside = (f"<td{kind}>{one}</td>" for kind, one in zip(kinds, cells, strict=True))
             body.append(f"<tr>{''.join(inside)}</tr>")
         self._parts.append(
-            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+            f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
     def write(self, directory: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Writes a plan as a page: the answers, what each change would do, and where the memory goes."""
+"""Writes a plan as a page: the answer, what the load does, and what would change it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,101 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.reports.over_time import batch_over_time, memory_over_time
+from quire.metrics import Goals
+from quire.reports.curves import Curve, Panel, draw_curves
+from quire.reports.over_time import memory_over_time
 from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
+from quire.simulation.planning.advice import advice, answer, best_rate, idle, ranked, too_few
+from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.plan import Plan
+from quire.simulation.planning.search import CLOSE
+
+_HALF = 6.0  # inches: two pictures beside each other
+_TALL = 3.0  # times the goal, above which lines leave the picture
 
 
-def write_plan(directory: Path, plan: Plan, text: Sequence[str], values: Mapping[str, Any]) -> Path:
+def write_plan(
+    directory: Path,
+    plan: Plan,
+    curve: LoadCurve,
+    assumed: Sequence[tuple[str, str]],
+    values: Mapping[str, Any],
+) -> Path:
     """Write plan.html, its pictures and plan.json; the path of the page.
 
-    text: the plan as a terminal shows it. values: the plan as plain JSON values.
+    assumed: what the answers rest on, each with its name. values: the plan as plain JSON values.
 
     Raises:
         ConfigError: the directory cannot be written, or matplotlib is missing.
     """
-    page = Page(f"{plan.model.name} on {plan.tensor_parallel} × {plan.machine.name}: how many fit")
-    page.section("The answers")
-    page.preformatted("\n".join(text))
-    page.section("What would change them")
-    for picture in (*_variants(plan), *_users(plan)):
+    many = f"{plan.tensor_parallel} × " if plan.tensor_parallel > 1 else ""
+    page = Page(f"{plan.model.name} on {many}{plan.machine.name}")
+    page.lead(answer(plan))
+    page.cards(_cards(plan, curve))
+    page.lead(advice(plan))
+    if (doubt := too_few(plan)) is not None:
+        page.paragraph(doubt, note=True)
+    page.section("Waiting against the rate")
+    page.pair(_latencies(plan, curve))
+    for picture in _users(plan):
         page.picture(picture)
-    full = plan.saturation.result
+    page.section(f"Memory, with {curve.load}")
     slots = plan.limits.num_blocks * plan.limits.block_size
-    page.section("When everybody comes at once")
-    page.picture(memory_over_time(full, plan.kv_bytes // slots))
-    page.picture(batch_over_time(full))
+    page.picture(memory_over_time(curve.result, plan.kv_bytes // slots))
+    page.section("What would change it")
+    _changes(page, plan)
+    page.section("What is assumed")
+    page.table(("of", "taken to be"), assumed)
     path = page.write(directory, "plan.html")
     write_json(directory / "plan.json", values)
     return path
 
 
-def _variants(plan: Plan) -> list[Picture]:
-    """What each change would do; a change is measured against the same requests without it."""
-    found = [(one.name, one.base, one.saturation) for one in plan.variants if one.saturation]
-    if not found:
-        return []
-    names = ("without the change", "with it")
-    running = [Pair(name, (base.running,), with_it.running) for name, base, with_it in found]
-    rates = [Pair(name, (base.output_rate,), with_it.output_rate) for name, base, with_it in found]
-    note = "All requests come at once; each change is made alone."
-    return [
-        draw_pairs(
-            "fit-at-once", "Requests that run at once while others wait", note, "requests",
-            running, names,
-        ),
-        draw_pairs("output-rate", "Output", note, "tokens per second", rates, names),
-    ]  # fmt: skip
+def _cards(plan: Plan, curve: LoadCurve) -> list[tuple[str, str]]:
+    """Three figures."""
+    goals = "" if plan.goals == Goals() else ", 90 % of them within the goals"
+    cards = [(f"{best_rate(plan):.3g} /s", f"requests, at the most{goals}")]
+    if plan.most_users is not None:
+        cards.append((f"{plan.most_users.users:,}", "users at once within the goals"))
+    else:
+        cards.append((f"{plan.saturation.running:,.0f}", "requests run at once"))
+    share = curve.result.most_held / (plan.limits.num_blocks * plan.limits.block_size)
+    cards.append((f"{share:.0%}", f"of the KV memory at the worst moment, with {curve.load}"))
+    return cards
+
+
+def _latencies(plan: Plan, curve: LoadCurve) -> list[Picture]:
+    """TTFT and TPOT against the rate, with the goals and the two ends."""
+    limits = [(curve.compute_rate, "compute ends it")]
+    ends = f"compute alone would end it at {curve.compute_rate:.3g} requests/s"
+    if curve.pool_rate < (1 - CLOSE) * curve.compute_rate:
+        limits.insert(0, (curve.pool_rate, "the pool ends it"))
+        ends = f"the pool ends it at {curve.pool_rate:.3g} requests/s, {ends}"
+    else:
+        ends += ", and the pool is large enough for that"
+    pictures = []
+    for key, what in (("ttft", "time to first token"), ("tpot", "time per token after it")):
+        curves = tuple(
+            Curve(name, tuple((rate, getattr(getattr(found, key), part)) for rate, found in points))
+            for name, part in (("90th percentile", "p90"), ("median", "p50"))
+            for points in (curve.points,)
+        )
+        goal = getattr(plan.goals, key)
+        top = None
+        if goal is not None:
+            highest = max(y for one in curves for _, y in one.points)
+            top = max(1.25 * goal, min(_TALL * goal, 1.05 * highest))
+        panel = Panel(
+            what.capitalize(), "requests per second", "seconds", curves, top,
+            None if goal is None else (goal, f"goal: {goal:g} s"), limits=tuple(limits),
+        )  # fmt: skip
+        note = f"{what.capitalize()} if requests come faster or slower. In the end {ends}."
+        pictures.append(draw_curves(key, what, note, [panel], 1, width=_HALF))
+    return pictures
 
 
 def _users(plan: Plan) -> list[Picture]:
@@ -73,3 +119,21 @@ def _users(plan: Plan) -> list[Picture]:
             ("all users", "requests that run"),
         )
     ]  # fmt: skip
+
+
+def _changes(page: Page, plan: Plan) -> None:
+    rows = [
+        (one.change.name, f"{one.rate:.3g}", f"× {one.gain:.2f}", one.change.price.value,
+         one.change.why)
+        for one in ranked(plan)
+    ]  # fmt: skip
+    if rows:
+        columns = ("change, made alone", "requests/s", "", "paid with", "because")
+        page.table(
+            columns, [("as it is", f"{best_rate(plan):.3g}", "× 1.00", "", ""), *rows], (1, 2)
+        )
+    else:
+        page.paragraph("Nothing that was tried gives more.")
+    tried = ", ".join(one.change.name for one in idle(plan))
+    if tried:
+        page.paragraph(f"Tried too, and no better: {tried}.", note=True)

@@ -30,7 +30,7 @@ LINE_STYLES = (
 )
 """Colour, marker and dashes of a chart's lines, so that none depends on its colour alone."""
 
-_WIDTH = 11.0  # inches
+PAGE_WIDTH = 11.0  # inches
 _DOTS = 120  # per inch, of PNG files: 1,320 pixels wide
 
 _LOOK: Any = {
@@ -76,9 +76,14 @@ def require_matplotlib() -> None:
 
 
 def draw(
-    name: str, title: str, note: str, paint: Callable[[Figure], None], height: float = 4.2
+    name: str,
+    title: str,
+    note: str,
+    paint: Callable[[Figure], None],
+    height: float = 4.2,
+    width: float = PAGE_WIDTH,
 ) -> Picture:
-    """A picture of the page's width and ``height`` inches, painted by ``paint``.
+    """A picture of ``width`` and ``height`` in inches, painted by ``paint``.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -88,7 +93,7 @@ def draw(
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_LOOK):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
         paint(figure)
         svg, png = io.BytesIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "quire"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.metrics import RequestMetrics
-from quire.protocol import Adapter, Request, Sample, SamplingParams, Verdict
+from quire.protocol import Adapter, Outcome, Request, Sample, SamplingParams, Verdict
 from quire.scheduling import SequenceGroup
 from quire.simulation.acceptance import AcceptanceProfile
 from quire.simulation.result import Preempted, RequestRecord
@@ -34,9 +34,9 @@ class LiveRequest:
         "num_draft_tokens",
         "num_drafts",
         "num_output_tokens",
+        "outcomes",
         "output_tokens",
         "request",
-        "samples",
         "to_end",
         "trace",
     )
@@ -59,7 +59,9 @@ class LiveRequest:
         self.num_output_tokens = 0
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.to_end = request.params.num_outputs if trace.beam_search else trace.n
-        self.samples = [Sample(own_token(request.request_id, i)) for i in range(self.to_end)]
+        # Of its outputs' steps: made once, since a text says one token again and again.
+        tokens = (own_token(request.request_id, i) for i in range(self.to_end))
+        self.outcomes = [Outcome((Sample(token),)) for token in tokens]
         self._preemptions: list[Preempted] = []
 
     def decided(self, what: Verdict, now: float) -> None:

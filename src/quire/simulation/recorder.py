@@ -55,6 +55,11 @@ class SimulationRecorder:
         self._normalized, self._e2e = Distribution(), Distribution()
         self._queueing = Distribution()
 
+    @property
+    def num_missed(self) -> int:
+        """Requests that missed the goals, or were refused."""
+        return self._e2e.count - self._num_met_goals + self._num_refused
+
     def step(self, start: float, end: float, usage: Usage, running: int, waiting: int) -> None:
         self._num_steps += 1
         self._series.add(start, end, usage, running, waiting)

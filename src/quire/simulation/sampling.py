@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from quire.protocol import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
 from quire.simulation.live import END, LiveRequest, own_token
 
-_END = Sample(END)
+_ENDS = Outcome((Sample(END),))
 _LOG_HALVES = [math.log(0.5**rank) for rank in range(1, 1025)]
 
 
@@ -42,6 +42,9 @@ class SimulatedModel:
                 beams[request_id] += 1
                 continue
             end = chunk.start + len(chunk.token_ids)
+            if readout.rows == 1 and readout.draws == 1:  # by far the most
+                outcomes[chunk.seq_id] = _outcome(known, end, live)
+                continue
             lengths = range(end - readout.rows + 1, end + 1)
             tokens = [_sample(known, length, live) for length in lengths]
             forks = [_sample(known._replace(branch=i), end, live) for i in range(1, readout.draws)]
@@ -50,14 +53,18 @@ class SimulatedModel:
 
 
 def _sample(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Sample:
+    return _outcome(known, length, live).tokens[0]
+
+
+def _outcome(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Outcome:
     """After ``length`` tokens the branch's own one, or the end of a text that is complete by it."""
     request = known.request
     own = live[request.request_id]
     if request.eos_token_ids:  # else max_tokens ends it
         produced = length - len(request.prompt_token_ids) + 1
         if produced >= own.output_tokens:
-            return _END
-    return own.samples[known.branch]
+            return _ENDS
+    return own.outcomes[known.branch]
 
 
 def _log_probs(place: str, count: int) -> list[float]:

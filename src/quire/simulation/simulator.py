@@ -39,6 +39,8 @@ class Simulator:
     keep_records, keep_decisions: how many of each the result holds; None is all.
     map_at: seconds at which to note who owns which block.
     drafting: who drafts, and how well; None: nobody.
+    most_missed: the run ends early, and the result tells only of what was until then, as soon as
+        more requests than these have missed the goals.
     on_record: called with every request that has ended or was refused.
     on_step: called with the time and every step that the scheduler made; steps that were taken
         together are not among them.
@@ -56,6 +58,7 @@ class Simulator:
         keep_decisions: int | None = 0,
         map_at: float | None = None,
         drafting: SimulatedDrafting | None = None,
+        most_missed: int | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
         on_step: Callable[[float, Step], None] | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class Simulator:
         self._skip_ahead = skip_ahead and drafting is None
         self._sights = sights_of(limits.kv_groups)
         self._map_at = map_at
+        self._most_missed = math.inf if most_missed is None else most_missed
         self._on_step = on_step
         self._scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size))
         self._fast_forward = FastForward(self._scheduler, limits)
@@ -91,7 +95,7 @@ class Simulator:
         """Serve all that come, to the end. A simulator serves once."""
         self._arrivals = arrivals
         now = begin = arrivals.next_time or 0.0
-        while True:
+        while self._recorder.num_missed <= self._most_missed:
             self._arrive(now)
             if not self._scheduler.has_work:
                 if arrivals.next_time is None:

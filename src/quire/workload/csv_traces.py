@@ -18,7 +18,7 @@ def read_azure(path: Path) -> Iterator[TraceRequest]:
     """The requests of an Azure LLM inference trace (Azure Public Dataset, 2023 and 2024)."""
     clock = Clock()
     for row in csv_rows(path, AZURE_COLUMNS):
-        arrival = clock.arrival(row, _timestamp(row, "TIMESTAMP"))
+        arrival = clock.arrival(row, timestamp(row, "TIMESTAMP"))
         prompt, output = row.tokens("ContextTokens", 1), row.tokens("GeneratedTokens", 1)
         yield TraceRequest(arrival, prompt, output)
 
@@ -33,7 +33,7 @@ def read_burstgpt(path: Path) -> Iterator[TraceRequest]:
             yield TraceRequest(arrival, prompt, output)
 
 
-def _timestamp(row: Row, name: str) -> float:
+def timestamp(row: Row, name: str) -> float:
     """Seconds of "2023-11-16 18:15:46.6805900", with any number of decimals, or with a zone."""
     text = str(row.get(name))
     whole, dot, rest = text.partition(".")

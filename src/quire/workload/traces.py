@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from quire.errors import ConfigError
+from quire.workload.columns import has_times, parse_columns, read_columns
 from quire.workload.csv_traces import AZURE_COLUMNS, BURSTGPT_COLUMNS, read_azure, read_burstgpt
 from quire.workload.jsonl_traces import MOONCAKE_BLOCK, read_mooncake, read_timed_trace
 from quire.workload.recording import read_recording
@@ -58,6 +60,13 @@ class Trace:
             raise ConfigError(f"trace format {name!r} is unknown; known: {', '.join(FORMATS)}")
         return cls(path, FORMATS[name], limit)
 
+    @classmethod
+    def of_columns(cls, path: Path, text: str, limit: int | None = None) -> Trace:
+        """A CSV file whose columns are named. ConfigError: they are not understood."""
+        columns = parse_columns(text)
+        read = partial(read_columns, columns=columns)
+        return cls(path, TraceFormat("columns", read, has_times(columns)), limit)
+
     def __iter__(self) -> Iterator[TraceRequest]:
         return islice(self.format.read(self.path), self.limit)
 
@@ -86,6 +95,6 @@ def _format_of(path: Path) -> str:
             wanted = -(-row.tokens("input_length", 1) // MOONCAKE_BLOCK)
             return "mooncake" if blocks <= wanted else "timed-trace"
     raise ConfigError(
-        f"{path} is no trace of a known format ({', '.join(FORMATS)}); it begins with "
-        f"{start[:60]!r}"
+        f"{path} is no trace of a known format ({', '.join(FORMATS)}); name the columns of any "
+        f"other CSV (--columns); it begins with {start[:60]!r}"
     )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,13 +11,23 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
+from quire.simulation.planning.advice import advice, too_few
+from quire.simulation.planning.changes import changes
 from quire.simulation.planning.plan import Binding, binding
 from quire.simulation.planning.planner import Planner
+from quire.simulation.planning.search import highest_count, highest_rate
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
 COPILOT = Synthetic(150, Lengths.parse("625-1025"), Lengths.parse("100-500"))
 DEPLOYMENT = Deployment(MODELS["gpt-32x32x128"], MACHINES["a100-40"])
+
+
+FEW = replace(COPILOT, num_requests=100, rate=1.0)
+PLENTY = replace(
+    DEPLOYMENT,
+    machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
+).configured(kv_cache_memory_bytes=200 * 2**30)
 
 
 def planner(
@@ -49,25 +61,79 @@ def test_fifty_copilot_users() -> None:
 
 
 @pytest.mark.slow
-def test_variants_say_what_would_change() -> None:
-    plan = planner().plan(None, None)
-    base = plan.saturation
-    variants = {one.name: one.saturation for one in plan.variants}
-    small = variants["KV cache in 8 bits"]
-    assert small is not None
-    assert small.running == pytest.approx(2 * base.running, rel=0.15)
-    coarse, fine = variants["block size 128"], variants["block size 8"]
-    assert coarse is not None and fine is not None and coarse.running < fine.running
-    rates = {16: base.output_rate}
-    rates |= {
-        size: found.output_rate
-        for size in (8, 32, 64, 128)
-        if (found := variants[f"block size {size}"])
-    }
-    near = [size for size, rate in rates.items() if rate >= 0.99 * max(rates.values())]
+def test_changes_are_ranked_by_what_they_give() -> None:
+    plan = planner(replace(COPILOT, num_requests=80)).plan(None, None)
+    gains = {one.change.name: one.gain for one in plan.changed}
+    assert gains["KV cache in 8 bits"] > 1.2
+    assert gains["block size 128"] < gains["block size 8"]
+    assert gains["max_num_seqs 2,048"] == 1.0  # so many never run
+    assert [*gains.values()] == sorted(gains.values(), reverse=True)
+    sizes = {16: 1.0} | {size: gains[f"block size {size}"] for size in (8, 32, 64, 128)}
+    near = [size for size, gain in sizes.items() if gain >= 0.98 * max(sizes.values())]
     assert plan.best_block_size == max(near)
-    two = variants["n = 2 outputs"]
-    assert two is not None and base.running / 2 < two.running < base.running
+    two = plan.other_work[0].saturation
+    assert two is not None and plan.saturation.running / 2 < two.running < plan.saturation.running
+
+
+def test_a_plan_names_the_knob_that_binds() -> None:
+    """Tokens take too long, because whole prompts share their steps: smaller steps are the cure."""
+    drawn = Random(7)
+    chats = [
+        TraceRequest(i / 4, round(drawn.lognormvariate(7.2, 0.6)), drawn.randint(20, 60))
+        for i in range(60)
+    ]
+    sample = WorkloadSample.take(chats, 4096, shares_prefixes=False, has_times=True, seed=0)
+    plan = Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, None)
+    assert plan.binds is Binding.LATENCY
+    told = advice(plan)
+    assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
+    assert "because steps take longer than the goal for a token" in told
+    gains = {one.change.name: one.gain for one in plan.changed}
+    assert gains["max_num_batched_tokens 1,024"] > 1.5 > gains["max_num_batched_tokens 4,096"]
+    assert gains["twice the machines, each on its own"] > 1.9
+    assert "60 requests are over before a line has grown" in (too_few(plan) or "")
+
+
+def test_a_change_that_cannot_matter_is_not_simulated() -> None:
+    plan = planner(FEW, PLENTY, Goals(ttft=1.0))
+    limits = plan.deployment.limits()
+    beyond = plan.simulator(limits).run(plan.sample.at_rate(4.0))
+    same = {one.name: one.same for one in changes(plan.deployment, beyond, shares=False)}
+    assert same["64 GiB of swap space"] == "nobody gives way"
+    assert same["block size 32"] == "nobody waits for a block"
+    assert same["weights in int8"] is None
+    for name, other in (("block size 32", {"block_size": 32}), ("swap", {"swap_space": 64.0})):
+        turned = plan.deployment.configured(**other)
+        found = plan.simulator(turned.limits(), turned).run(plan.sample.at_rate(4.0))
+        assert found.ttft == beyond.ttft and found.tpot == beyond.tpot, name
+
+
+@pytest.mark.parametrize("rate", [1.0, 6.0, 9.0])
+def test_a_run_gives_up_only_where_the_goals_are_missed(rate: float) -> None:
+    plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
+    limits = plan.deployment.limits()
+    whole = plan.simulator(limits).run(plan.sample.at_rate(rate))
+    early = plan.simulator(limits, most_missed=10).run(plan.sample.at_rate(rate))
+    assert (early.goodput_share >= 0.9) == (whole.goodput_share >= 0.9)
+    assert (early == whole) == (whole.goodput_share >= 0.9)
+
+
+@pytest.mark.parametrize("true", [0.5, 3.0, 7.0, 7.1, 12.0, 900.0])
+def test_searches_find_what_bisection_would(true: float) -> None:
+    tried: list[float] = []
+
+    def meets(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= true
+
+    low, high = highest_rate(meets, [7.0], 0.1, 1000.0)
+    assert low <= true < high and high - low <= 0.02 * high
+    assert len(tried) == len(set(tried)) <= 16
+    count = max(1, int(true))
+    for hint in (1, 7, 500):
+        assert highest_count(lambda n: n <= count, hint, 1000) == count
+    assert highest_rate(lambda _: False, [7.0], 0.1, 1000.0)[0] == 0.0
+    assert highest_rate(lambda _: True, [7.0], 0.1, 1000.0)[1] == math.inf
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:
@@ -80,13 +146,6 @@ def test_baselines_reserve_what_the_paper_says() -> None:
     assert asked == {"pow2": 512, "oracle": None}  # None: just what it will need
     (tight,) = BASELINES[1].asks([request], 1400)
     assert tight.max_tokens == 400
-
-
-FEW = replace(COPILOT, num_requests=100, rate=1.0)
-PLENTY = replace(
-    DEPLOYMENT,
-    machine=replace(DEPLOYMENT.machine, memory=240 * 2**30),
-).configured(kv_cache_memory_bytes=200 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +171,9 @@ def test_the_highest_rate_meets_the_goals_and_the_next_shows_what_binds(
 def test_the_most_users_who_meet_the_goals() -> None:
     plan = planner(FEW, goals=Goals(ttft=1.0, tpot=0.03))
     limits = plan.deployment.limits()
-    found = plan.most_users(limits, plan.saturation(limits))
+    saturation = plan.saturation(limits)
+    goodput = plan.goodput(limits, saturation)
+    found = plan.most_users(limits, saturation, goodput, plan.alone(limits))
     assert found is not None
     ((_, result),) = found.results
     assert 1 < found.users == result.most_running

@@ -170,3 +170,45 @@ def test_an_empty_file_is_told_to_be_empty(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(ConfigError, match=r"trace.csv is empty$"):
         Trace.open(path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "arrivals"),
+    [
+        ("prompt=in,output=out,time=at", "at,user,in,out\n5,a,10,3\n7.5,b,20,4\n", [0.0, 2.5]),
+        ("output=out,prompt=in,time_ms=at", "in;out;at\n10;3;500\n20;4;750\n", [0.0, 0.25]),
+        (
+            "prompt=in,output=out,time=at",
+            "in\tout\tat\n10\t3\t2024-05-10 00:00:00.5\n20\t4\t2024-05-10 00:00:02\n",
+            [0.0, 1.5],
+        ),
+        ("prompt=1,output=2", "10,3\n20,4\n", [0.0, 0.0]),
+    ],
+)
+def test_columns_of_any_csv_can_be_named(
+    tmp_path: Path, columns: str, text: str, arrivals: list[float]
+) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text(text)
+    trace = Trace.of_columns(path, columns)
+    assert [(r.prompt_tokens, r.output_tokens) for r in trace] == [(10, 3), (20, 4)]
+    assert [r.arrival for r in trace] == pytest.approx(arrivals)
+    assert trace.format.has_times == ("time" in columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("prompt=in", "must have prompt and output"),
+        ("prompt=in,output=out,time=a,time_ms=a", "one time at the most"),
+        ("prompt=in,output=out,tokens=x", "got 'tokens=x'"),
+        ("prompt=in,output=result", "line 1: column 'result' is missing; there are: in, out"),
+        ("prompt=in,output=out", "line 3: the row must have 2 columns"),
+        ("prompt=1,output=3", "line 1: 1 must be a whole number of tokens, got 'in'"),
+    ],
+)
+def test_wrong_columns_are_named(tmp_path: Path, columns: str, message: str) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text("in,out\n10,3\n20\n")
+    with pytest.raises(ConfigError, match=message):
+        list(Trace.of_columns(path, columns))

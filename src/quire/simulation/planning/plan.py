@@ -11,6 +11,9 @@ from quire.capacity import EngineLimits
 from quire.metrics import Goals
 from quire.shape import ModelShape
 from quire.simulation.catalogue.machines import Machine
+from quire.simulation.planning.changes import Changed
+from quire.simulation.planning.deployment import Deployment
+from quire.simulation.planning.search import CLOSE
 from quire.simulation.planning.trials import Trials
 from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
@@ -18,8 +21,10 @@ from quire.simulation.sample import WorkloadSample
 GOAL_SHARE = 0.9
 """Share of the requests that must meet the goals."""
 
-CLOSE = 0.01
-"""A block size is as good as another if it serves so little less."""
+
+def most_missed_of(count: int) -> int:
+    """Of so many requests, those that may miss the goals."""
+    return math.floor((1 - GOAL_SHARE) * count + 1e-6)
 
 
 class Binding(Enum):
@@ -95,12 +100,14 @@ class Goodput(NamedTuple):
     """The highest rate that is good enough; 0 where the workload's own bursts are too much.
 
     poisson: with the same requests evenly strewn, where the rate is 0.
+    beyond_rate: the lowest that was found too high; infinite where none was.
     """
 
     rate: float  # requests per second
     at: SimulationResult | None  # at that rate
     beyond: SimulationResult | None  # at the lowest rate that was found too high
     poisson: float | None = None
+    beyond_rate: float = math.inf
 
 
 class MemoryNeed(NamedTuple):
@@ -113,21 +120,33 @@ class MemoryNeed(NamedTuple):
 class Plan:
     """The answers for one model, machine and workload."""
 
-    model: ModelShape
-    machine: Machine
-    tensor_parallel: int
+    deployment: Deployment
     limits: EngineLimits
     kv_bytes: int
     sample: WorkloadSample
     goals: Goals
+    asked_rate: float | None  # requests per second that were asked about, or the workload's own
     saturation: Saturation
     user_load: UserLoad | None
     most_users: UserLoad | None
     goodput: Goodput
     memory_need: MemoryNeed | None
-    variants: tuple[Variant, ...]
+    changed: tuple[Changed, ...]  # the best first
+    without_paging: tuple[Variant, ...]
     other_work: tuple[Variant, ...]  # the same requests, but each asks for more
     speculation: Trials | None = None
+
+    @property
+    def model(self) -> ModelShape:
+        return self.deployment.model
+
+    @property
+    def machine(self) -> Machine:
+        return self.deployment.machine
+
+    @property
+    def tensor_parallel(self) -> int:
+        return self.deployment.tensor_parallel
 
     @property
     def room(self) -> int:
@@ -138,14 +157,13 @@ class Plan:
 
     @property
     def best_block_size(self) -> int:
-        """The largest that serves within 1 % of the best: larger blocks make shorter tables."""
-        rates = {self.limits.block_size: self.saturation.output_rate}
-        for variant in self.variants:
-            if variant.saturation is not None:  # the others' blocks are of the size there is
-                size = variant.saturation.result.block_size
-                rates.setdefault(size, variant.saturation.output_rate)
-        best = max(rates.values())
-        return max(size for size, rate in rates.items() if rate >= (1 - CLOSE) * best)
+        """The largest that serves within 2 % of the best: larger blocks make shorter tables."""
+        gains = {self.limits.block_size: 1.0}
+        for changed in self.changed:
+            if changed.change.knob == "block_size":
+                gains[changed.change.deployment.config.block_size] = changed.gain
+        best = max(gains.values())
+        return max(size for size, gain in gains.items() if gain >= (1 - CLOSE) * best)
 
     @property
     def binds(self) -> Binding:

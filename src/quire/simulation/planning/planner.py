@@ -5,6 +5,7 @@ Every answer is a simulation of the sample under other settings; nothing is extr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -22,14 +23,16 @@ from quire.simulation.planning.plan import (
     Saturation,
     UserLoad,
     Variant,
+    most_missed_of,
 )
+from quire.simulation.planning.ranking import Ranking
+from quire.simulation.planning.search import highest_count, highest_rate
 from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
 
-BLOCK_SIZES = (8, 16, 32, 64, 128)
 _FEW = 200  # requests, for beams: each step of theirs is a step of the scheduler
-_BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
+BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
 
 
 @dataclass(frozen=True)
@@ -45,21 +48,31 @@ class Planner:
         """The whole plan. ``users``, ``rate``: the load that was asked about."""
         limits = self.deployment.limits()
         saturation = self.saturation(limits)
+        alone = self.alone(limits)
         rate = rate or (self.sample.rate if users is None else None)
+        goodput = self.goodput(limits, saturation)
         return Plan(
-            model=self.deployment.model,
-            machine=self.deployment.machine,
-            tensor_parallel=self.deployment.tensor_parallel,
+            deployment=self.deployment,
             limits=limits,
             kv_bytes=limits.pool_bytes(self.deployment.model.cache()),
             sample=self.sample,
             goals=self.goals,
+            asked_rate=rate,
             saturation=saturation,
             user_load=None if users is None else self.user_load(users),
-            most_users=self.most_users(limits, saturation),
-            goodput=self.goodput(limits, saturation),
+            most_users=self.most_users(limits, saturation, goodput, alone),
+            goodput=goodput,
             memory_need=self.memory_need(limits, users, rate),
-            variants=self.variants(limits, saturation),
+            changed=Ranking(
+                self.deployment,
+                self.sample,
+                self.goals,
+                saturation,
+                goodput,
+                self.simulator,
+                self.progress,
+            ).changed(),
+            without_paging=self.without_paging(saturation),
             other_work=self.other_work(limits, saturation),
         )
 
@@ -68,40 +81,21 @@ class Planner:
     def saturation(self, limits: EngineLimits) -> Saturation:
         """Everybody at once: how many run while others wait."""
         self.progress("how many fit")
-        result = self._run(limits).run(self.sample.at_once())
+        result = self.simulator(limits).run(self.sample.at_once())
         if not result.num_finished:
             raise ConfigError(f"no request of this workload can be served: {result.first_refusal}")
         return Saturation.of(result, width=1)
 
-    def variants(self, limits: EngineLimits, base: Saturation) -> tuple[Variant, ...]:
-        """What each change alone would do."""
-        deployment, variants = self.deployment, []
-
-        def add(name: str, other: Deployment) -> None:
-            self.progress(name)
-            result = self._run(other.limits(), other).run(self.sample.at_once())
-            variants.append(Variant.of(name, base, result, 1))
-
+    def without_paging(self, base: Saturation) -> tuple[Variant, ...]:
+        """What fits where each sequence has one region."""
+        variants = []
         for one in BASELINES:
             name = f"{one.name}: reserves {one.reserves}"
             self.progress(name)
             contiguous = self._contiguous(one).limits()
             everybody = one.asks(self.sample.at_once(), _longest(contiguous))
-            result = self._run(contiguous).run(everybody)
+            result = self.simulator(contiguous).run(everybody)
             variants.append(Variant.of(name, base, result, 1))
-        for size in BLOCK_SIZES:
-            if size != limits.block_size and limits.num_blocks * limits.block_size >= size:
-                add(f"block size {size}", deployment.configured(block_size=size))
-        if self.sample.shares_prefixes and limits.is_paged:
-            caching = not limits.enable_prefix_caching
-            name = f"prefix caching {'on' if caching else 'off'}"
-            add(name, deployment.configured(enable_prefix_caching=caching))
-        if deployment.model.kv_dtype is None:
-            small = replace(deployment.model, kv_dtype="fp8")
-            add("KV cache in 8 bits", replace(deployment, model=small))
-        if not limits.num_host_blocks:
-            name = "64 GiB of swap space, used where cheaper than recomputing"
-            add(name, deployment.configured(swap_space=64.0, preemption_mode="auto"))
         return tuple(variants)
 
     def other_work(self, limits: EngineLimits, base: Saturation) -> tuple[Variant, ...]:
@@ -109,15 +103,15 @@ class Planner:
         variants = []
         for width in (2, 4):
             self.progress(f"{width} outputs")
-            result = self._run(limits).run(self.sample.at_once(width))
+            result = self.simulator(limits).run(self.sample.at_once(width))
             variants.append(Variant.of(f"n = {width} outputs", base, result, width))
         return (*variants, self._beams(limits, 4))
 
     def _beams(self, limits: EngineLimits, width: int) -> Variant:
         self.progress(f"{width} beams")
         few = replace(self.sample, requests=self.sample.requests[:_FEW])
-        base = Saturation.of(self._run(limits).run(few.at_once()), width=1)
-        result = self._run(limits).run(few.at_once(width, beams=True))
+        base = Saturation.of(self.simulator(limits).run(few.at_once()), width=1)
+        result = self.simulator(limits).run(few.at_once(width, beams=True))
         return Variant.of(f"{width} beams (first {len(few.requests)})", base, result, width)
 
     def _contiguous(self, baseline: Baseline) -> Deployment:
@@ -141,20 +135,26 @@ class Planner:
         return UserLoad(users, tuple(loads))
 
     def closed(
-        self, limits: EngineLimits, users: int, baseline: Baseline | None = None
+        self,
+        limits: EngineLimits,
+        users: int,
+        baseline: Baseline | None = None,
+        gives_up: bool = False,
     ) -> SimulationResult:
-        """So many users, each with one request at a time."""
+        """So many users, each with one request at a time. ``gives_up``: once too many have missed
+        the goals."""
         count = max(len(self.sample.requests), 4 * users)
         workload = self.sample.repeated(count)
         if baseline is not None:
             workload = baseline.asks(workload, _longest(limits))
-        return self._run(limits).serve(ClosedLoop(workload, users))
+        most_missed = most_missed_of(count) if gives_up else None
+        return self.simulator(limits, most_missed=most_missed).serve(ClosedLoop(workload, users))
 
-    def most_users(self, limits: EngineLimits, saturation: Saturation) -> UserLoad | None:
-        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
+    def alone(self, limits: EngineLimits) -> SimulationResult | None:
+        """One user, who meets the goals; None if there are none.
 
         Raises:
-            ConfigError: not even one user's do; with what one user gets.
+            ConfigError: he does not; with what he gets.
         """
         if self.goals == Goals():
             return None
@@ -165,16 +165,30 @@ class Planner:
                 f"{alone.ttft.p90:.3g} s and a TPOT of {alone.tpot.p90:.3g} s at the 90th "
                 "percentile; ask for no less, or take a faster machine"
             )
-        best, low, high = alone, 1, max(2, 2 * saturation.most_running)
-        while low < high:
-            users = (low + high + 1) // 2
+        return alone
+
+    def most_users(
+        self,
+        limits: EngineLimits,
+        saturation: Saturation,
+        goodput: Goodput,
+        alone: SimulationResult | None,
+    ) -> UserLoad | None:
+        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none."""
+        if alone is None:
+            return None
+        found = {1: alone}
+
+        def meets(users: int) -> bool:
             self.progress(f"{users} users")
-            result = self.closed(limits, users)
-            if result.goodput_share >= GOAL_SHARE:
-                best, low = result, users
-            else:
-                high = users - 1
-        return UserLoad(low, ((limits.kv_allocator, best),))
+            found[users] = self.closed(limits, users, gives_up=True)
+            return found[users].goodput_share >= GOAL_SHARE
+
+        # Little's law: who is under way at the highest rate, as many as there are then.
+        at = goodput.at
+        hint = saturation.most_running if at is None else round(goodput.rate * at.e2e_latency.mean)
+        best = highest_count(meets, max(2, hint), max(2, 2 * saturation.most_running))
+        return UserLoad(best, ((limits.kv_allocator, found[best]),))
 
     def goodput(self, limits: EngineLimits, saturation: Saturation) -> Goodput:
         """The highest rate at which GOAL_SHARE of the requests meet the goals, to 2 %.
@@ -183,31 +197,26 @@ class Planner:
         """
         if self.goals == Goals():
             return Goodput(saturation.request_rate, None, None)
-        found = self._search(limits, self.sample, 1.2 * saturation.request_rate)
+        guess = 0.7 * saturation.request_rate
+        found = self._search(limits, self.sample, guess)
         if found.rate or not self.sample.has_times:
             return found
-        even = replace(self.sample, has_times=False)
-        poisson = self._search(limits, even, 1.2 * saturation.request_rate)
-        return found._replace(poisson=poisson.rate)
+        poisson = self._search(limits, replace(self.sample, has_times=False), guess)
+        return found._replace(poisson=poisson.rate, beyond_rate=poisson.beyond_rate)
 
-    def _search(self, limits: EngineLimits, sample: WorkloadSample, high: float) -> Goodput:
-        low, least, most = 0.0, 1e-2 * high, 16 * high
-        best = failed = None
-        while failed is None and high <= most:
-            result = self._run(limits).run(sample.at_rate(high))
-            if result.goodput_share < GOAL_SHARE:
-                failed = result
-            else:
-                best, low, high = result, high, 2 * high
-        while high - low > 0.02 * high and high > least:
-            rate = (low + high) / 2
+    def _search(self, limits: EngineLimits, sample: WorkloadSample, guess: float) -> Goodput:
+        found: dict[float, SimulationResult] = {}
+
+        def meets(rate: float) -> bool:
             self.progress(f"{rate:.3g} requests/s")
-            result = self._run(limits).run(sample.at_rate(rate))
-            if result.goodput_share >= GOAL_SHARE:
-                best, low = result, rate
-            else:
-                failed, high = result, rate
-        return Goodput(low, best, failed)
+            simulator = self.simulator(limits, most_missed=most_missed_of(len(sample.requests)))
+            found[rate] = simulator.run(sample.at_rate(rate))
+            return found[rate].goodput_share >= GOAL_SHARE
+
+        low, high = highest_rate(meets, [guess], guess / 70, 30 * guess)
+        # What failed has given up: the whole of it is wanted once.
+        beyond = None if high == math.inf else self.simulator(limits).run(sample.at_rate(high))
+        return Goodput(low, found.get(low), beyond, beyond_rate=high)
 
     def memory_need(
         self, limits: EngineLimits, users: int | None, rate: float | None
@@ -217,13 +226,13 @@ class Planner:
             return None
         self.progress("memory needed")
         big = self.deployment.configured(kv_allocator="paged").limits()
-        big = big.with_blocks(_BIG_POOL // big.block_size)
+        big = big.with_blocks(BIG_POOL // big.block_size)
         if users is not None:
             load, result = f"{users} users", self.closed(big, users)
         else:
             assert rate is not None
             load = f"{rate:.3g} requests/s"
-            result = self._run(big).run(self.sample.at_rate(rate))
+            result = self.simulator(big).run(self.sample.at_rate(rate))
         # As if blocks of all KV groups were of one size, where there are several.
         each = self.deployment.model.kv_bytes_per_token // len(big.kv_groups)
         return MemoryNeed(load, result.most_held * each, result)
@@ -233,16 +242,21 @@ class Planner:
         if users is not None:
             return self.closed(limits, users)
         come = self.sample.at_once() if rate is None else self.sample.at_rate(rate)
-        return self._run(limits).run(come)
+        return self.simulator(limits).run(come)
 
     # -- simulations ---------------------------------------------------------------------------
 
-    def _run(self, limits: EngineLimits, deployment: Deployment | None = None) -> Simulator:
+    def simulator(
+        self,
+        limits: EngineLimits,
+        deployment: Deployment | None = None,
+        most_missed: int | None = None,
+    ) -> Simulator:
         deployment = deployment or self.deployment
         costs = deployment.cost_model(limits.block_size)
         return Simulator(
             limits, costs, goals=self.goals, seed=deployment.config.seed,
-            drafting=deployment.drafting,
+            drafting=deployment.drafting, most_missed=most_missed,
         )  # fmt: skip
 
 
