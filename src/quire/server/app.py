@@ -105,14 +105,7 @@ def create_app(
     )
     app.state.service = service
     app.state.drain = drain
-    # The last one added is outermost.
-    app.add_middleware(AnswerHead)
-    app.add_middleware(RefuseWhileDraining, drain=drain)
-    if config.api_key:
-        app.add_middleware(RequireApiKey, config=config)
-    app.add_middleware(CloseUnread)
-    app.add_middleware(CancelOnDisconnect)
-    app.add_middleware(Envelope, config=config)
+    _guard(app, config, drain)
     install_error_handlers(app)
     _add_generation(app, service)
     add_sessions(app, service)
@@ -125,6 +118,17 @@ def create_app(
     add_live(app, service, watch)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
+
+
+def _guard(app: FastAPI, config: ServerConfig, drain: Drain) -> None:
+    """What stands before the routes. The last one added is outermost."""
+    app.add_middleware(AnswerHead)
+    app.add_middleware(RefuseWhileDraining, drain=drain)
+    if config.api_key:
+        app.add_middleware(RequireApiKey, config=config)
+    app.add_middleware(CloseUnread)
+    app.add_middleware(CancelOnDisconnect)
+    app.add_middleware(Envelope, config=config)
 
 
 def _span_sender(engine: Engine, model_name: str, config: ServerConfig) -> SpanSender | None:
