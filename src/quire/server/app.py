@@ -107,12 +107,8 @@ def create_app(
     app.state.drain = drain
     _guard(app, config, drain)
     install_error_handlers(app)
-    _add_generation(app, service)
-    add_sessions(app, service)
-    add_vectors(app, service)
-    add_doors(app, service)
-    _add_models(app, service)
-    add_adapters(app, service)
+    for add in (_add_generation, add_sessions, add_vectors, add_doors, _add_models, add_adapters):
+        add(app, service)
     add_profiles(app, service)
     _add_operation(app, service, drain)
     add_live(app, service, watch)
