@@ -117,7 +117,7 @@ def test_a_run_gives_up_with_the_first_request_too_many() -> None:
     assert plan.simulator(limits, most_missed=missed).run(plan.sample.at_rate(6.0)) == whole
     early = plan.simulator(limits, most_missed=missed // 2).run(plan.sample.at_rate(6.0))
     assert early.num_finished < whole.num_finished
-    assert missed // 2 < early.num_finished - early.num_met_goals < missed
+    assert 0 < early.num_finished - early.num_met_goals - missed // 2 < 5
     assert [most_missed_of(n) for n in (1, 9, 10, 70, 1000)] == [0, 0, 1, 7, 100]
 
 
