@@ -7,6 +7,7 @@ arithmetic or its memory traffic, whichever is longer, and what cannot hide behi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from quire.protocol import RecoveryCosts
 from quire.shape import BYTES, ModelShape
@@ -56,7 +57,7 @@ class Roofline:
         peak = machine.peak(model.weight_form.products)
         return attention / machine.flops + work.num_tokens * model.flops_per_token / peak
 
-    @property
+    @cached_property
     def _kv_bytes(self) -> int:
         """Of a token, over all machines: those that share a head keep it each."""
         return self.model.kv_bytes_per_token * self.model.kv_copies(self.tensor_parallel)

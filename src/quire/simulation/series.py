@@ -48,14 +48,21 @@ class TimeSeries:
             self._sums.append([0.0] * 9)
             self._peaks.append([0, 0, 0])
         self._peaks[index][2] += 1
-        values = (1.0, *usage, running, waiting)
-        held = usage.used + usage.reserved + usage.internal
+        used, reserved, internal, external, cached, free = usage
+        held = used + reserved + internal
         while True:
             stop = end if index == last else (index + 1) * width
             seconds = stop - start
             sums, peaks = self._sums[index], self._peaks[index]
-            for i, value in enumerate(values):
-                sums[i] += value * seconds
+            sums[0] += seconds
+            sums[1] += used * seconds
+            sums[2] += reserved * seconds
+            sums[3] += internal * seconds
+            sums[4] += external * seconds
+            sums[5] += cached * seconds
+            sums[6] += free * seconds
+            sums[7] += running * seconds
+            sums[8] += waiting * seconds
             if running > peaks[0]:
                 peaks[0] = running
             if held > peaks[1]:

@@ -24,6 +24,10 @@ class Row:
     def error(self, text: str) -> ConfigError:
         return ConfigError(f"{self._path}, line {self._line}: {text}")
 
+    def within(self, values: Mapping[str, Any]) -> Row:
+        """A part of the row, in whose errors the line is the same."""
+        return Row(values, self._path, self._line)
+
     def get(self, name: str) -> Any:
         value = self.values.get(name)
         if value is None:

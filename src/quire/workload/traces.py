@@ -15,6 +15,7 @@ from quire.workload.jsonl_traces import MOONCAKE_BLOCK, read_mooncake, read_time
 from quire.workload.recording import read_recording
 from quire.workload.request import TraceRequest
 from quire.workload.rows import json_rows
+from quire.workload.server_logs import VLLM_LISTS, read_sglang, read_vllm_bench
 from quire.workload.sharegpt import read_sharegpt
 
 
@@ -33,6 +34,8 @@ FORMATS: Mapping[str, TraceFormat] = {
         TraceFormat("burstgpt", read_burstgpt),
         TraceFormat("mooncake", read_mooncake, shares_prefixes=True),
         TraceFormat("timed-trace", read_timed_trace, shares_prefixes=True),
+        TraceFormat("sglang", read_sglang),
+        TraceFormat("vllm-bench", read_vllm_bench),
         TraceFormat("quire", read_recording, shares_prefixes=True),
         TraceFormat("sharegpt", read_sharegpt, has_times=False, shares_prefixes=True),
     )
@@ -90,6 +93,10 @@ def _format_of(path: Path) -> str:
         row = next(json_rows(path))
         if "quire_trace" in row.values:
             return "quire"
+        if all(name in row.values for name in VLLM_LISTS):
+            return "vllm-bench"
+        if str(row.values.get("event")).startswith("request."):
+            return "sglang"
         if "timestamp" in row.values:
             blocks = len(row.values.get("hash_ids") or ())
             wanted = -(-row.tokens("input_length", 1) // MOONCAKE_BLOCK)

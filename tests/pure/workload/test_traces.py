@@ -212,3 +212,35 @@ def test_wrong_columns_are_named(tmp_path: Path, columns: str, message: str) -> 
     path.write_text("in,out\n10,3\n20\n")
     with pytest.raises(ConfigError, match=message):
         list(Trace.of_columns(path, columns))
+
+
+def test_logs_of_other_servers_are_traces(tmp_path: Path) -> None:
+    def line(event: str, rid: str, second: float, **out: float) -> str:
+        when = f"2026-01-02T03:04:{second:09.6f}"
+        facts = {"timestamp": when, "event": event, "rid": rid, "obj": {"stream": False}}
+        return json.dumps(facts | ({"out": {"meta_info": out}} if out else {}))
+
+    log = tmp_path / "host_0.log"
+    lines = [
+        line("request.received", "a", 5.0),
+        line("request.finished", "z", 6.0, prompt_tokens=7, completion_tokens=2, e2e_latency=2.5),
+        line("request.received", "b", 6.5),
+        line("request.finished", "b", 7.0, prompt_tokens=20, completion_tokens=4, e2e_latency=0.5),
+        line("request.finished", "a", 9.0, prompt_tokens=10, completion_tokens=3, e2e_latency=4),
+        line("request.finished", "c", 9.5, prompt_tokens=10, completion_tokens=0, e2e_latency=1),
+    ]
+    log.write_text("\n".join(lines))
+    bench = tmp_path / "bench.json"
+    values = {
+        "date": "20260102", "input_lens": [7, 20, 10, 5], "output_lens": [2, 4, 3, 0],
+        "start_times": [100.5, 103.5, 102.0, 104.0], "ttfts": [0.1] * 4,
+    }  # fmt: skip
+    bench.write_text(json.dumps(values))
+    for path, name in ((log, "sglang"), (bench, "vllm-bench")):
+        trace = Trace.open(path)
+        assert trace.format.name == name
+        found = [(r.arrival, r.prompt_tokens, r.output_tokens) for r in trace]
+        assert found == [(0.0, 7, 2), (1.5, 10, 3), (3.0, 20, 4)]
+    log.write_text(line("request.finished", "a", 1.0))
+    with pytest.raises(ConfigError, match=r"line 1: out\.meta_info is missing"):
+        list(Trace.open(log))
