@@ -22,7 +22,7 @@ _SLOTS = (  # what a slot does, its letter in the bar, its colour
     ("free", "·", "bright_black"),
 )
 _COLOURS = {"running": "green", "waiting": "yellow", "preempted": "red"}
-_WIDE = 110  # columns, from which on all figures have room
+_WIDE, _WIDEST = 110, 160  # columns, from which on all figures have room; and all words
 _HIDDEN = dict.fromkeys([*range(32), *range(127, 160)])  # a server's words must not move the cursor
 
 SORTS: Mapping[str, Callable[[Row], Any]] = {
@@ -167,7 +167,7 @@ def _table(width: int, *, several: bool) -> Table:
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold reverse")
     if several:
         table.add_column("#", width=2)
-    table.add_column("request", no_wrap=True, width=10 if width < _WIDE else 39)
+    table.add_column("request", no_wrap=True, width=10 if width < _WIDEST else 39)
     table.add_column("", no_wrap=True, width=9)
     for name in ("age", "prompt", "hit", "out", "blocks"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -175,7 +175,7 @@ def _table(width: int, *, several: bool) -> Table:
         for name in ("drafts", "preempted", "ends within"):
             table.add_column(name, justify="right", no_wrap=True)
     table.add_column(
-        "waits" if width < _WIDE else "why it waits", ratio=1, no_wrap=True, overflow="ellipsis"
+        "waits" if width < _WIDEST else "why it waits", ratio=1, no_wrap=True, overflow="ellipsis"
     )
     return table
 
@@ -199,11 +199,13 @@ def _cells(number: int, row: Row, width: int, *, several: bool) -> Iterator[Rend
 
 
 def _why(wait: Mapping[str, Any], width: int) -> str:
-    if width >= _WIDE or wait["needed"] is None:
+    if width >= _WIDEST or wait["needed"] is None:
         return _clean(wait["text"])
     if wait["ahead"]:
         return f"behind {wait['ahead']}, needs {wait['needed']}"
-    return f"needs {wait['needed']} {wait['unit']}, {wait['free']} free"
+    if wait["unit"] == "sequences":
+        return "max_num_seqs run"
+    return f"needs {wait['needed']}, {wait['free']} free"
 
 
 # -- figures -----------------------------------------------------------------------------------
