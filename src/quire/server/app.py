@@ -100,8 +100,7 @@ def create_app(
         openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
         generate_unique_id_function=_operation_id,
     )
-    app.state.service = service
-    app.state.drain = drain
+    app.state.service, app.state.drain = service, drain
     # The last one added is outermost.
     app.add_middleware(AnswerHead)
     app.add_middleware(RefuseWhileDraining, drain=drain)
@@ -117,8 +116,7 @@ def create_app(
     add_doors(app, service)
     _add_models(app, service)
     add_adapters(app, service)
-    _add_operation(app, service, drain)
-    add_live(app, service, watch)
+    _add_operation(app, service, drain, watch)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
 
@@ -180,7 +178,9 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return next(one for one in adapters() if one["id"] == name)
 
 
-def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
+def _add_operation(app: FastAPI, service: Service, drain: Drain, watch: BlockWatch) -> None:
+    add_live(app, service, watch)
+
     @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
         """Whether requests can be served; nothing is in the body if they can."""
