@@ -25,6 +25,7 @@ from quire.commands.parser import Parser
 from quire.commands.profile import profiled
 from quire.commands.pull import add_pull, pull
 from quire.commands.serve import add_serve, serve
+from quire.commands.top import add_top, top
 from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
 from quire.threads import wait_briefly
@@ -128,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
 
     add_generate(_command(commands, "generate", generate, "complete prompts"))
     add_chat(_command(commands, "chat", chat, "talk with a model in the terminal"))
+
+    text = "what running servers hold and why requests wait, as it changes"
+    add_top(_command(commands, "top", top, text))
 
     text = "download a model from Hugging Face"
     add_pull(_command(commands, "pull", pull, text))

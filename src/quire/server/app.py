@@ -110,8 +110,7 @@ def create_app(
     for add in (_add_generation, add_sessions, add_vectors, add_doors, _add_models, add_adapters):
         add(app, service)
     add_profiles(app, service)
-    _add_operation(app, service, drain)
-    add_live(app, service, watch)
+    _add_operation(app, service, drain, watch)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
 
@@ -194,7 +193,9 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return next(one for one in adapters() if one["id"] == name)
 
 
-def _add_operation(app: FastAPI, service: Service, drain: Drain) -> None:
+def _add_operation(app: FastAPI, service: Service, drain: Drain, watch: BlockWatch) -> None:
+    add_live(app, service, watch)
+
     @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:
         """Whether requests can be served; nothing is in the body if they can."""
