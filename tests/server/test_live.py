@@ -139,12 +139,12 @@ def test_text_is_told_where_the_operator_asks_for_it() -> None:
 
 
 def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    truths: dict[int, list[Cell]] = {}
+    truths: dict[int, list[list[Cell]]] = {}  # a request may end between two steps
     look = BlockLook._look
 
     def spied(self: BlockLook, *, whole: bool) -> Frames | None:
         engine = self._engine.engine
-        truths[engine.stats.num_steps] = true_cells(engine.scheduler)
+        truths.setdefault(engine.stats.num_steps, []).append(true_cells(engine.scheduler))
         return look(self, whole=whole)
 
     monkeypatch.setattr(BlockLook, "_look", spied)
@@ -159,7 +159,7 @@ def test_a_watcher_sees_each_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
                 if line.startswith("data: "):
                     frame = Frame(base64.b64decode(line[6:]))
                     cells = frame.apply(cells)
-                    assert cells == truths[frame.step]
+                    assert cells in truths[frame.step]
                     owned = max(owned, *(cell.owner for cell in cells))
         whole = Frame(server.http.get("/v1/quire/blocks").content)
         assert whole.cells == cells

@@ -244,6 +244,8 @@ class AsyncEngine:
             else:
                 self._call_soon(partial(_settle, answer, None, result))
 
+        if self._loop is None:
+            raise EngineError("the engine is not running")
         self._thread.put(command)
         if self._failure is not None:  # set before the dying thread empties its queue
             raise self._failure
