@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from quire.config.settings import check_count, setting
 from quire.errors import ConfigError
-
-if TYPE_CHECKING:
-    from quire.config.engine import EngineConfig
 
 _NAME = "kv_events_config"
 _TRANSPORTS = ("tcp://", "ipc://")
@@ -77,7 +74,20 @@ class KVEventsConfig:
         return cls(**options)
 
 
-def check_kv_events(config: EngineConfig) -> None:
+class _Told(Protocol):
+    """The fields of an EngineConfig that it depends on."""
+
+    @property
+    def kv_events(self) -> KVEventsConfig | None: ...
+
+    @property
+    def enable_prefix_caching(self) -> bool | None: ...
+
+    @property
+    def kv_allocator(self) -> str: ...
+
+
+def check_kv_events(config: _Told) -> None:
     """ConfigError where there would be nothing to tell."""
     if config.kv_events is None:
         return

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from quire.config.settings import check_count, check_number, parse_bytes, setting
 from quire.errors import ConfigError
-
-if TYPE_CHECKING:
-    from quire.config.engine import EngineConfig
 
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
@@ -62,7 +59,35 @@ class KVTransferConfig:
         return cls(**options)
 
 
-def check_transfer(config: EngineConfig) -> None:
+class _Roled(Protocol):
+    """The fields of an EngineConfig that it depends on."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def kv_transfer_config(self) -> Mapping[str, Any] | None: ...
+
+    @property
+    def transfer(self) -> KVTransferConfig: ...
+
+    @property
+    def enable_prefix_caching(self) -> bool | None: ...
+
+    @property
+    def kv_allocator(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def tensor_parallel_size(self) -> int: ...
+
+    @property
+    def kv_store(self) -> str | None: ...
+
+
+def check_transfer(config: _Roled) -> None:
     """ConfigError where a role cannot be played."""
     role = config.role
     if role not in ROLES:
