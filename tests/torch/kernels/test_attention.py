@@ -6,7 +6,6 @@ Once for each instruction set that this machine has.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -52,7 +51,7 @@ def test_mixed_batch(
     block_size: int,
 ) -> None:
     case = make_case(dtype, heads, dims, block_size)
-    for window, softcap in product((None, 1, 7, 64), (None, 3.0)):
+    for window, softcap in ((None, None), (1, 3.0), (7, None), (64, 3.0)):
         assert_equal_to_plain(
             kernels, case, AttentionSpec(dims[0] ** -0.5, window, softcap=softcap)
         )

@@ -147,7 +147,7 @@ choices = st.lists(
 
 @pytest.mark.parametrize("instructions", TESTED)
 @fitting
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(choices=choices, seed=st.integers(0, 99))
 def test_a_row_does_not_depend_on_who_else_chose_its_experts(
     instructions: str, form: str, choices: list[list[int]], seed: int
