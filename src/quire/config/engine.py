@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from quire.config.model_options import (
 from quire.config.parallel import check_parallel
 from quire.config.settings import (
     check_count,
+    check_known,
     check_number,
     check_quantization,
     parse_bytes,
@@ -336,12 +336,7 @@ class EngineConfig:
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
         """A config from keyword options; an unknown one is an error that names its neighbour."""
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
-                raise ConfigError(f"unknown option {name}{hint}")
+        check_known(cls, options)
         return cls(**options)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quire.config.settings import check_count, setting
+from quire.config.settings import check_count, check_known, setting
 from quire.errors import ConfigError
 
 _NAME = "kv_events_config"
@@ -65,12 +64,7 @@ class KVEventsConfig:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVEventsConfig:
         """ConfigError where an option is unknown or out of its range."""
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
-                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
 
 

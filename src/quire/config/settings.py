@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, fields
 from typing import Any
 
 from quire.errors import ConfigError
@@ -17,6 +18,16 @@ def setting(default: Any, text: str, *, secret: bool = False) -> Any:
     secret: ``repr`` leaves it out.
     """
     return field(default=default, metadata={"help": text}, repr=not secret)
+
+
+def check_known(kind: type, options: Iterable[object], prefix: str = "") -> None:
+    """ConfigError for one that is no field of ``kind``; it names its neighbour."""
+    known = [own.name for own in fields(kind)]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+            raise ConfigError(f"{prefix}unknown option {name}{hint}")
 
 
 def check_count(name: str, value: object, low: int = 1, high: int | None = None) -> None:

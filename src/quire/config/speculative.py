@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from quire.config.settings import (
     QUANTIZATIONS,
     check_count,
+    check_known,
     check_quantization,
     parse_bytes,
     setting,
@@ -124,14 +124,10 @@ class SpeculativeConfig:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpeculativeConfig:
         """ConfigError where an option is unknown or out of its range."""
-        known = [field.name for field in fields(cls)]
         for name in options:
             if name in _REFUSED:
                 raise ConfigError(f"{_NAME}: {name} is not supported: {_REFUSED[name]}")
-            if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
-                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        check_known(cls, options, f"{_NAME}: ")
         asked = cls(**options)
         for beginning, methods in _OPTIONS_OF.items():
             for name in options:

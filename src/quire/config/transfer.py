@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quire.config.settings import check_count, check_number, parse_bytes, setting
+from quire.config.settings import check_count, check_known, check_number, parse_bytes, setting
 from quire.errors import ConfigError
 
 ROLES = ("both", "prefill", "decode")
@@ -48,14 +47,10 @@ class KVTransferConfig:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:
         """ConfigError where an option is unknown or out of its range."""
-        known = [field.name for field in fields(cls)]
         for name in options:
             if name in _TOLD_BY_ROLE:
                 raise ConfigError(f"{_NAME}: role (prefill or decode) says what {name} would")
-            if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
-                raise ConfigError(f"{_NAME}: unknown option {name}{hint}")
+        check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
 
 
