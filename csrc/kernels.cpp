@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "together.hpp"
+#include "ranks/together.hpp"
 
 namespace quire {
 namespace {

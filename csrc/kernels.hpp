@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "builds.hpp"
-#include "decoder.hpp"
-#include "experts.hpp"
-#include "products.hpp"
+#include "layers/decoder.hpp"
+#include "layers/experts.hpp"
+#include "products/products.hpp"
 #include "schedule.hpp"
 #include "workspace.hpp"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "adapter.hpp"
 #include "interface.hpp"
+#include "layers/adapter.hpp"
 
 namespace quire {
 

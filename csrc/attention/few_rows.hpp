@@ -1,0 +1,324 @@
+// Attention of a few query rows, as in decoding, and where there are tile registers of many: each
+// key and value is read from memory once and meets all rows of its KV head there. Work on several
+// heads takes a chunk of one after that of another, so that memory is read in longer runs than a
+// head's share of a block.
+//
+// Keys lie in the lanes of vectors, and a row's softmax runs over lanes. It is kept as a running
+// maximum and sum, and what was gathered so far is scaled when the maximum grows (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018).
+#pragma once
+
+#include <type_traits>
+
+#include "attention/attention_on_tiles.hpp"
+
+namespace quire::QUIRE_ISA {
+
+#if QUIRE_HAS_TILES
+template <class KV, class Units>
+constexpr bool on_tiles = std::is_same_v<KV, bf16> && std::is_same_v<Units, PairUnit>;
+template <class KV, class Units>
+using Tiles = std::conditional_t<on_tiles<KV, Units>, TileProducts<KV>, Nothing>;
+#else
+template <class KV, class Units>
+constexpr bool on_tiles = false;
+template <class KV, class Units>
+using Tiles = Nothing;
+#endif
+
+template <class KV, class Units>
+struct FewRows {
+  typedef typename Units::Unit Unit;
+  typedef typename Reader<KV, Units>::Ahead Ahead;
+  static constexpr int per_unit = Units::per_unit;
+  static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
+
+  Context<KV> context;
+  Reader<KV, Units> reader;
+  Tiles<KV, Units> tiles;
+  int64_t key_units;  // of a query, whole vectors
+  // Of all heads: so many rows each, of which some may be room for whole tiles.
+  int64_t room_rows;
+  Unit* queries[2];       // turned for the window, and for the sinks: [heads, rows, key_units]
+  float* query_scale[2];  // [heads, rows]
+  struct State {
+    float* sums;   // [heads, rows, value_width]
+    float* most;   // [heads, rows]
+    float* total;  // [heads, rows]
+  } segment, before;  // the one at hand, and all before it
+  // Of the head at hand.
+  float* scores;        // [rows, chunk]
+  Unit* weights;        // [rows, chunk / per_unit], the scores' place where they are floats
+  float* fade;          // [rows]
+  float* weight_scale;  // [rows]
+
+  // For up to ``few`` rows of each KV head, or up to ``many`` of one.
+  FewRows(const Attend& a, int64_t few, int64_t many, Dealer& dealer)
+      : context(a, dealer), reader(a, dealer), tiles(reader, dealer),
+        key_units(context.key_width / per_unit) {
+    few = round_up(few, 4), many = round_up(many, 16);
+    int64_t most_rows = few > many ? few : many;
+    int64_t all = few * a.num_kv_heads > many ? few * a.num_kv_heads : many;
+    for (auto& query : queries) query = dealer.take<Unit>(all * key_units);
+    for (auto& scale : query_scale) scale = dealer.take<float>(all);
+    for (State* state : {&segment, &before}) {
+      state->sums = dealer.take<float>(all * context.value_width);
+      state->most = dealer.take<float>(all);
+      state->total = dealer.take<float>(all);
+    }
+    scores = dealer.take<float>(most_rows * chunk);
+    weights = dealer.take<Unit>(most_rows * chunk / per_unit);
+    if constexpr (std::is_same_v<Unit, float>) weights = scores;
+    fade = dealer.take<float>(most_rows);
+    weight_scale = dealer.take<float>(most_rows);
+  }
+
+  void run(const Work& work) {
+    const Attend& a = context.a;
+    int rows = work.tokens() * context.group, heads = work.item.heads;
+    room_rows = round_up(rows, rows < 16 ? 4 : 16);
+    if constexpr (on_tiles<KV, Units>) tiles.configure(rows);
+    bool two = a.rotation.sink_cos && work.columns.sinks;
+    Chunk chunks[2];
+    int64_t column = work.item.first_column;
+    chunks[0].find(a, work, column);
+    for (const char* keys : reader.ahead(chunks[0], 0).keys) {
+      reader.fetch(keys, panel * a.key_dim * sizeof(KV));
+    }
+    for (int head = 0; head < heads; head++) {
+      prepare(work, rows, head, false);
+      if (two) prepare(work, rows, head, true);
+    }
+    begin(rows, heads);
+    int64_t done = 0;  // segments
+    for (int turn = 0; chunks[turn].n; turn ^= 1) {
+      column += chunks[turn].n;
+      chunks[turn ^ 1].find(a, work, column);
+      for (int head = 0; head < heads; head++) {
+        bool last = head + 1 == heads;
+        take(work, rows, head, chunks[turn], {chunks[turn ^ last], last ? 0 : head + 1},
+             two && chunks[turn].sinks);
+      }
+      bool more = chunks[turn ^ 1].n;
+      if (more && chunks[turn ^ 1].segment == chunks[turn].segment) continue;
+      end(work, rows, done++);
+      if (more) begin(rows, heads);
+    }
+    if (work.item.groups) return;
+    for (int head = 0; head < heads; head++) {
+      for (int r = 0; r < rows; r++) {
+        int64_t place = head * room_rows + r;
+        finish_row(a, work.item.first_head + head, work.item.first_token, r, before.most[place],
+                   before.total[place], before.sums + place * context.value_width);
+      }
+    }
+  }
+
+  void prepare(const Work& work, int rows, int head, bool for_sinks) {
+    for (int r = 0; r < rows; r++) {
+      int64_t place = head * room_rows + r;
+      int query_head = (work.item.first_head + head) * context.group + r % context.group;
+      context.read_query(work.token(r / context.group), query_head, for_sinks);
+      query_scale[for_sinks][place] = Units::round(
+          context.head, queries[for_sinks] + place * key_units, context.key_width);
+    }
+  }
+
+  void begin(int rows, int heads) {
+    for (int head = 0; head < heads; head++) {
+      for (int64_t place = head * room_rows; place < head * room_rows + rows; place++) {
+        segment.most[place] = nothing_seen;
+        segment.total[place] = 0;
+        __builtin_memset(segment.sums + place * context.value_width, 0,
+                         context.value_width * sizeof(float));
+      }
+    }
+  }
+
+  // A segment is done: a part, or merged with those before.
+  void end(const Work& work, int rows, int64_t done) {
+    const Attend& a = context.a;
+    if (!done && !work.item.groups) {
+      State other = before;
+      before = segment;
+      segment = other;
+      return;
+    }
+    for (int head = 0; head < work.item.heads; head++) {
+      for (int r = 0; r < rows; r++) {
+        int64_t place = head * room_rows + r, at = place * context.value_width;
+        float most = segment.most[place], total = segment.total[place];
+        if (work.item.groups) {
+          write_part(a, work, work.item.first_head + head, done, r, rows, most, total,
+                     segment.sums + at);
+        } else {
+          merge({before.most[place], before.total[place], before.sums + at}, most, total,
+                segment.sums + at, a.value_dim);
+        }
+      }
+    }
+  }
+
+  // What comes after, to be fetched meanwhile.
+  struct Next {
+    const Chunk& columns;
+    int head;
+  };
+
+  void take(const Work& work, int rows, int head, const Chunk& now, const Next& next, bool far) {
+    const int64_t place = head * room_rows, shift = head * context.a.block_size;
+    fetch_scales(next);
+    auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
+    reader.read_keys(now, shift);
+    const Unit* q = queries[far] + place * key_units;
+    if constexpr (on_tiles<KV, Units>) {
+      tiles.score(now, ahead, q, key_units, rows, scores);
+    } else {
+      for (int r = 0; r < rows; r += 4) {
+        with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q + r * key_units); });
+      }
+    }
+    weigh(work, rows, now, shift, place, query_scale[far] + place);
+    reader.read_values(now, shift);
+    if constexpr (on_tiles<KV, Units>) {
+      float* sums = segment.sums + place * context.value_width;
+      return tiles.gather(now, ahead, weights, rows, fade, sums, context.value_width);
+    }
+    for (int r = 0; r < rows; r += 4) {
+      with_rows(rows - r, [&](auto n) { gather<n.value>(now, ahead, place, r); });
+    }
+  }
+
+  template <class Body>
+  QUIRE_INLINE void with_rows(int left, const Body& body) {
+    switch (left) {
+      case 1: return body(std::integral_constant<int, 1>{});
+      case 2: return body(std::integral_constant<int, 2>{});
+      case 3: return body(std::integral_constant<int, 3>{});
+      default: return body(std::integral_constant<int, 4>{});
+    }
+  }
+
+  void fetch_scales(const Next& next) const {
+    const Attend& a = context.a;
+    if (!a.key_scales || !next.columns.n) return;
+    for (int j = 0; j < chunk; j++) {
+      int64_t row = next.columns.rows[j] + next.head * a.block_size;
+      if (j && row % 16) continue;  // on a line that was fetched, or soon will be
+      __builtin_prefetch(a.key_scales + row);
+      __builtin_prefetch(a.value_scales + row);
+    }
+  }
+
+  template <int Rows>
+  void score(const Chunk& now, const Ahead& ahead, int r, const Unit* q) {
+    constexpr int step = vectors * W;
+    for (int j = 0; j < chunk; j += step) {
+      if (j + step <= now.first || j >= now.end) continue;
+      typename Units::Sum sum[Rows][vectors] = {};
+      const Unit* lanes[vectors];
+      for (int v = 0; v < vectors; v++)
+        lanes[v] = reader.keys[(j + v * W) / panel] + (j + v * W) % panel;
+      auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+        if (r || j % panel || u >= reader.words) return;
+#pragma GCC unroll 4
+        for (int p = 0; p < (step + panel - 1) / panel; p++) {
+          __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 3);
+        }
+      };
+      add_products<Units>(sum, q, key_units, 1, lanes, panel, reader.key_units(), fetch);
+#pragma GCC unroll 4
+      for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+          store(scores + (r + i) * chunk + j + v * W, Units::as_float(sum[i][v]));
+        }
+      }
+    }
+  }
+
+  // Scores become weights; maxima, sums and fades follow.
+  void weigh(const Work& work, int rows, const Chunk& now, int64_t shift, int64_t place,
+             const float* query_scale) {
+    const Attend& a = context.a;
+    float key_scale[chunk], value_scale[chunk];
+    if (a.key_scales) {
+      for (int j = 0; j < chunk; j++) {
+        key_scale[j] = a.key_scales[now.rows[j] + shift];
+        value_scale[j] = a.value_scales[now.rows[j] + shift];
+      }
+    }
+    for (int r = 0; r < rows; r++) {
+      float* s = scores + r * chunk;
+      if (a.key_scales) {
+        F scale = splat(query_scale[r]);
+        for (int j = 0; j < chunk; j += W)
+          store(s + j, load(s + j) * (load(key_scale + j) * scale));
+      }
+      if (a.softcap > 0) {
+        for (int j = 0; j < chunk; j += W) store(s + j, tanh(load(s + j)) * (a.softcap * log2e));
+      }
+      int64_t token = work.position + r / context.group;
+      int first = now.first_seen(a, token), last = now.end_seen(a, token);
+      for (int j = 0; j < first; j++) s[j] = -__builtin_inff();
+      for (int j = last; j < chunk; j++) s[j] = -__builtin_inff();
+      F m = load(s);
+      for (int j = W; j < chunk; j += W) m = maximum(load(s + j), m);
+      float highest = lanes_max(m), &running = segment.most[place + r];
+      highest = running > highest ? running : highest;
+      fade[r] = exp2(splat(running - highest))[0];
+      running = highest;
+      F sum{};
+      for (int j = 0; j < chunk; j += W) {
+        F weight = Units::weight(load(s + j) - highest);
+        sum += weight;
+        store(s + j, a.value_scales ? weight * load(value_scale + j) : weight);
+      }
+      if constexpr (!std::is_same_v<Unit, float>) {
+        weight_scale[r] = Units::round_weights(s, weights + r * (chunk / per_unit), chunk);
+      }
+      float& total = segment.total[place + r];
+      total = fma(splat(total), splat(fade[r]), splat(lanes_sum(sum)))[0];
+    }
+  }
+
+  // sums[row] = sums[row] * fade[row] + weighted values.
+  template <int Rows>
+  void gather(const Chunk& now, const Ahead& ahead, int64_t place, int r) {
+    const int64_t dim = context.a.value_dim, most = vectors * W;
+    float* out = segment.sums + (place + r) * context.value_width;
+    int64_t i = 0;
+    for (; i + most <= dim; i += most) gather<Rows, vectors>(now, ahead, r, i, out);
+    for (; i < dim; i += W) gather<Rows, 1>(now, ahead, r, i, out);
+  }
+
+  template <int Rows, int Vectors>
+  void gather(const Chunk& now, const Ahead& ahead, int r, int64_t i, float* out) {
+    const int64_t bytes = context.a.value_dim * sizeof(KV) * per_unit;  // of a unit's columns
+    typename Units::Sum sum[Rows][Vectors] = {};
+    reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+      const Unit* lanes[Vectors];
+      for (int v = 0; v < Vectors; v++) lanes[v] = values + i + v * W;
+      auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+        if (r || i) return;
+        u += unit;
+        reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes,
+                     bytes);
+      };
+      add_products<Units>(sum, weights + r * (chunk / per_unit) + unit, chunk / per_unit, 1, lanes,
+                          reader.value_stride, n, fetch);
+    });
+#pragma GCC unroll 4
+    for (int k = 0; k < Rows; k++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; v++) {
+        float* to = out + k * context.value_width + i + v * W;
+        F found = Units::as_float(sum[k][v]);
+        if constexpr (Units::scaled) found *= weight_scale[r + k];
+        store(to, fma(load(to), fade[r + k], found));
+      }
+    }
+  }
+};
+
+}  // namespace quire::QUIRE_ISA

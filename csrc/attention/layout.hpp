@@ -1,0 +1,238 @@
+// Where attention finds things: a sequence's keys and values in the pool, a thread's scratch.
+#pragma once
+
+#include "registers/heads.hpp"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int chunk = 64;  // columns between two updates of the running softmax; divides a segment
+constexpr int panel = 16;  // columns whose keys lie side by side in the pool; divides a chunk
+constexpr float nothing_seen = -1e30f;  // a maximum below every score, yet finite
+
+// Memory is dealt in pieces of whole cache lines; without a base it is only counted.
+struct Dealer {
+  char* base;
+  int64_t used = 0;
+
+  template <class T>
+  T* take(int64_t n) {
+    T* piece = base ? (T*)(base + used) : nullptr;
+    used += round_up(n * sizeof(T), 64);
+    return piece;
+  }
+};
+
+// Whether the pool has keys and values as they are multiplied (see interface.hpp). Otherwise its
+// blocks or heads are not of that size, and they lie in rows.
+QUIRE_INLINE bool in_panels(const Attend& a) {
+  int64_t bytes = a.kv_dtype == DType::float32 ? 4 : a.kv_dtype == DType::int8 ? 1 : 2;
+  return a.block_size % panel == 0 && a.key_dim * bytes % 4 == 0;
+}
+
+// What every piece of work of one call shares.
+template <class KV>
+struct Context {
+  const Attend& a;
+  WideNorm query_norm, key_norm;
+  int group;                // query heads of a KV head
+  float query_scale;        // folded into the queries: scores come as powers of two
+  float* head;              // one head, or a row of output
+  KV* stored;               // one head as the pool has it
+  int64_t key_width, value_width;  // in whole vectors
+
+  Context(const Attend& a, Dealer& dealer)
+      : a(a), group(a.num_heads / a.num_kv_heads),
+        key_width(round_up(a.key_dim, 2 * W)), value_width(round_up(a.value_dim, 2 * W)) {
+    query_scale = a.softcap > 0 ? a.scale / a.softcap : a.scale * log2e;
+    head = dealer.take<float>(key_width > value_width ? key_width : value_width);
+    stored = dealer.take<KV>(key_width > value_width ? key_width : value_width);
+    float* weights[4];
+    for (auto& weight : weights) weight = dealer.take<float>(key_width);
+    if (!dealer.base) return;
+    query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
+    key_norm = widen(a.key_norm, a.key_dim, weights[2], weights[3]);
+  }
+
+  // A query head of a token, ready for products, in ``head``; zeros beyond it.
+  void read_query(int64_t token, int h, bool for_sinks) const {
+    store(head + key_width - W, F{});
+    store(head + key_width - 2 * W, F{});
+    widen(a.dtype, a.query.data, token * a.query.stride + int64_t(h) * a.key_dim, head, a.key_dim);
+    if (query_norm.used) normalise(query_norm, head, a.key_dim);
+    const Rotation& r = a.rotation;
+    if (r.cos) {
+      rotate(head, (for_sinks ? r.sink_cos : r.cos) + token * r.half,
+             (for_sinks ? r.sink_sin : r.sin) + token * r.half, r.half);
+    }
+    for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * query_scale);
+  }
+
+  // Put a token's new key and value of one head into the pool.
+  void store_token(int64_t token, int h) const {
+    int64_t slot = a.tables.slots[token], n = a.block_size;
+    int64_t row = (slot / n * a.num_kv_heads + h) * n + slot % n;
+    widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
+    if (key_norm.used) normalise(key_norm, head, a.key_dim);
+    const Rotation& r = a.rotation;
+    if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
+    float scale = store_row(head, stored, a.key_dim);
+    if (a.key_scales) a.key_scales[row] = scale;
+    put_key(row);
+    widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
+          a.value_dim);
+    scale = store_row(head, stored, a.value_dim);
+    if (a.value_scales) a.value_scales[row] = scale;
+    put_value(row);
+  }
+
+  void put_key(int64_t row) const {
+    KV* keys = (KV*)a.keys;
+    if (!in_panels(a)) {
+      __builtin_memcpy(keys + row * a.key_dim, stored, a.key_dim * sizeof(KV));
+      return;
+    }
+    uint32_t* out = (uint32_t*)(keys + row / panel * panel * a.key_dim) + row % panel;
+    int64_t words = a.key_dim * sizeof(KV) / 4;
+    for (int64_t c = 0; c < words; c++) out[c * panel] = ((const uint32_t*)stored)[c];
+  }
+
+  void put_value(int64_t row) const {
+    KV* values = (KV*)a.values;
+    if (!in_panels(a) || sizeof(KV) == 4) {
+      __builtin_memcpy(values + row * a.value_dim, stored, a.value_dim * sizeof(KV));
+      return;
+    }
+    KV* out = values + row / 2 * 2 * a.value_dim + row % 2;
+    for (int64_t i = 0; i < a.value_dim; i++) out[2 * i] = stored[i];
+  }
+};
+
+// An item's tokens, KV heads and columns. Tokens of several sequences see all of its columns, as
+// they do from the positions that neighbours of the first would have.
+struct Work {
+  const Item& item;
+  int64_t position;  // of the first token
+  Columns columns;
+  const int64_t* table;
+  int64_t dropped;
+  const int32_t* order;
+
+  Work(const Attend& a, const Item& item) : item(item), order(a.schedule.order) {
+    int64_t s = item.sequence, ahead = a.query_starts[s + 1] - token(0);
+    position = a.context_lens[s] - ahead;
+    columns = columns_seen(position, position + item.last_token - item.first_token - 1, a.window,
+                           a.sinks);
+    table = a.tables.block_tables + s * a.tables.width;
+    dropped = a.tables.num_dropped[s];
+  }
+
+  int64_t tokens() const { return item.last_token - item.first_token; }
+  int64_t token(int64_t i) const { return order[item.first_token + i]; }  // its row of the batch
+};
+
+// Up to ``chunk`` neighbouring columns and where their rows are in the pool. Its lanes are
+// positions: the first stands at a multiple of ``chunk``, and those that are not of the work are
+// never seen.
+struct Chunk {
+  int n = 0;         // columns; 0: there is no such chunk
+  int first, end;    // their lanes
+  bool sinks;        // of the sinks, otherwise of the window
+  int64_t position;  // of lane 0
+  int64_t segment;   // which of those that the work sees
+  int64_t rows[chunk];  // of the work's first head; the lanes of others have a neighbour's
+
+  // The chunk that begins at ``column``; n = 0 if there is none.
+  void find(const Attend& a, const Work& work, int64_t column) {
+    const Columns& c = work.columns;
+    sinks = column < c.sinks;
+    int64_t left =
+        (sinks && c.sinks < work.item.last_column ? c.sinks : work.item.last_column) - column;
+    int64_t here = sinks ? column : column - c.sinks + c.start;
+    first = here % quire::QUIRE_ISA::chunk;
+    int64_t most = quire::QUIRE_ISA::chunk - first;
+    n = left < most ? (left > 0 ? left : 0) : most;
+    if (!n) return;
+    end = first + n;
+    position = here - first;
+    segment = segment_of(c, column);
+    int64_t size = a.block_size, block = here / size, offset = here % size;
+    for (int i = first; i < end; block++, offset = 0) {
+      int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
+      int64_t row = (work.table[place] * a.num_kv_heads + work.item.first_head) * size + offset;
+      for (; i < end && offset < size; offset++) rows[i++] = row++;
+    }
+    for (int i = 0; i < first; i++) rows[i] = rows[first];
+    for (int i = end; i < quire::QUIRE_ISA::chunk; i++) rows[i] = rows[end - 1];
+  }
+
+  // The first and the end of the lanes that a token at ``token`` sees.
+  int first_seen(const Attend& a, int64_t token) const {
+    return sinks || !a.window ? first : within(token - a.window + 1 - position);
+  }
+  int end_seen(const Attend& a, int64_t token) const {
+    return within((sinks ? token - a.window : token) + 1 - position);
+  }
+
+ private:
+  int within(int64_t i) const { return i < first ? first : i < end ? i : end; }
+};
+
+// A row of a part: its maximum, its sum, and the sums of values.
+QUIRE_INLINE float* part_row(const Attend& a, int h, int64_t row) {
+  return a.parts + (h * a.schedule.part_rows + row) * part_floats(a.value_dim);
+}
+
+// The result of a row (token x query head of KV head h), counted from a place in the order of
+// tokens.
+QUIRE_INLINE void write_row(const Attend& a, int h, int64_t first_token, int64_t row,
+                            const float* values) {
+  int group = a.num_heads / a.num_kv_heads;
+  int64_t token = a.schedule.order[first_token + row / group];
+  int64_t head = int64_t(h) * group + row % group;
+  narrow(a.dtype, values, a.out, (token * a.num_heads + head) * a.value_dim, a.value_dim);
+}
+
+// What is known of a row's softmax: the largest score, the sum of weights relative to it, and the
+// weighted sum of values, [n] whole vectors.
+struct Softmax {
+  float& most;
+  float& total;
+  float* sums;
+};
+
+// Of all columns so far and of the next segment: of both.
+QUIRE_INLINE void merge(const Softmax& all, float most, float total, const float* sums, int64_t n) {
+  float highest = all.most < most ? most : all.most;
+  F fade = exp2(splat(all.most - highest)), share = exp2(splat(most - highest));
+  all.most = highest;
+  all.total = fma(splat(all.total), fade, splat(total) * share)[0];
+  for (int64_t i = 0; i < n; i += W) {
+    store(all.sums + i, fma(load(all.sums + i), fade, load(sums + i) * share));
+  }
+}
+
+// A row of a segment, one of the item's, to be merged later.
+QUIRE_INLINE void write_part(const Attend& a, const Work& work, int h, int64_t segment, int64_t row,
+                             int64_t rows, float most, float total, const float* sums) {
+  float* out = part_row(a, h, work.item.part + segment * rows + row);
+  out[0] = most;
+  out[1] = total;
+  __builtin_memcpy(out + 2, sums, round_up(a.value_dim, W) * sizeof(float));
+}
+
+// The result of a row, all of whose columns are merged.
+QUIRE_INLINE void finish_row(const Attend& a, int h, int64_t first_token, int64_t row, float most,
+                             float total, float* sums) {
+  float factor = 1.0f / total;
+  if (a.sink_logits) {
+    int group = a.num_heads / a.num_kv_heads;
+    float sink = a.sink_logits[h * group + row % group] * log2e;
+    float highest = sink > most ? sink : most;
+    factor = exp2(splat(most - highest))[0];
+    factor /= fma(splat(total), splat(factor), exp2(splat(sink - highest)))[0];
+  }
+  for (int64_t i = 0; i < a.value_dim; i += W) store(sums + i, load(sums + i) * factor);
+  write_row(a, h, first_token, row, sums);
+}
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,324 @@
+// Attention of many query rows, as in prefill: tiles of rows against chunks of keys.
+//
+// Query rows lie in the lanes of vectors, keys and dimensions do not. So one number of a key meets
+// a whole vector of rows, the softmax runs without sums over lanes, and only the queries have to be
+// transposed, once. The chunks follow FlashAttention-2 (Dao, 2023), the softmax is the running one
+// of few_rows.hpp, and every sum is added in the order that it has there.
+#pragma once
+
+#include "attention/reading.hpp"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int lane_vectors = registers == 32 ? 4 : 2;
+constexpr int lane_rows = lane_vectors * W;
+
+// Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
+// are enough of them to keep products coming.
+constexpr int keys_of_step(int vectors) {
+  return registers < 32 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
+}
+
+template <class KV, class Units>
+struct ManyRows {
+  typedef typename Units::Unit Unit;
+  static constexpr int per_unit = Units::per_unit;
+
+  Context<KV> context;
+  Reader<KV, Units> reader;
+  int64_t key_units;  // of a query, whole vectors
+  Unit* queries[2];   // [key_units][lane_rows], for the window and for the sinks
+  float* query_scale[2];  // [lane_rows]
+  Unit* row_units;    // [key_units]
+  F* scores;          // [chunk][lane_vectors]
+  Unit* weights;      // [chunk / per_unit][lane_rows], the scores' place where they are floats
+  F* sums;            // [value_width][lane_vectors], of the segment at hand
+  F* sums_before;     // and of those before
+  float* row_out;     // [value_width]
+  F most[lane_vectors], total[lane_vectors], fade[lane_vectors], weight_scale[lane_vectors];
+  F most_before[lane_vectors], total_before[lane_vectors];
+  I token[lane_vectors];  // position of each row
+
+  ManyRows(const Attend& a, Dealer& dealer)
+      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
+    for (auto& query : queries) query = dealer.take<Unit>(key_units * lane_rows);
+    for (auto& scale : query_scale) scale = dealer.take<float>(lane_rows);
+    row_units = dealer.take<Unit>(key_units);
+    scores = dealer.take<F>(chunk * lane_vectors);
+    weights = dealer.take<Unit>(chunk / per_unit * lane_rows);
+    if constexpr (per_unit == 1) weights = (Unit*)scores;
+    sums = dealer.take<F>(context.value_width * lane_vectors);
+    sums_before = dealer.take<F>(context.value_width * lane_vectors);
+    row_out = dealer.take<float>(context.value_width);
+  }
+
+  void run(const Work& work) {
+    int64_t rows = work.tokens() * context.group;
+    for (int64_t first = 0; first < rows; first += lane_rows) {
+      int n = rows - first < lane_rows ? rows - first : lane_rows;
+      switch ((n + W - 1) / W) {
+        case 1: run_tile<1>(work, first, n); break;
+        case 2: run_tile<2>(work, first, n); break;
+        case 3: run_tile<lane_vectors < 3 ? 1 : 3>(work, first, n); break;
+        default: run_tile<lane_vectors < 4 ? 1 : 4>(work, first, n);
+      }
+    }
+  }
+
+  template <int Vectors>
+  void run_tile(const Work& work, int64_t first, int n) {
+    const Attend& a = context.a;
+    bool two = a.rotation.sink_cos && work.columns.sinks;
+    prepare(work, first, n, Vectors * W, false);
+    if (two) prepare(work, first, n, Vectors * W, true);
+    Chunk now;
+    int64_t segment = -1, done = 0;
+    for (int64_t column = work.item.first_column;; column += now.n) {
+      now.find(a, work, column);
+      if (segment >= 0 && (!now.n || now.segment != segment)) {
+        end<Vectors>(work, first, n, done++);
+      }
+      if (!now.n) break;
+      if (now.segment != segment) begin<Vectors>();
+      segment = now.segment;
+      reader.read_keys(now, 0);
+      score<Vectors>(now, queries[two && now.sinks]);
+      weigh<Vectors>(now, query_scale[two && now.sinks]);
+      reader.read_values(now, 0);
+      gather<Vectors>(now);
+    }
+    if (work.item.groups) return;
+    for (int r = 0; r < n; r++) {
+      take_row(sums_before, r);
+      finish_row(a, work.item.first_head, work.item.first_token, first + r,
+                 most_before[r / W][r % W], total_before[r / W][r % W], row_out);
+    }
+  }
+
+  // Transpose the queries; rows beyond n repeat the last.
+  void prepare(const Work& work, int64_t first, int n, int end, bool for_sinks) {
+    Unit* out = queries[for_sinks];
+    for (int r = 0; r < end; r++) {
+      float& scale = query_scale[for_sinks][r];
+      if (r < n) {
+        int64_t token_row = (first + r) / context.group;
+        int head = work.item.first_head * context.group + (first + r) % context.group;
+        context.read_query(work.token(token_row), head, for_sinks);
+        scale = Units::round(context.head, row_units, context.key_width);
+        token[r / W][r % W] = work.position + token_row;
+      } else {
+        scale = query_scale[for_sinks][r - 1];
+        token[r / W][r % W] = token[(r - 1) / W][(r - 1) % W];
+      }
+      for (int64_t u = 0; u < key_units; u++) out[u * lane_rows + r] = row_units[u];
+    }
+  }
+
+  template <int Vectors>
+  void begin() {
+    for (int v = 0; v < Vectors; v++) {
+      most[v] = splat(nothing_seen);
+      total[v] = F{};
+    }
+    __builtin_memset(sums, 0, context.value_width * lane_rows * sizeof(float));
+  }
+
+  // A segment is done: a part, or merged with those before, as ``merge`` does row by row.
+  template <int Vectors>
+  void end(const Work& work, int64_t first, int n, int64_t done) {
+    const Attend& a = context.a;
+    if (work.item.groups) {
+      int64_t rows = work.tokens() * context.group;
+      for (int r = 0; r < n; r++) {
+        take_row(sums, r);
+        write_part(a, work, work.item.first_head, done, first + r, rows, most[r / W][r % W],
+                   total[r / W][r % W], row_out);
+      }
+      return;
+    }
+    if (!done) {
+      F* other = sums_before;
+      sums_before = sums;
+      sums = other;
+      for (int v = 0; v < Vectors; v++) {
+        most_before[v] = most[v];
+        total_before[v] = total[v];
+      }
+      return;
+    }
+    F share[Vectors];
+    for (int v = 0; v < Vectors; v++) {
+      F highest = most_before[v] < most[v] ? most[v] : most_before[v];
+      fade[v] = exp2(most_before[v] - highest);
+      share[v] = exp2(most[v] - highest);
+      most_before[v] = highest;
+      total_before[v] = fma(total_before[v], fade[v], total[v] * share[v]);
+    }
+    for (int64_t d = 0; d < a.value_dim; d++) {
+      for (int v = 0; v < Vectors; v++) {
+        F& all = sums_before[d * lane_vectors + v];
+        all = fma(all, fade[v], sums[d * lane_vectors + v] * share[v]);
+      }
+    }
+  }
+
+  void take_row(const F* from, int r) {
+    const float* column = (const float*)from + r;
+    for (int64_t d = 0; d < context.a.value_dim; d++) row_out[d] = column[d * lane_rows];
+  }
+
+  template <int Vectors>
+  void score(const Chunk& now, const Unit* query) {
+    constexpr int step = keys_of_step(Vectors);
+    const Unit* rows[Vectors];
+    for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
+    for (int j = now.first / step * step; j < now.end; j += step) {
+      typename Units::Sum sum[step][Vectors] = {};
+      add_products<Units>(sum, reader.keys[j / panel] + j % panel, 1, panel, rows, lane_rows,
+                          reader.key_units());
+#pragma GCC unroll 16
+      for (int k = 0; k < step; k++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; v++) {
+          scores[(j + k) * lane_vectors + v] = Units::as_float(sum[k][v]);
+        }
+      }
+    }
+  }
+
+  template <int Vectors>
+  void gather(const Chunk& now) {
+    constexpr int step = keys_of_step(Vectors);
+    for (int64_t d = 0; d < context.a.value_dim; d += step) {
+      typename Units::Sum sum[step][Vectors] = {};
+      reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+        const Unit* rows[Vectors];
+        for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
+        add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
+      });
+#pragma GCC unroll 16
+      for (int k = 0; k < step; k++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; v++) {
+          F found = Units::as_float(sum[k][v]);
+          if constexpr (Units::scaled) found *= weight_scale[v];
+          F& out = sums[(d + k) * lane_vectors + v];
+          out = fma(out, fade[v], found);
+        }
+      }
+    }
+  }
+
+  // Scores become weights; maxima, sums and fades follow.
+  template <int Vectors>
+  void weigh(const Chunk& now, const float* query_scale) {
+    adjust<Vectors>(now, query_scale);
+    F highest[Vectors];
+    for (int v = 0; v < Vectors; v++) highest[v] = most[v];
+    for (int j = now.first; j < now.end; j++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; v++) {
+        highest[v] = maximum(scores[j * lane_vectors + v], highest[v]);
+      }
+    }
+    for (int v = 0; v < Vectors; v++) {
+      fade[v] = exp2(most[v] - highest[v]);
+      most[v] = highest[v];
+      total[v] = fma(total[v], fade[v], weigh_lanes(now, v));
+      if constexpr (Units::scaled) round_weights(now, v);
+    }
+  }
+
+  // Scores of a vector of rows become weights, scaled as the values are; their sums before that, in
+  // the order of ``lanes_sum``.
+  F weigh_lanes(const Chunk& now, int v) {
+    const float* scales = context.a.value_scales;
+    F sum[W] = {};
+    auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
+      F weight = Units::weight(scores[j * lane_vectors + v] - most[v]);
+      sum += weight;
+      return scales ? weight * scales[now.rows[j]] : weight;
+    };
+    for (int j = now.first / W * W; j < now.end; j += W) {
+      bool whole = j >= now.first && j + W <= now.end;
+#pragma GCC unroll 16
+      for (int k = 0; whole && k < W; k += per_unit) {
+        F weight[per_unit];
+        for (int i = 0; i < per_unit; i++) weight[i] = weigh(j + k + i, sum[k + i]);
+        put_weights(weights, scores, j + k, v, weight);
+      }
+      for (int k = 0; !whole && k < W; k += per_unit) {
+        F weight[per_unit] = {};
+        for (int i = 0; i < per_unit; i++) {
+          bool seen = j + k + i >= now.first && j + k + i < now.end;
+          if (seen) weight[i] = weigh(j + k + i, sum[k + i]);
+        }
+        put_weights(weights, scores, j + k, v, weight);
+      }
+    }
+#pragma GCC unroll 16
+    for (int half = W / 2; half; half /= 2) {
+#pragma GCC unroll 16
+      for (int k = 0; k < half; k++) sum[k] += sum[k + half];
+    }
+    return sum[0];
+  }
+
+  // Those of a unit's columns: in its place, or in the scores' until they can be rounded.
+  QUIRE_INLINE void put_weights(Unit* units, F* scores, int j, int v, const F (&weight)[per_unit]) {
+    if constexpr (per_unit == 1 || Units::scaled) {
+      for (int i = 0; i < per_unit; i++) scores[(j + i) * lane_vectors + v] = weight[i];
+    } else {
+      U low = Units::rounded(weight[0]), high = Units::rounded(weight[1]);
+      write(units + j / per_unit * lane_rows + v * W, low >> 16 | (high & 0xffff0000u));
+    }
+  }
+
+  // As Units::round_weights does row by row.
+  void round_weights(const Chunk& now, int v) {
+    auto weight = [&](int j) { return scores[j * lane_vectors + v]; };
+    F high{}, strange{};
+    for (int j = now.first; j < now.end; j++) {
+      high = maximum(maximum(weight(j), -weight(j)), high);
+      strange += weight(j) - weight(j);
+    }
+    F inverse = select(high > 0.0f, Units::most_whole / high, F{});
+    weight_scale[v] = high / Units::most_whole + strange;
+    for (int j = now.first / 2 * 2; j < now.end; j += 2) {
+      U low = Units::whole(weight(j), inverse), high = Units::whole(weight(j + 1), inverse);
+      write(weights + j / 2 * lane_rows + v * W, (low & 0xffffu) | high << 16);
+    }
+  }
+
+  // Scales, soft-capping, and -inf where a row does not see a column.
+  template <int Vectors>
+  void adjust(const Chunk& now, const float* query_scale) {
+    const Attend& a = context.a;
+    if (a.key_scales || a.softcap > 0) {
+      for (int j = now.first; j < now.end; j++) {
+        float key_scale = a.key_scales ? a.key_scales[now.rows[j]] : 1.0f;
+        for (int v = 0; v < Vectors; v++) {
+          F& s = scores[j * lane_vectors + v];
+          if (a.key_scales) s *= key_scale * load(query_scale + v * W);
+          if (a.softcap > 0) s = tanh(s) * (a.softcap * log2e);
+        }
+      }
+    }
+    int32_t window = a.window, behind = now.sinks ? window : 0;
+    int64_t oldest = token[0][0] - behind, newest = token[Vectors - 1][W - 1];
+    bool windowed = window && !now.sinks;
+    bool whole = now.position + now.end - 1 <= oldest;
+    if (whole && !(windowed && now.position + now.first <= newest - window)) return;
+    for (int j = now.first; j < now.end; j++) {
+      int32_t position = now.position + j;
+      for (int v = 0; v < Vectors; v++) {
+        F& s = scores[j * lane_vectors + v];
+        I seen = token[v] - behind >= position;
+        if (windowed) seen &= token[v] - window < position;
+        s = select(seen, s, splat(-__builtin_inff()));
+      }
+    }
+  }
+};
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,203 @@
+// A chunk of one head as units: where it lies in the pool, if that is what the pool has.
+#pragma once
+
+#include "attention/layout.hpp"
+#include "attention/units.hpp"
+
+namespace quire::QUIRE_ISA {
+
+template <class KV, class Units>
+struct Reader {
+  typedef typename Units::Unit Unit;
+  static constexpr int per_unit = Units::per_unit;
+  static constexpr int panels = chunk / panel;
+  // Whether a word of the pool is a unit; otherwise so many.
+  static constexpr bool as_stored = sizeof(KV) * per_unit == 4;
+  static constexpr int units_per_word = 4 / (sizeof(KV) * per_unit);
+
+  const Attend& a;
+  bool in_panels;
+  int64_t words;        // of a key
+  int64_t value_width;  // of a value here, whole vectors
+  Unit* key_room;       // [panels][words][units_per_word][panel]
+  Unit* value_room;     // [panels][panel / per_unit][value_width]
+  Unit* last_value;     // [value_width]
+  char* raw;            // a panel from a pool of rows
+  // What was read: [units][panel] of each panel ...
+  const Unit* keys[panels];
+  // ... and [panel / per_unit][value_stride].
+  const Unit* values[panels];
+  int64_t value_stride;
+
+  Reader(const Attend& a, Dealer& dealer)
+      : a(a), in_panels(quire::QUIRE_ISA::in_panels(a)), words((a.key_dim * sizeof(KV) + 3) / 4),
+        value_width(round_up(a.value_dim, 16)) {
+    key_room = dealer.take<Unit>(chunk * words * units_per_word);
+    value_room = dealer.take<Unit>(chunk / per_unit * value_width);
+    last_value = dealer.take<Unit>(value_width);
+    raw = dealer.take<char>(panel * 4 * (words > value_width ? words : value_width));
+  }
+
+  int64_t key_units() const { return (a.key_dim + per_unit - 1) / per_unit; }
+
+  static bool seen(const Chunk& columns, int p) {
+    return p * panel < columns.end && (p + 1) * panel > columns.first;
+  }
+  // The row of lane 0 of a panel of which some lanes are seen, in a pool of panels.
+  static int64_t row_of(const Chunk& columns, int p) {
+    int lane = p * panel < columns.first ? columns.first : p * panel;
+    return columns.rows[lane] - lane % panel;
+  }
+
+  // ``shift``: rows from the work's first head to the one to be read.
+  void read_keys(const Chunk& columns, int64_t shift) {
+    const Unit* any = nullptr;
+    for (int p = 0; p < panels; p++) {
+      keys[p] = nullptr;
+      if (!seen(columns, p)) continue;
+      Unit* room = key_room + p * panel * words * units_per_word;
+      const char* from = in_panels ? key_panel(columns, shift, p) : as_stored ? (char*)room : raw;
+      if (!in_panels) gather_keys(columns, shift, p, (char*)from);
+      if (!as_stored) split_words(from, room);
+      keys[p] = any = as_stored ? (const Unit*)from : room;
+    }
+    for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
+  }
+
+  void read_values(const Chunk& columns, int64_t shift) {
+    const int64_t dim = a.value_dim;
+    bool direct = as_stored && in_panels && dim % 16 == 0;
+    value_stride = direct ? dim : value_width;
+    for (int p = 0; p < panels; p++) {
+      if (!seen(columns, p)) continue;
+      Unit* room = value_room + p * (panel / per_unit) * value_width;
+      const char* from = in_panels ? value_panel(columns, shift, p) : raw;
+      if (!in_panels) gather_values(columns, shift, p);
+      if (!direct) widen_values((const KV*)from, room);
+      values[p] = direct ? (const Unit*)from : room;
+    }
+    // Of the last pair one may be of a column that nobody has written yet.
+    if (per_unit == 2 && columns.end % 2) {
+      const Unit* from = value_units(columns.end / 2);
+      for (int64_t i = 0; i < value_stride; i += W)
+        write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
+    }
+  }
+
+  const Unit* value_units(int unit) const {
+    constexpr int of_panel = panel / per_unit;
+    return values[unit / of_panel] + unit % of_panel * value_stride;
+  }
+
+  // The units of a pair of columns, or null if neither is seen.
+  const Unit* pair_or_null(const Chunk& columns, int pair) const {
+    if (pair * 2 + 1 < columns.first || pair * 2 >= columns.end) return nullptr;
+    return pair * 2 + 1 == columns.end ? last_value : value_units(pair);
+  }
+
+  // body(unit, values, n) for runs of n units of the columns' values, in their order.
+  template <class Body>
+  __attribute__((always_inline)) void for_runs(const Chunk& columns, const Body& body) const {
+    constexpr int of_panel = panel / per_unit;
+    int unit = columns.first / per_unit, end = columns.end / per_unit;
+    while (unit < end) {
+      int run = of_panel - unit % of_panel;
+      if (run > end - unit) run = end - unit;
+      body(unit, value_units(unit), run);
+      unit += run;
+    }
+    if (per_unit == 2 && columns.end % 2) body(end, last_value, 1);
+  }
+
+  // Memory to come, line by line while something is computed: what it has of 16 columns. What is
+  // there already stands for nothing, so that nobody needs to ask.
+  struct Ahead {
+    const char* keys[panels];
+    const char* values[panels];
+  };
+
+  Ahead ahead(const Chunk& columns, int64_t shift) const {
+    Ahead ahead;
+    for (int p = 0; p < panels; p++) {
+      ahead.keys[p] = ahead.values[p] = raw;
+      if (!in_panels || !columns.n || !seen(columns, p)) continue;
+      ahead.keys[p] = key_panel(columns, shift, p);
+      ahead.values[p] = value_panel(columns, shift, p);
+    }
+    return ahead;
+  }
+
+  QUIRE_INLINE void fetch(const char* from, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
+  }
+
+ private:
+  const char* key_panel(const Chunk& columns, int64_t shift, int p) const {
+    return (const char*)((const KV*)a.keys + (row_of(columns, p) + shift) * a.key_dim);
+  }
+  const char* value_panel(const Chunk& columns, int64_t shift, int p) const {
+    return (const char*)((const KV*)a.values + (row_of(columns, p) + shift) * a.value_dim);
+  }
+
+  // A panel of keys from a pool of rows.
+  void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
+    for (int k = 0; k < panel; k++) {
+      const char* row =
+          (const char*)((const KV*)a.keys + (columns.rows[p * panel + k] + shift) * a.key_dim);
+      int64_t left = a.key_dim * sizeof(KV);
+      for (int64_t c = 0; c < words; c++, left -= 4) {
+        uint32_t word = 0;
+        __builtin_memcpy(&word, row + c * 4, left < 4 ? left : 4);
+        write(out + (c * panel + k) * 4, word);
+      }
+    }
+  }
+  void gather_values(const Chunk& columns, int64_t shift, int p) const {
+    constexpr int side = sizeof(KV) == 4 ? 1 : 2;
+    KV* out = (KV*)raw;
+    for (int k = 0; k < panel; k++) {
+      const KV* row = (const KV*)a.values + (columns.rows[p * panel + k] + shift) * a.value_dim;
+      KV* to = out + k / side * side * a.value_dim + k % side;
+      for (int64_t i = 0; i < a.value_dim; i++) to[i * side] = row[i];
+    }
+  }
+
+  void split_words(const char* from, Unit* out) const {
+    for (int64_t c = 0; c < words; c++) {
+#pragma GCC unroll 4
+      for (int lane = 0; lane < panel; lane += W) {
+        F units[units_per_word];
+        Units::split(read<U>(from + (c * panel + lane) * 4), (const KV*)nullptr, units);
+#pragma GCC unroll 4
+        for (int u = 0; u < units_per_word; u++)
+          write(out + (c * units_per_word + u) * panel + lane, units[u]);
+      }
+    }
+  }
+
+  void widen_values(const KV* from, Unit* out) const {
+    constexpr int side = sizeof(KV) == 4 ? 1 : 2;
+    for (int k = 0; k < panel; k += side) {
+      const KV* columns = from + k * a.value_dim;
+      Unit* to = out + k / per_unit * value_width;
+      int64_t i = 0;
+      for (; i + W <= a.value_dim; i += W) widen_columns(columns + i * side, to + i);
+      if (i == a.value_dim) continue;
+      KV left[side * W];
+      __builtin_memset(left, 0, sizeof left);
+      __builtin_memcpy(left, columns + i * side, (a.value_dim - i) * side * sizeof(KV));
+      widen_columns(left, to + i);
+    }
+  }
+  void widen_columns(const KV* from, Unit* to) const {
+    if constexpr (sizeof(KV) == 4) {
+      write(to, read<F>(from));
+    } else {
+      F units[2 / per_unit];
+      Units::columns(from, units);
+      for (int u = 0; u < 2 / per_unit; u++) write(to + u * value_width, units[u]);
+    }
+  }
+};
+
+}  // namespace quire::QUIRE_ISA

@@ -1,0 +1,120 @@
+// A decoder's layers, and how the threads of a step go through them.
+#pragma once
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "builds.hpp"
+#include "layers/adapter.hpp"
+#include "layers/experts.hpp"
+#include "products/products.hpp"
+#include "ranks/ranks.hpp"
+
+namespace quire {
+
+// What is the same in every step for one layer's attention.
+struct Layer {
+  Attend fixed{};
+  int kv_group = 0;
+};
+
+// Products take [T, inputs] and give [T, outputs].
+struct SelfAttention {
+  Packed qkv;  // d -> H D + Hkv D + Hkv Dv: queries, keys, values
+  Layer layer;
+  Packed output;  // H Dv -> d
+  Norm query_norm;  // of all heads together, H D; of each alone as ``layer`` says
+  Norm key_norm;    // Hkv D
+  int rotation;  // which of the step's; -1: none
+
+  int64_t query_width() const { return int64_t(layer.fixed.num_heads) * layer.fixed.key_dim; }
+  int64_t key_width() const { return int64_t(layer.fixed.num_kv_heads) * layer.fixed.key_dim; }
+};
+
+struct Mlp {
+  Packed up;    // d -> F; gated: 2 F
+  Packed down;  // F -> d
+  Activation activation;
+  bool gated;
+};
+
+// Around a part of a layer: x becomes after(x + scale * output(part(before(x)))).
+struct Norms {
+  Norm before{}, output{}, after{};
+};
+
+// Attention, then an MLP. ``parallel``: both of the same x, and what they give is added to it. Then
+// neither has a norm after, the attention has one before; an MLP that has none is given the same.
+struct DecoderLayer {
+  SelfAttention attention;
+  Norms attention_norms;
+  std::variant<Mlp, Experts> mlp;
+  Norms mlp_norms;
+  float residual_scale;
+  bool parallel;
+};
+
+struct Decoder {
+  std::vector<DecoderLayer> layers;
+  Norm final_norm{};
+  Ranks* ranks = nullptr;  // over whom attention's and MLPs' outputs are added up
+};
+
+// One way through a decoder's layers.
+struct Pass {
+  const Decoder& decoder;
+  std::vector<Attend> attention;  // by layer
+  void* x;    // [rows, hidden]
+  void* out;  // [rows, hidden]
+  char* wide;    // what qkv and up give, then what output and down give
+  char* narrow;  // what output and down take
+  DType dtype;
+  int64_t rows, hidden;
+  char* scratch = nullptr;  // of products
+  std::vector<std::optional<Mixture>> mixtures{};  // by layer, of those with experts
+  Adapt adapting{};  // of no rows, where nobody has an adapter
+  bool placed = false;  // what output and down give has room among the ranks' parts
+
+  Product product(const Packed& weight, const void* from, void* to) const {
+    return {weight, from, weight.inputs, to, rows, dtype, dtype, scratch};
+  }
+};
+
+// A product that is done before threads could have come together.
+bool soon_done(const Product& p);
+
+// A pass as one thread of its team goes it.
+class Walk {
+ public:
+  Walk(const Build& build, const Pass& pass, Team& team)
+      : build_(build), pass_(pass), team_(team) {}
+
+  void go();
+
+ private:
+  enum class Projection { qkv, output, up, down };
+
+  // Where output and down are to put what they give.
+  void* delta() const;
+  // Of what they gave: the sum over ranks, to ``wide``. False: a rank has failed.
+  bool add_up();
+  // A product with the weight that is this projection of the layer at hand.
+  void times(Projection projection, const Packed& weight, const void* from, void* to);
+  // x normalised, for the next part to take: where it is.
+  const void* given(const Norm& norm);
+  // What a part gave, in ``wide``, is added to x. The next part is given the sum, normalised.
+  const void* add(const Norms& norms, const Norm& next);
+  void attend(const SelfAttention& attention, const Attend& prepared, const void* from);
+  void go_through(const Mlp& mlp, const void* from);
+  void go_through(const Experts& experts, const void* from);
+  void normalise_heads(const Norm& norm, const Rows& heads, int64_t width);
+
+  const Build& build_;
+  const Pass& pass_;
+  Team& team_;
+  const DecoderLayer* layer_ = nullptr;  // at hand
+  uint32_t sums_ = 0;  // over ranks
+};
+
+}  // namespace quire

@@ -1,0 +1,211 @@
+// The rows of a product: how they are multiplied, what they become before that, and where the sums
+// go.
+#pragma once
+
+#include "products/groups.hpp"
+#include "products/tiles.hpp"
+#include "registers/tile_registers.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+// How rows are multiplied.
+enum class Arithmetic { floats, pairs, bytes };
+
+Arithmetic arithmetic(const Product& p) {
+  if (p.weight.rounds_rows) return Arithmetic::bytes;
+  bool pairs = p.dtype == DType::bfloat16 && has_pairs(p.weight.format);
+  return pairs ? Arithmetic::pairs : Arithmetic::floats;
+}
+
+// Those of bf16 and of bytes are multiplied by tile registers, where there are any.
+constexpr bool on_tiles(Arithmetic how) { return has_tiles && how != Arithmetic::floats; }
+
+QUIRE_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Rows as the tiles read them.
+struct Rows {
+  char* data;
+  int64_t row_bytes;
+  float* scales;      // [rows], of bytes
+  int32_t* sums;      // [rows], of bytes
+  float* group_sums;  // [rows, groups], where they are needed
+  bool copied;        // otherwise ``data`` is x itself
+  int64_t scratch_bytes;
+};
+
+// Whether rows are multiplied as they are. Tiles read 64 bytes of a row at a time.
+bool read_in_place(const Product& p, Arithmetic how) {
+  const Packed& w = p.weight;
+  if (how == Arithmetic::floats)
+    return p.dtype == DType::float32 && w.inputs % inputs_per_unit(w.format) == 0;
+  if (how == Arithmetic::bytes) return false;
+  int64_t per_unit = inputs_per_unit(w.format),
+          at_once = on_tiles(how) ? tile_row_bytes / 2 : per_unit;
+  bool whole_groups = !in_groups(w.format) || w.groups.units * per_unit % at_once == 0;
+  return w.inputs % at_once == 0 && whole_groups;
+}
+
+Rows place_rows(const Product& p, Arithmetic how, bool copied) {
+  const Packed& w = p.weight;
+  int64_t size = how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
+  Rows rows{};
+  rows.copied = copied;
+  char* next = p.scratch;
+  if (!rows.copied) {
+    rows.data = (char*)p.x;
+    rows.row_bytes = p.x_stride * size;
+  } else {
+    rows.data = next;
+    // The last group's tile may begin anywhere, and reads zeros beyond it.
+    rows.row_bytes = round_up(w.units * inputs_per_unit(w.format) * size, 64) +
+                     (on_tiles(how) ? tile_row_bytes : 0);
+    next += p.rows * rows.row_bytes;
+  }
+  if (how == Arithmetic::bytes) {
+    rows.scales = (float*)next;
+    rows.sums = (int32_t*)(next + p.rows * 4);
+    next += p.rows * 8;
+  }
+  if (w.needs_sums()) {
+    rows.group_sums = (float*)next;
+    next += p.rows * w.num_groups() * 4;
+  }
+  rows.scratch_bytes = round_up(next - p.scratch, 64);
+  return rows;
+}
+
+Rows place_rows(const Product& p, Arithmetic how) {
+  return place_rows(p, how, !read_in_place(p, how));
+}
+
+// The rows from ``first`` on.
+Rows rows_from(Rows rows, int64_t first, const Packed& w) {
+  rows.data += first * rows.row_bytes;
+  if (rows.scales) rows.scales += first, rows.sums += first;
+  if (rows.group_sums) rows.group_sums += first * w.num_groups();
+  return rows;
+}
+
+// A prepared row once more, in memory for copies.
+void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, const Packed& w) {
+  int64_t bytes = from.row_bytes < to.row_bytes ? from.row_bytes : to.row_bytes;
+  __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
+  if (to.scales) to.scales[row] = from.scales[source], to.sums[row] = from.sums[source];
+  if (!to.group_sums) return;
+  int64_t groups = w.num_groups();
+  __builtin_memcpy(to.group_sums + row * groups, from.group_sums + source * groups, groups * 4);
+}
+
+template <class T>
+QUIRE_INLINE F load_up_to(const T* x, int64_t n) {
+  return n >= W ? load(x) : load_some(x, n);
+}
+
+// x = scale times whole numbers from -127 to 127, in the order of the bytes of a line.
+template <class T>
+void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale, int32_t* sum) {
+  F most{}, nothing{};
+  for (int64_t i = 0; i < n; i += W) {
+    F v = load_up_to(x + i, n - i);
+    most = maximum(most, maximum(v, -v));
+    nothing += v * 0.0f;  // NaN after any NaN or infinity
+  }
+  float largest = lanes_max(most);
+  *scale = largest / 127.0f + lanes_sum(nothing);
+  float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
+  I total{};
+  for (int64_t i = 0; i < padded; i += W) {
+    F v = i < n ? load_up_to(x + i, n - i) : F{};
+    F scaled = v * factor;
+    scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
+    I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
+    total += whole;
+    write(out + i, __builtin_convertvector(whole, I8));
+  }
+  int32_t lanes = 0;
+  for (int i = 0; i < W; i++) lanes += total[i];
+  *sum = lanes;
+  for (int64_t i = 0; i < padded; i += 4) {
+    uint32_t v = read<uint32_t>(out + i);
+    write(out + i, (v & 0xff0000ffu) | (v & 0xff00u) << 8 | (v & 0xff0000u) >> 8);
+  }
+}
+
+template <class T>
+void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row) {
+  const Packed& w = p.weight;
+  const T* x = (const T*)p.x + row * p.x_stride;
+  char* out = rows.data + row * rows.row_bytes;
+  int64_t n = w.inputs;
+  if (how == Arithmetic::bytes) {
+    round_row(x, n, out, rows.row_bytes, rows.scales + row, rows.sums + row);
+  } else if (rows.copied) {
+    int64_t padded = rows.row_bytes / (how == Arithmetic::pairs ? 2 : 4);
+    for (int64_t i = 0; i < padded; i += W) {
+      F v = i < n ? load_up_to(x + i, n - i) : F{};
+      if (how == Arithmetic::pairs) {
+        store((bf16*)out + i, v);
+      } else {
+        store((float*)out + i, v);
+      }
+    }
+  }
+  if (rows.group_sums) {
+    int64_t group = w.groups.units * inputs_per_unit(w.format), groups = w.num_groups();
+    for (int64_t g = 0; g < groups; g++) {
+      F sum{};
+      for (int64_t i = g * group; i < (g + 1) * group; i += W)
+        sum += load_up_to(x + i, (g + 1) * group - i);
+      rows.group_sums[row * groups + g] = lanes_sum(sum);
+    }
+  }
+}
+
+void prepare(const Product& p, Arithmetic how, const Rows& rows, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; row++) {
+    switch (p.dtype) {
+      case DType::float32: prepare_row<float>(p, how, rows, row); break;
+      case DType::bfloat16: prepare_row<bf16>(p, how, rows, row); break;
+      default: prepare_row<f16>(p, how, rows, row);
+    }
+  }
+}
+
+// A sum of rounded rows' bytes times weights that have ``added_to_bytes`` added to them.
+QUIRE_INLINE F scaled(I sum, const Rows& rows, int64_t row) {
+  return __builtin_convertvector(sum - added_to_bytes * rows.sums[row], F) * rows.scales[row];
+}
+
+template <class T>
+QUIRE_INLINE void store_up_to(T* out, F v, int64_t n) {
+  if (n >= W) return store(out, v);
+  if (n > 0) store_some(out, v, n);
+}
+
+// W outputs from ``first`` on: what is done with their sums, and where they go.
+struct Outputs {
+  const Product& p;
+  int64_t first, count;
+  F scale, bias;
+
+  __attribute__((always_inline)) Outputs(const Product& p, int64_t first)
+      : p(p), first(first), count(p.weight.outputs - first) {
+    const Packed& w = p.weight;
+    scale = w.scales ? load(w.scales + first) : splat(1.0f);
+    bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
+  }
+
+  __attribute__((always_inline)) void give(int64_t row, F sum) const {
+    F y = fma(sum, scale, bias);
+    int64_t at = row * p.out_stride + first;
+    switch (p.out_dtype) {
+      case DType::float32: return store_up_to((float*)p.out + at, y, count);
+      case DType::bfloat16: return store_up_to((bf16*)p.out + at, y, count);
+      default: return store_up_to((f16*)p.out + at, y, count);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA

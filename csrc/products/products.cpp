@@ -1,0 +1,337 @@
+// Matrix products for one instruction set: prepare the rows, divide the panels, finish the tiles.
+#include "products/neon_tiles.hpp"
+#include "products/product_rows.hpp"
+#include "products/products_on_tiles.hpp"
+#include "products/tiles.hpp"
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+template <int n>
+struct Constant {
+  static constexpr int value = n;
+};
+
+template <Arithmetic how, Format format, int R, int P>
+QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  if constexpr (how == Arithmetic::pairs) return sum_pairs<format>(acc, t, first, last);
+#endif
+  sum_floats<format>(acc, t, first, last);
+}
+
+// R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on.
+template <Arithmetic how, Format format, int R, int P>
+__attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t row, int64_t panel,
+                                    const char* ahead, int64_t ahead_bytes) {
+  const Packed& w = p.weight;
+  int64_t panel_bytes = w.panel_bytes();
+  Tile t{w.weights + panel * panel_bytes, panel_bytes, rows.data + row * rows.row_bytes,
+         rows.row_bytes, ahead, ahead_bytes};
+  F out[R][P] = {};
+  if constexpr (how == Arithmetic::bytes) {
+    I acc[R][P] = {};
+    sum_bytes(acc, t, w.units);
+    for (int r = 0; r < R; r++) {
+      for (int v = 0; v < P; v++) out[r][v] = scaled(acc[r][v], rows, row + r);
+    }
+  } else if constexpr (in_groups(format)) {
+    int64_t groups = w.num_groups(), units = w.groups.units;
+    for (int64_t g = 0; g < groups; g++) {
+      F acc[R][P] = {};
+      sum<how, format>(acc, t, g * units, (g + 1) * units);
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        Group group(w, panel + v / V, g, v % V * W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+          out[r][v] = group.add(out[r][v], acc[r][v], rows.group_sums + (row + r) * groups + g);
+      }
+    }
+  } else {
+    sum<how, format>(out, t, 0, w.units);
+  }
+  for (int v = 0; v < P; v++) {
+    Outputs outputs(p, panel * panel_width + v * W);
+    for (int r = 0; r < R; r++) outputs.give(row + r, out[r][v]);
+  }
+}
+
+// ``rows`` rows by tiles of nearly equal height, at most R.
+template <Arithmetic how, Format format, int R, int P>
+void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel) {
+  int64_t n = last - first, count = (n + R - 1) / R;
+  int64_t panel_bytes = p.weight.panel_bytes();
+  for (int64_t i = 0; i < count; i++) {
+    int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
+    // The first tiles would wait for weights, unless those before them have fetched them: a single
+    // tile all of the next panels, several a panel each.
+    int64_t next = panel + P / V + i;
+    bool fetch = i < P / V && next < p.weight.panels;
+    const char* ahead = p.weight.weights + (fetch ? next : panel) * panel_bytes;
+    int64_t ahead_bytes = fetch && count == 1 && next + P / V <= p.weight.panels ? panel_bytes : 0;
+    auto of_height = [&](auto constant) {
+      constexpr int height = decltype(constant)::value;
+      if constexpr (height <= R)
+        tile<how, format, height, P>(p, rows, row, panel, ahead, ahead_bytes);
+    };
+    switch (height) {
+      case 1: of_height(Constant<1>{}); break;
+      case 2: of_height(Constant<2>{}); break;
+      case 3: of_height(Constant<3>{}); break;
+      case 4: of_height(Constant<4>{}); break;
+      case 5: of_height(Constant<5>{}); break;
+      case 6: of_height(Constant<6>{}); break;
+      case 7: of_height(Constant<7>{}); break;
+      case 8: of_height(Constant<8>{}); break;
+      case 9: of_height(Constant<9>{}); break;
+      case 10: of_height(Constant<10>{}); break;
+      case 11: of_height(Constant<11>{}); break;
+      case 12: of_height(Constant<12>{}); break;
+    }
+  }
+}
+
+// A product in pieces: some rows times some panels.
+struct Pieces {
+  int64_t rows, panels, across, count;
+
+  Pieces() = default;
+  Pieces(const Product& p, const Rows& rows, Arithmetic how, int threads) {
+    int64_t all = p.weight.panels, few = on_tiles(how) ? rows_at_once : few_rows;
+    int64_t most = on_tiles(how) ? rows_at_once : most_rows;
+    if (p.rows <= few) {  // the weights are read once: some pieces for each thread
+      this->rows = p.rows;
+      panels = round_up(all, 4 * threads) / (4 * threads);
+    } else {  // the rows stay in a core's own cache
+      this->rows = cached_bytes / rows.row_bytes / most * most;
+      if (this->rows < most) this->rows = most;
+      panels = all / (8 * threads);
+      if (panels > 8) panels = 8;
+    }
+    panels = round_up(panels < few_rows_panels ? few_rows_panels : panels, most_panels);
+    across = (all + panels - 1) / panels;
+    count = across * ((p.rows + this->rows - 1) / this->rows);
+  }
+
+  static constexpr int64_t cached_bytes = 1 << 19;
+};
+
+// Some rows times some panels.
+struct Piece {
+  int64_t first, last, panel, end;
+
+  Piece(const Product& p, const Pieces& pieces, int64_t i) {
+    first = i / pieces.across * pieces.rows;
+    last = first + pieces.rows < p.rows ? first + pieces.rows : p.rows;
+    panel = i % pieces.across * pieces.panels;
+    end = panel + pieces.panels < p.weight.panels ? panel + pieces.panels : p.weight.panels;
+  }
+};
+
+template <Arithmetic how, Format format>
+void run_piece(const Product& p, const Rows& rows, Piece piece) {
+  if (p.rows <= few_rows) {
+    for (; piece.panel + few_rows_panels <= piece.end; piece.panel += few_rows_panels)
+      tiles<how, format, few_rows, few_rows_panels * V>(p, rows, piece.first, piece.last,
+                                                        piece.panel);
+  }
+  for (; piece.panel < piece.end; piece.panel += most_panels)
+    tiles<how, format, most_rows, most_panels * V>(p, rows, piece.first, piece.last, piece.panel);
+}
+
+// The rows of all shares as they are multiplied: prepared once each and, where several weights
+// multiply some of many, copied so that those of a share lie one after the other.
+struct Placed {
+  Rows prepared, rows;
+  Product source;      // what is prepared
+  bool gathered, one;  // ``one``: a single row of x is every share's
+  int64_t scratch_bytes;
+
+  Placed(const Grouped& g, Arithmetic how)
+      : source(g.product), gathered(g.sources && g.x_rows > 1), one(g.sources && g.x_rows == 1) {
+    source.rows = g.x_rows;
+    rows = prepared = place_rows(source, how);
+    scratch_bytes = prepared.scratch_bytes;
+    if (!gathered) return;
+    Product copies = g.product;
+    copies.scratch += scratch_bytes;
+    rows = place_rows(copies, how, true);
+    scratch_bytes += rows.scratch_bytes;
+  }
+
+  // By all threads.
+  void fill(const Grouped& g, Arithmetic how, Team& team) const {
+    if (prepared.copied || prepared.group_sums) {
+      team.deal(source.rows, [&](int64_t first, int64_t last) {
+        prepare(source, how, prepared, first, last);
+      });
+    }
+    if (!gathered) return;
+    team.deal(g.product.rows, [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; row++)
+        copy_row(prepared, g.sources[row], rows, row, source.weight);
+    });
+  }
+};
+
+// A thread's way through the pieces of all shares, in their order.
+class Way {
+ public:
+  Way(const Grouped& g, const Placed& placed, Arithmetic how, int threads)
+      : g_(g), placed_(placed), how_(how),
+        threads_(int((threads + g.num_shares - 1) / g.num_shares)) {
+    for (int64_t i = 0; i < g.num_shares; i++) count_ += pieces(of(g.shares[i])).count;
+    enter(0);
+  }
+
+  int64_t count() const { return count_; }
+
+  // To piece ``i`` of all, none before the one at hand.
+  Piece go_to(int64_t i) {
+    while (i >= first_ + pieces_.count) {
+      first_ += pieces_.count;
+      enter(share_ + 1);
+    }
+    return {product_, pieces_, i - first_};
+  }
+
+  const Product& product() const { return product_; }
+  const Rows& rows() const { return rows_; }
+
+ private:
+  Product of(const Share& share) const {
+    Product p = g_.product;
+    p.weight = g_.weights[share.weight];
+    p.rows = share.last - share.first;
+    int64_t size = p.out_dtype == DType::float32 ? 4 : 2;
+    p.out = (char*)p.out + share.first * p.out_stride * size;
+    return p;
+  }
+
+  Pieces pieces(const Product& p) const { return {p, placed_.rows, how_, threads_}; }
+
+  void enter(int64_t share) {
+    share_ = share;
+    product_ = of(g_.shares[share]);
+    int64_t first = placed_.one ? 0 : g_.shares[share].first;
+    rows_ = rows_from(placed_.rows, first, product_.weight);
+    pieces_ = pieces(product_);
+  }
+
+  const Grouped& g_;
+  const Placed& placed_;
+  Arithmetic how_;
+  int threads_;  // for a share
+  int64_t count_ = 0, share_ = 0, first_ = 0;
+  Product product_{};
+  Rows rows_{};
+  Pieces pieces_{};
+};
+
+template <Arithmetic how, Format format>
+void run(const Grouped& g, Team& team) {
+  Placed placed(g, how);
+  placed.fill(g, how, team);
+  Way way(g, placed, how, team.size);
+#if QUIRE_HAS_TILES
+  if constexpr (on_tiles(how)) {
+    char* decoded = g.product.scratch + placed.scratch_bytes +
+                    team.index * decoded_bytes(g.product, how);
+    team.take(way.count(), [&](int64_t i) {
+      Piece piece = way.go_to(i);
+      PanelPair<how, format> pair(way.product(), way.rows(), decoded);
+      pair.multiply(piece.first, piece.last, piece.panel, piece.end);
+    });
+    return;
+  }
+#endif
+  team.take(way.count(), [&](int64_t i) {
+    Piece piece = way.go_to(i);
+    run_piece<how, format>(way.product(), way.rows(), piece);
+  });
+}
+
+template <Arithmetic how>
+void run(const Grouped& g, Team& team) {
+  Format format = g.product.weight.format;
+  switch (format) {
+    case Format::bfloat16: return run<how, Format::bfloat16>(g, team);
+    case Format::int8: return run<how, Format::int8>(g, team);
+    case Format::int4: return run<how, Format::int4>(g, team);
+    case Format::grouped_int8: return run<how, Format::grouped_int8>(g, team);
+    default: break;
+  }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::int5)) {
+    if (format == Format::int5) return run<how, Format::int5>(g, team);
+    if (format == Format::int6) return run<how, Format::int6>(g, team);
+  }
+  if constexpr (how == Arithmetic::floats || has_pairs(Format::float4)) {
+    if (format == Format::float4) return run<how, Format::float4>(g, team);
+  }
+  if constexpr (how == Arithmetic::floats) {
+    if (format == Format::float32) return run<how, Format::float32>(g, team);
+    run<how, Format::float16>(g, team);
+  }
+}
+
+// One of the weights that make up a product, and what it gives.
+struct Parts {
+  Product part;
+
+  explicit Parts(const Product& p) : part(p) { hold(p.weight); }
+
+  bool next() {
+    const Packed* rest = part.weight.rest;
+    if (!rest) return false;
+    part.out = (char*)part.out + part.weight.outputs * (part.out_dtype == DType::float32 ? 4 : 2);
+    hold(*rest);
+    return true;
+  }
+
+ private:
+  void hold(const Packed& weight) {
+    part.weight = weight;
+    if (weight.rest) part.weight.outputs -= weight.rest->outputs;
+  }
+};
+
+}  // namespace
+
+int64_t grouped_scratch(const Grouped& g, int threads) {
+  Arithmetic how = arithmetic(g.product);
+  int64_t decoded = on_tiles(how) ? threads * decoded_bytes(g.product, how) : 0;
+  return Placed(g, how).scratch_bytes + decoded;
+}
+
+void grouped_product(const Grouped& g, Team& team) {
+  Arithmetic how = arithmetic(g.product);
+  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(g, team);
+  if constexpr (has_bf16_products) {
+    if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(g, team);
+  }
+  run<Arithmetic::floats>(g, team);
+}
+
+// With one weight, that multiplies all rows.
+int64_t product_scratch(const Product& p, int threads) {
+  int64_t most = 0;
+  Parts parts(p);
+  do {
+    const Product& part = parts.part;
+    int64_t bytes = grouped_scratch({part, &part.weight, nullptr, 1, nullptr, part.rows}, threads);
+    most = bytes > most ? bytes : most;
+  } while (parts.next());
+  return most;
+}
+
+void product(const Product& p, Team& team) {
+  Share all{0, 0, int32_t(p.rows)};
+  Parts parts(p);
+  do {
+    const Product& part = parts.part;
+    grouped_product({part, &part.weight, &all, 1, nullptr, part.rows}, team);
+  } while (parts.next());
+}
+
+}  // namespace quire::QUIRE_ISA

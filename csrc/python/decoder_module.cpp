@@ -1,0 +1,64 @@
+#include "python/decoder_module.hpp"
+
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "layers/decoder.hpp"
+
+namespace nb = nanobind;
+
+namespace quire {
+namespace {
+
+Norm or_none(const Norm* norm) { return norm ? *norm : Norm{}; }
+
+Norms make_norms(const Norm* before, const Norm* output, const Norm* after) {
+  return {or_none(before), or_none(output), or_none(after)};
+}
+
+SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed& output,
+                             const Norm* query_norm, const Norm* key_norm, int rotation) {
+  return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation};
+}
+
+Mlp make_mlp(const Packed& up, const Packed& down, int activation, bool gated) {
+  return {up, down, Activation(activation), gated};
+}
+
+Experts make_experts(const Packed& router, std::vector<Packed> up, std::vector<Packed> down,
+                     int activation, bool gated, int chosen, bool renormalise,
+                     const Packed* shared_up, const Packed* shared_down) {
+  Experts e{router, std::move(up), std::move(down), Activation(activation), gated, chosen,
+            renormalise, {}, {}};
+  if (shared_up && shared_down) e.shared_up = *shared_up, e.shared_down = *shared_down;
+  return e;
+}
+
+void add_layer(Decoder& decoder, const SelfAttention& attention, const Norms& attention_norms,
+               std::variant<Mlp, Experts> mlp, const Norms& mlp_norms, float residual_scale,
+               bool parallel) {
+  decoder.layers.push_back(
+      {attention, attention_norms, std::move(mlp), mlp_norms, residual_scale, parallel});
+}
+
+}  // namespace
+
+void bind_decoder(nb::module_& m) {
+  nb::class_<Norms>(m, "Norms")
+      .def_static("make", &make_norms, nb::arg().none(), nb::arg().none(), nb::arg().none());
+  nb::class_<SelfAttention>(m, "SelfAttention")
+      .def_static("make", &make_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+                  nb::arg().none(), nb::arg());
+  nb::class_<Mlp>(m, "Mlp").def_static("make", &make_mlp);
+  nb::class_<Experts>(m, "Experts")
+      .def_static("make", &make_experts, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+                  nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+  nb::class_<Decoder>(m, "Decoder")
+      .def(nb::init<>())
+      .def("add_layer", &add_layer)
+      .def("add_up_over", [](Decoder& self, Ranks& ranks) { self.ranks = &ranks; },
+           nb::keep_alive<1, 2>())
+      .def("end", [](Decoder& self, const Norm& norm) { self.final_norm = norm; });
+}
+
+}  // namespace quire

@@ -1,0 +1,202 @@
+// The Python module quire.kernels._native: pointers and numbers in, no tensors.
+//
+// Its caller, quire/kernels/cpu.py, checks types and shapes; here only what memory safety needs and
+// the caller cannot see is checked. Tensors stay with the caller, who must keep them alive.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels.hpp"
+#include "python/adapters_module.hpp"
+#include "python/decoder_module.hpp"
+#include "python/products_module.hpp"
+#include "python/ranks_module.hpp"
+
+namespace nb = nanobind;
+
+#pragma weak omp_pause_resource_all  // OpenMP 5; torch may have brought an older one
+
+namespace quire {
+namespace {
+
+Norm make_norm(Address weight, Address bias, int dtype, float eps, bool centred) {
+  return {at<void>(weight), at<void>(bias), DType(dtype), eps, centred, true};
+}
+
+using Pools = std::vector<std::tuple<Address, Address, int64_t>>;  // from, to, bytes of a block
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+
+// Copy blocks in the order given, in all pools: each thread moves its share of the bytes that the
+// pools have in a block, so that all it writes is read by nobody else.
+void copy_blocks(const Pools& pools, const Pairs& pairs, int threads) {
+  auto copy = [&](int64_t first, int64_t last) {
+    for (auto [source, target, bytes] : pools) {
+      int64_t skip = std::max<int64_t>(first, 0), end = std::min(last, bytes);
+      first -= bytes, last -= bytes;
+      if (skip >= end) continue;
+      const char* from = at<char>(source) + skip;
+      char* to = at<char>(target) + skip;
+      for (auto [origin, destination] : pairs) {
+        if (source == target && origin == destination) continue;
+        std::memcpy(to + destination * bytes, from + origin * bytes, end - skip);
+      }
+    }
+  };
+  int64_t total = 0;
+  for (auto [source, target, bytes] : pools) total += bytes;
+  if (total * int64_t(pairs.size()) < (1 << 18)) return copy(0, total);
+#pragma omp parallel num_threads(threads)
+  {
+    int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
+    copy(total * i / n, total * (i + 1) / n);
+  }
+}
+
+// End the threads that wait for the calling one's parallel regions; its next one starts them again.
+void release_threads() {
+  if (omp_pause_resource_all) omp_pause_resource_all(omp_pause_soft);
+}
+
+std::vector<std::string> usable() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates()) {
+    if (candidate.refusal.empty()) names.push_back(candidate.build->name);
+  }
+  return names;
+}
+
+std::vector<std::string> builds() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates()) names.push_back(candidate.build->name);
+  return names;
+}
+
+std::map<std::string, std::string> refusals() {
+  std::map<std::string, std::string> reasons;
+  for (const Candidate& candidate : candidates()) {
+    if (!candidate.refusal.empty()) reasons[candidate.build->name] = candidate.refusal;
+  }
+  return reasons;
+}
+
+}  // namespace
+}  // namespace quire
+
+NB_MODULE(_native, m) {
+  using namespace quire;
+  // An engine that is alive when Python ends, as after an uncaught exception, is no leak.
+  nb::set_leak_warnings(false);
+  candidates();  // early, since threads with small signal stacks would have AMX refused
+  nb::class_<Norm>(m, "Norm").def_static("make", &make_norm);
+  nb::class_<Rotation>(m, "Rotation")
+      .def("__init__", [](Rotation* self, Address cos, Address sin, Address sink_cos,
+                          Address sink_sin, int half) {
+        new (self) Rotation{at<float>(cos), at<float>(sin), at<float>(sink_cos),
+                            at<float>(sink_sin), half};
+      });
+  nb::class_<Layer>(m, "Layer")
+      .def("__init__", [](Layer* self, int kv_group, Address keys, Address values, Address key_scales,
+                          Address value_scales, int kv_dtype, int dtype, int num_heads,
+                          int num_kv_heads, int key_dim, int value_dim, float scale, float softcap,
+                          int64_t window, int64_t sinks, Address sink_logits,
+                          const Norm* query_norm, const Norm* key_norm) {
+        new (self) Layer{};
+        self->kv_group = kv_group;
+        Attend& a = self->fixed;
+        a.keys = at<void>(keys);
+        a.values = at<void>(values);
+        a.key_scales = at<float>(key_scales);
+        a.value_scales = at<float>(value_scales);
+        a.kv_dtype = DType(kv_dtype);
+        a.dtype = DType(dtype);
+        a.num_heads = num_heads;
+        a.num_kv_heads = num_kv_heads;
+        a.key_dim = key_dim;
+        a.value_dim = value_dim;
+        a.scale = scale;
+        a.softcap = softcap;
+        a.window = window;
+        a.sinks = sinks;
+        a.sink_logits = at<float>(sink_logits);
+        if (query_norm) a.query_norm = *query_norm;
+        if (key_norm) a.key_norm = *key_norm;
+      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg().none());
+  nb::class_<Plan>(m, "Plan")
+      .def("__init__", [](Plan* self, std::vector<int64_t> query_starts, Address context_lens,
+                          int64_t block_size, int threads) {
+        new (self) Plan(std::move(query_starts), at<int64_t>(context_lens), block_size, threads);
+      })
+      .def("add_kv_group", [](Plan& self, Address slots, Address block_tables, int64_t width,
+                          Address num_dropped, int64_t num_sink_blocks) {
+        self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
+                       at<int64_t>(num_dropped), num_sink_blocks});
+      })
+      .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
+        self.adapted.add(adapter, ranges);
+      });
+  bind_adapters(m);
+  bind_products(m);
+  bind_ranks(m);
+  bind_decoder(m);
+  nb::class_<Kernels>(m, "Kernels")
+      .def(nb::init<const std::string&>())
+      .def_prop_ro("name", &Kernels::name)
+      .def_prop_ro("workspace_bytes", &Kernels::workspace_bytes)
+      .def("attend", [](Kernels& self, Plan& plan, const Layer& layer, Address query,
+                        int64_t query_stride, Address key, int64_t key_stride, Address value,
+                        int64_t value_stride, Address out, const Rotation* rotation) {
+        self.attend(plan, layer, {at<void>(query), query_stride}, {at<void>(key), key_stride},
+                    {at<void>(value), value_stride}, at<void>(out), rotation);
+      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg().none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("norm", [](Kernels& self, const Norm& norm, Address x, int64_t x_stride, Address delta,
+                      int64_t delta_stride, Address sum, Address out, int64_t rows, int64_t width,
+                      int dtype, int threads) {
+        self.norm(norm, at<void>(x), x_stride, at<void>(delta), delta_stride, at<void>(sum),
+                  at<void>(out), rows, width, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("activate", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
+                          int64_t width, int dtype, int activation, bool gated, int threads) {
+        self.activate(at<void>(x), x_stride, at<void>(out), rows, width, DType(dtype),
+                      Activation(activation), gated, threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("adapt", [](Kernels& self, const std::vector<std::pair<const Adapter*, Ranges>>& adapted,
+                       int64_t product, Address x, int64_t x_stride, Address out,
+                       int64_t out_stride, int dtype, int threads) {
+        AdaptedBatch batch;
+        for (const auto& [adapter, ranges] : adapted) batch.add(*adapter, ranges);
+        self.adapt(batch, product, at<void>(x), x_stride, at<void>(out), out_stride, DType(dtype),
+                   threads);
+      })
+      .def("argmax", [](Kernels& self, Address x, int64_t x_stride, Address out, int64_t rows,
+                        int64_t width, int dtype, int threads) {
+        self.argmax(at<void>(x), x_stride, at<int64_t>(out), rows, width, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("mix", [](Kernels& self, const Experts& experts, Address x, Address out, int64_t rows,
+                     int dtype, int threads) {
+        self.mix(experts, at<void>(x), at<void>(out), rows, DType(dtype), threads);
+      }, nb::call_guard<nb::gil_scoped_release>())
+      .def("run", [](Kernels& self, const Decoder& decoder, Plan& plan, Address x, Address out,
+                     const std::vector<Rotation>& rotations) {
+        self.run(decoder, plan, at<void>(x), at<void>(out), rotations);
+      }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
+  m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
+  m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
+  m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");
+  m.def("refusals", &refusals, "Why the others cannot be chosen, by name.");
+}

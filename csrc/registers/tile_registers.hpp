@@ -1,0 +1,44 @@
+// Tile registers: eight matrices of up to 16 rows of up to 64 bytes, and what is done with them.
+//
+// There are two forms with one interface, ``TileRegisters``: AMX's instructions, and plain C++ that
+// does the same sums in the same order, bit by bit, for machines without them.
+#pragma once
+
+#include <cstdint>
+
+#include "registers/vec.hpp"
+
+namespace quire::QUIRE_ISA {
+
+constexpr int tile_rows = 16;       // at most
+constexpr int tile_row_bytes = 64;  // at most
+constexpr int tile_bytes = tile_rows * tile_row_bytes;
+
+// The shapes of all registers, as the processor reads them. Those without rows cannot be used.
+struct TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  void set(int tile, int64_t height) {
+    rows[tile] = uint8_t(height);
+    row_bytes[tile] = height ? tile_row_bytes : 0;
+  }
+};
+static_assert(sizeof(TileShapes) == 64);
+
+}  // namespace quire::QUIRE_ISA
+
+#if defined(__AMX_TILE__)
+#define QUIRE_HAS_TILES 1
+#include "registers/tile_registers_amx.hpp"
+#elif defined(QUIRE_PORTABLE_TILES)
+#define QUIRE_HAS_TILES 1
+#include "registers/tile_registers_portable.hpp"
+#else
+#define QUIRE_HAS_TILES 0
+#endif
+
+namespace quire::QUIRE_ISA {
+constexpr bool has_tiles = QUIRE_HAS_TILES;
+}
