@@ -80,10 +80,10 @@ def all_paths(app: FastAPI) -> list[str]:
 # -- what they guard ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metrics", [False, True])
-def test_every_route_but_a_few_needs_a_key(metrics: bool) -> None:
-    app = app_with(api_key=[ANNA], api_key_metrics=metrics)
-    expected = OPEN - {"/metrics"} if metrics else OPEN
+@pytest.mark.parametrize(("metrics", "page"), [(False, False), (True, True)])
+def test_every_route_but_a_few_needs_a_key(metrics: bool, page: bool) -> None:
+    app = app_with(api_key=[ANNA], api_key_metrics=metrics, dashboard=page)
+    expected = (OPEN - {"/metrics"} if metrics else OPEN) | ({"/", "/page/x"} if page else set())
     paths = all_paths(app)
     answers = statuses(app, paths)
     open_paths = {path for path, _ in answers if answers[path, "GET"] != 401}
@@ -95,7 +95,7 @@ def test_every_route_but_a_few_needs_a_key(metrics: bool) -> None:
 
 
 def test_a_route_that_is_added_later_needs_one_too() -> None:
-    app = app_with(api_key=[ANNA])
+    app = app_with(api_key=[ANNA], dashboard=False)
     for path in ("/later", "/", "/health/more"):
         app.add_api_route(path, lambda: "open")
     assert set(statuses(app, ["/later", "/", "/health/more"]).values()) == {401}
@@ -106,7 +106,8 @@ def test_a_route_that_is_added_later_needs_one_too() -> None:
     ["//v1/models", "/%761/models", "/%2Fv1/models", "/v1%2fmodels", "/V1/models", "/./v1/models",
      "/health/../v1/models", "/health%2f..%2fv1/models", "/health/", "//health", "/health;/v1",
      "/v1/models?/health", "/v1/models#/health", "http://x/v1/models", "http://health/v1", "*",
-     "/metrics/../v1/models", "/health%00", "/v1/nothing", "/docs", "/openapi.json"],
+     "/metrics/../v1/models", "/health%00", "/v1/nothing", "/docs", "/openapi.json",
+     "/page"],
 )  # fmt: skip
 def test_no_spelling_of_a_path_leads_round_the_guard(target: str, two_keys: LiveServer) -> None:
     for method in ("GET", "HEAD", "OPTIONS"):
@@ -114,6 +115,15 @@ def test_no_spelling_of_a_path_leads_round_the_guard(target: str, two_keys: Live
             connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             status = connection.recv(100).split()[1]
         assert status in (b"401", b"400"), (method, target, status)
+
+
+@pytest.mark.parametrize(
+    "target", ["/page/../v1/models", "/page/%2e%2e/__init__.py", "/page//etc/passwd", "/page/"]
+)
+def test_beside_the_page_s_own_files_nothing_is_below_it(target: str, two_keys: LiveServer) -> None:
+    with socket.create_connection(("127.0.0.1", two_keys.server.port), 10) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(100).split()[1] == b"404"
 
 
 def test_without_keys_nothing_is_guarded(shared: LiveServer) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import socket
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,16 +21,16 @@ from quire.dashboard import Cell
 from quire.errors import EngineError
 from quire.memory import PagedAllocator
 from quire.scheduling import Scheduler
-from quire.server.errors import TooManyWatchersError
-from quire.server.live import routes, watching
+from quire.server.errors import TooManyWatchersError, UnknownRequestError
+from quire.server.live import asking, past, routes, watching
 from quire.server.live.state import Reader
-from quire.server.live.types import DecisionList, EngineState, RequestStory
+from quire.server.live.types import DecisionList, EngineState, MomentList, RequestStory
 from quire.server.live.watching import BlockLook, BlockWatch, Frames, Watcher
 from support.block_truth import Frame, true_cells
 from support.live_server import MODEL, PATIENCE, LiveServer, eventually, live_server
 
 SECRET = "zebra"
-PATHS = ("state", "decisions", "blocks", "blocks?stream=true", "requests/x")
+PATHS = ("state", "history", "decisions", "blocks", "blocks?stream=true", "requests/x")
 SMALL = {"num_blocks": 24, "max_num_seqs": 8}
 
 
@@ -120,6 +123,7 @@ def check_story(server: LiveServer, request_id: str) -> None:
     story = get(server, f"requests/{request_id}", RequestStory)
     (table,) = story.tables
     assert len(table.kv_groups[0].blocks) == story.request.blocks
+    assert story.request.http_request_id not in ("", request_id)
     assert {one.request_id for one in story.decisions} == {request_id}
     assert story.prompt is None and story.outputs is None
 
@@ -238,9 +242,91 @@ def test_nothing_is_told_without_a_key() -> None:
         assert "key-of-the-house" not in answer.text
 
 
+def test_the_past_is_kept_for_whoever_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past, "_APART", 1e-6)
+    with live_server() as server:
+        done = server.complete(prompt=SECRET, max_tokens=9, ignore_eos=True)
+        assert done.json()["usage"]["completion_tokens"] == 9
+        told = get(server, "history", MomentList)
+        assert [one.step for one in told.data] == [*range(1, 10)]
+        assert told.data[-1].decisions["admit"] == 1 and told.data[0].requests.num_running == 1
+        assert not told.data[0].requests.running, "names and figures of nobody"
+        assert get(server, "decisions", DecisionList, limit=0).data == []
+
+
+def test_who_looks_does_not_end_who_serves(caplog: pytest.LogCaptureFixture) -> None:
+    reader: Any = SimpleNamespace(moment=lambda _: [][0])
+    looks = past.Past(reader, iter(range(100, 200, 10)).__next__)
+    for _ in range(3):
+        looks.observe()
+    assert caplog.text.count("the last ten minutes are noted no more") == 1
+
+
 def test_what_is_not_there_and_what_is_out_of_range_is_named(shared: LiveServer) -> None:
     gone = shared.http.get("/v1/quire/requests/nobody")
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "request_not_found")
     wrong = shared.http.get("/v1/quire/state", params={"limit": 5000})
     assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "limit"
     assert "1000" in wrong.json()["error"]["message"]
+
+
+def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, slept = list[str](), list[float]()
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    async def call(act: Any) -> Any:
+        await sleep(0)
+        return act()
+
+    def reads(what: str) -> Any:
+        def act() -> str:
+            read.append(what)
+            clock[0] += 0.25
+            if what == "wrong":
+                raise UnknownRequestError(what)
+            return what
+
+        return act
+
+    async def run() -> None:
+        engine: Any = SimpleNamespace(call=call)
+        ask = asking.Asker(engine).ask
+        many = [asyncio.create_task(ask("state", reads("state"))) for _ in range(1000)]
+        wrong = asyncio.create_task(ask("wrong", reads("wrong")))
+        await sleep(0)
+        many[0].cancel()
+        answers = await asyncio.gather(*many[1:])
+        assert {*answers} == {b'"state"'}, "one who leaves takes no other's answer along"
+        with pytest.raises(UnknownRequestError):
+            await wrong
+        await ask("state", reads("state"))
+
+    clock = [0.0]
+    monkeypatch.setattr(
+        asking, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: clock[0])
+    )
+    patient = SimpleNamespace(**{**vars(asyncio), "sleep": noted})
+    monkeypatch.setattr(asking, "asyncio", patient)
+    asyncio.run(run())
+    assert read == ["state", "wrong", "state"]
+    assert slept == pytest.approx([0, 0.25 * 49, 0.25 * 49]), "a fiftieth of the engine's time"
+
+
+def test_pages_that_never_read_are_nobodys_burden(server: LiveServer) -> None:
+    address = ("127.0.0.1", server.server.port)
+    server.script(" an answer")
+    with contextlib.ExitStack() as stack:
+        pages = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        for page in pages:
+            page.sendall(b"GET /v1/quire/blocks?stream=true HTTP/1.1\r\nHost: x\r\n\r\n")
+        firsts = Counter(page.recv(12) for page in pages)
+        most = watching._MOST
+        assert firsts == {b"HTTP/1.1 200": most, b"HTTP/1.1 429": 100 - most}
+        answer = server.complete(prompt="hello", max_tokens=30).json()
+        assert answer["choices"][0]["text"] == " an answer"
+        assert server.http.get("/v1/quire/state").status_code == 200
+    eventually(lambda: server.http.get("/v1/quire/blocks").status_code == 200)

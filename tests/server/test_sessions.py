@@ -94,6 +94,16 @@ def test_cuts_recomputes_and_their_events(shared: LiveServer) -> None:
         assert told[3]["request_id"].startswith("turn-")
 
 
+def test_a_session_can_be_told_to_recompute_by_itself(shared: LiveServer) -> None:
+    with session_of(shared, recompute_last_n=5) as session:
+        for _ in range(5):
+            session.post("append", input=[7] * 60)
+            assert session.post("generate", max_tokens=3).status_code == 200
+        told = session.get()
+        assert "recompute" in [event["what"] for event in told["events"]]
+        assert told["num_tokens"] < 256
+
+
 def test_a_closed_session_is_gone(shared: LiveServer) -> None:
     with session_of(shared) as session:
         session.post("append", input=[5, 6, 7, 8])
@@ -139,6 +149,13 @@ def test_a_client_that_leaves_ends_its_turn_only(server: LiveServer) -> None:
         assert answer.json()["usage"]["completion_tokens"] == 4
         assert session.get()["num_tokens"] == known + 4
     eventually(server.is_idle)
+
+
+def test_what_cannot_be_kept_is_refused(shared: LiveServer) -> None:
+    for last_n in (0, 255, "5"):
+        body = {"model": MODEL, "recompute_last_n": last_n}
+        answer = shared.http.post("/v1/sessions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "recompute_last_n")
 
 
 @pytest.mark.parametrize(

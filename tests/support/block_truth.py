@@ -60,6 +60,32 @@ def _true_cells(
     return cells
 
 
+def true_holders(scheduler: Scheduler, block: int) -> set[tuple[int, int, int, int]]:
+    """Of those who hold a block: number, branch, first token, and the token after the last."""
+    found, size, first = set(), scheduler.allocator.block_size, 0
+    allocator = scheduler.allocator
+    kv_groups = allocator.kv_groups if isinstance(allocator, LayeredAllocator) else (allocator,)
+    for which, kv_group in enumerate(kv_groups):
+        assert isinstance(kv_group, (PagedAllocator, ContiguousAllocator))
+        for group in [*scheduler.running, *scheduler.waiting, *scheduler.sessions.resting()]:
+            branches = group.branches if group.status is not Status.SWAPPED else ()
+            for number, branch in enumerate(branches):
+                if branch.seq_id not in group.tables():
+                    continue
+                table = allocator.table(branch.seq_id).kv_groups[which]
+                places = range(len(table.block_ids) + table.num_dropped)
+                left = range(table.num_sink_blocks, table.num_sink_blocks + table.num_dropped)
+                there = [place for place in places if place not in left]
+                for place, own in zip(there, table.block_ids, strict=True):
+                    if first + own == block:
+                        tokens = kv_group.num_tokens(branch.seq_id)
+                        end = max(min(tokens, place * size + size), place * size)
+                        which_one = number if group.beams is not None else branch.index
+                        found.add((number_of(group), which_one, place * size, end))
+        first += kv_group.device.num_blocks
+    return found
+
+
 class Frame:
     """One frame, as its format says. blocks: the numbers of those in a delta; None: all."""
 

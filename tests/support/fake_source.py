@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from quire.memory import BlockHash, BlockMove, Content
 
@@ -24,6 +24,9 @@ class FakeSource:
 
     def has(self, name: BlockHash) -> bool:
         return name in self._kept
+
+    def found(self, names: Iterable[BlockHash]) -> None:
+        pass
 
     def room(self) -> int:
         return 3 if len(self._kept) % 5 else 1

@@ -3,6 +3,7 @@
 from quire.dashboard.block_map import BlockMap, BlockState, Cell
 from quire.dashboard.frames import delta, snapshot
 from quire.dashboard.holders import number_of
+from quire.dashboard.holding import Holder, Holding, holding
 from quire.dashboard.pool import Pool, PrefixCache, pool_figures, prefix_cache
 from quire.dashboard.requests import (
     BranchTable,
@@ -23,6 +24,8 @@ __all__ = [
     "BlockTracker",
     "BranchTable",
     "Cell",
+    "Holder",
+    "Holding",
     "Pace",
     "Pool",
     "PrefixCache",
@@ -32,6 +35,7 @@ __all__ = [
     "Wait",
     "block_tables",
     "delta",
+    "holding",
     "number_of",
     "one_row",
     "pool_figures",

@@ -17,14 +17,25 @@ def number_of(group: SequenceGroup) -> int:
     return trunk + 1
 
 
-def holders(scheduler: Scheduler) -> Iterator[tuple[int, Sequence]]:
-    """The sequences that have a block table on the device, and the number of whose they are."""
+def branch_at(group: SequenceGroup, place: int) -> int:
+    """Which of its outputs this branch is; beams, of which many have one's beginning, by place."""
+    return place if group.beams is not None else group.branches[place].index
+
+
+def holding_groups(scheduler: Scheduler) -> Iterator[SequenceGroup]:
+    """Who has block tables on the device."""
     groups = [*scheduler.running]
     if scheduler.sessions:
         groups += [*scheduler.queue.residents(), *scheduler.sessions.idle()]
     for group in groups:
         if group.status in (Status.RUNNING, Status.RESIDENT):
-            number = number_of(group)
-            for branch in group.branches:
-                if branch.fork_from is None:
-                    yield number, branch
+            yield group
+
+
+def holders(scheduler: Scheduler) -> Iterator[tuple[int, Sequence]]:
+    """The sequences that have a block table on the device, and the number of whose they are."""
+    for group in holding_groups(scheduler):
+        number = number_of(group)
+        for branch in group.branches:
+            if branch.fork_from is None:
+                yield number, branch

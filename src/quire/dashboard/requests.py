@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from quire.dashboard.holders import number_of
+from quire.dashboard.holders import branch_at, number_of
 from quire.dashboard.tracker import first_blocks
 from quire.memory import pool_views
 from quire.protocol import Decision
@@ -29,11 +30,13 @@ class Reasons(NamedTuple):
 
     latest: by request, what the latest step has decided about those that wait.
     wait_of: seconds until so many newcomers have been let in.
+    preempted: when that was, by request, as far as it is known.
     """
 
     latest: Mapping[str, Decision]
     wait_of: Callable[[int], float]
     pace: Pace | None = None
+    preempted: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,16 @@ class Wait:
 class Row:
     """A request that has not ended.
 
+    http_request_id: the x-request-id by which its client knows it, if it came over HTTP.
     number: as blocks have it for their owner. seconds: since it came. computed_tokens: of its
     longest branch. blocks: held now on the device. swaps, recomputes: times that it was preempted.
-    ends_within_seconds: if it becomes as long as it may, by the steps of late.
+    waiting_seconds: since it came, or was preempted; null for one that runs, or has waited for so
+    long that nobody knows. ends_within_seconds: if it becomes as long as it may, by the steps of
+    late.
     """
 
     id: str
+    http_request_id: str
     number: int
     status: Standing
     seconds: float
@@ -86,6 +93,7 @@ class Row:
     adapter: str | None
     priority: int
     wait: Wait | None
+    waiting_seconds: float | None
     ends_within_seconds: float | None
     draft_tokens: int = 0
     accepted_tokens: int = 0
@@ -107,10 +115,12 @@ class Rows:
 class GroupTable:
     """Where a branch's tokens are in one KV group.
 
-    blocks: their numbers among all. dropped: blocks after the sinks' that its window has left.
+    blocks: their numbers among all. holders: sequences of any request that hold each; none are
+    known on the host. dropped: blocks after the sinks' that its window has left.
     """
 
     blocks: list[int]
+    holders: list[int]
     sink_blocks: int
     dropped: int
 
@@ -156,21 +166,23 @@ def one_row(scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Rea
 
 def block_tables(scheduler: Scheduler, group: SequenceGroup) -> list[BranchTable]:
     """Of each live branch that has one."""
-    firsts = first_blocks(pool_views(scheduler.allocator))
+    pools = pool_views(scheduler.allocator)
+    firsts = first_blocks(pools)
     on_host = group.status is Status.SWAPPED
     having = set(group.tables())
     tables = []
-    for branch in group.branches:
+    for place, branch in enumerate(group.branches):
         found: list[GroupTable] = []
         if branch.seq_id in having:
-            for first, table in zip(
-                firsts, scheduler.allocator.table(branch.seq_id).kv_groups, strict=False
-            ):
+            kv_groups = scheduler.allocator.table(branch.seq_id).kv_groups
+            for first, pool, table in zip(firsts, pools, kv_groups, strict=False):
                 first = 0 if on_host else first
                 ids = [first + block for block in table.block_ids]
-                found.append(GroupTable(ids, table.num_sink_blocks, table.num_dropped))
+                holders = [] if on_host else [*map(pool.num_holders, table.block_ids)]
+                found.append(GroupTable(ids, holders, table.num_sink_blocks, table.num_dropped))
         length, computed = len(branch.token_ids), branch.num_computed
-        tables.append(BranchTable(branch.index, length, computed, on_host, found))
+        number = branch_at(group, place)
+        tables.append(BranchTable(number, length, computed, on_host, found))
     return tables
 
 
@@ -185,6 +197,7 @@ def _row(
         status = "preempted" if group.begun else "waiting"
     return Row(
         id=request.request_id,
+        http_request_id=request.origin.request_id,
         number=number_of(group),
         status=status,
         seconds=max(0.0, now - request.arrival),
@@ -206,8 +219,16 @@ def _row(
         adapter=None if request.adapter is None else request.adapter.name,
         priority=request.priority,
         wait=wait,
+        waiting_seconds=None if wait is None else _since(group, now, reasons),
         ends_within_seconds=_ends_within(scheduler, group, reasons.pace, wait),
     )
+
+
+def _since(group: SequenceGroup, now: float, reasons: Reasons) -> float | None:
+    since: float | None = group.request.arrival
+    if group.begun:
+        since = reasons.preempted.get(group.request.request_id)
+    return None if since is None else max(0.0, now - since)
 
 
 def _wait(
@@ -229,7 +250,7 @@ def _wait(
     allocator = scheduler.allocator
     needed = sum(-(-len(branch.token_ids) // allocator.block_size) for branch in group.branches[:1])
     free = allocator.num_free_blocks
-    why = "next in line, once a step has tokens left"
+    why = "once a step has tokens left for it"
     if ahead:
         why = f"behind {ahead} other{'s' if ahead > 1 else ''}"
     text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free} free"

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from quire.config import ServerConfig
-from quire.engine import AsyncEngine, Engine, EngineThread, MakeThread
+from quire.engine import AsyncEngine, Delta, Engine, EngineThread, MakeThread
 from quire.server.adapters import add_adapters
 from quire.server.chats.speech import Speech
 from quire.server.description.answer_types import (
@@ -39,7 +39,10 @@ from quire.server.guards.envelope import Envelope
 from quire.server.guards.hang_up import CancelOnDisconnect, CloseUnread
 from quire.server.guards.head import AnswerHead
 from quire.server.guards.keys import RequireApiKey
+from quire.server.live.page import add_page
+from quire.server.live.past import Past
 from quire.server.live.routes import add_live
+from quire.server.live.state import EngineReader
 from quire.server.live.watching import BlockWatch
 from quire.server.metrics import ServerMetrics
 from quire.server.openai.chat import create_chat_completion
@@ -78,7 +81,13 @@ def create_app(
     """
     spans = _span_sender(engine, model_names[0], config)
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
-    async_engine = AsyncEngine(engine, metrics.observe_step, make_thread)
+    past = Past(EngineReader(engine, model_names[0]), engine.clock)
+
+    def took_step(deltas: Sequence[Delta]) -> None:
+        metrics.observe_step(deltas)
+        past.observe()
+
+    async_engine = AsyncEngine(engine, took_step, make_thread)
     bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
     speech = Speech.of(engine.input_processor.tokenizer, config)
     names, facts = tuple(model_names), facts or ModelFacts()
@@ -107,10 +116,12 @@ def create_app(
     app.state.drain = drain
     _guard(app, config, drain)
     install_error_handlers(app)
+    if config.dashboard:
+        add_page(app)
     for add in (_add_generation, add_sessions, add_vectors, add_doors, _add_models, add_adapters):
         add(app, service)
     add_profiles(app, service)
-    _add_operation(app, service, drain, watch)
+    _add_operation(app, service, drain, watch, past)
     describe(app, config, (CompletionChunk, ChatCompletionChunk, *STREAMED))
     return app
 
@@ -193,8 +204,10 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return next(one for one in adapters() if one["id"] == name)
 
 
-def _add_operation(app: FastAPI, service: Service, drain: Drain, watch: BlockWatch) -> None:
-    add_live(app, service, watch)
+def _add_operation(
+    app: FastAPI, service: Service, drain: Drain, watch: BlockWatch, past: Past
+) -> None:
+    add_live(app, service, watch, past)
 
     @app.get("/health", response_class=Response, responses=_HEALTH)
     async def health() -> Response:

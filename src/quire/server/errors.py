@@ -28,6 +28,7 @@ from quire.errors import (
     QueueFullError,
     QueueTimeoutError,
     QuireError,
+    RequestAbortedError,
     RequestError,
     SessionBusyError,
     TooManySessionsError,
@@ -91,6 +92,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 404, error_body(str(error), param=error.field, code="request_not_found")
         case UnknownSessionError():
             return 404, error_body(str(error), param=error.field, code="session_not_found")
+        case RequestAbortedError():  # a status after which no client asks again by itself
+            return 410, error_body(str(error), _SERVER, code="request_aborted")
         case BusyError():
             return 409, error_body(str(error), code="busy")
         case SessionBusyError():

@@ -14,6 +14,7 @@ from quire.engine import Delta, Engine, RequestOutput
 from quire.protocol import SchedulingPolicy, Verdict
 from quire.server.gen_ai_metrics import GenAIMetrics
 from quire.server.metric_names import NamedMetrics
+from quire.store import DiskStore, Tiers
 from quire.tracing import SpanSender
 from quire.transfer import BlockFetcher, BlockServer
 
@@ -278,12 +279,23 @@ class _EngineCollector:
         yield self._gauge("lora_adapters_in_memory", told, len(shelf.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
-        """Nothing where there is no block store."""
+        """Nothing where nothing is kept beyond the pool."""
         store = self._engine.store
         if store is None:
             return
-        counts, told = store.counts, "Tokens fetched from the block store."
+        told = "Tokens fetched from beyond the pool."
         yield self._counter("kv_store_hits", told, fetched)
+        if isinstance(store, Tiers):
+            told = "Blocks fetched from main memory."
+            yield self._counter("kv_offloading_read_blocks", told, store.num_read)
+            told = "Bytes of the blocks that are kept there."
+            yield self._gauge("kv_offloading_bytes", told, store.shelf.num_bytes)
+            store = store.disk
+        if store is not None:
+            yield from self._disk(store)
+
+    def _disk(self, store: DiskStore) -> Iterator[Metric]:
+        counts = store.counts
         told = "Blocks fetched from the store."
         yield self._counter("kv_store_read_blocks", told, counts.read_blocks)
         yield self._counter("kv_store_read_bytes", "Bytes of them.", counts.read_bytes)

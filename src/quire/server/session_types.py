@@ -19,6 +19,8 @@ class OpenRequest(Strict):
     model: str | None = None
     cache_salt: Name | None = None
     user: Name | None = None  # whose share it counts against, where there are not several keys
+    # Tokens that it goes on with, beside sinks and input, when a turn finds its ring full.
+    recompute_last_n: Annotated[int, between(1, 2**31 - 1)] | None = None
 
 
 class AppendRequest(Strict):

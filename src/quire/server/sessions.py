@@ -40,7 +40,8 @@ def add_sessions(app: FastAPI, service: Service) -> None:
         adapter = service.input_processor.adapter(service.check_model(request.model).adapter)
         session_id, caller = f"session-{service.new_id()}", service.caller(http)
         salt, client = caller.cache_salt(request.cache_salt), caller.client(request.user)
-        await service.in_engine(service.sessions.open, session_id, salt, client, adapter)
+        last_n = request.recompute_last_n
+        await service.in_engine(service.sessions.open, session_id, salt, client, adapter, last_n)
         return _card(service.sessions.get(session_id))
 
     @app.get("/v1/sessions", responses=gives(SessionList))

@@ -98,7 +98,7 @@ def _memory(pool: Mapping[str, Any], width: int) -> Text:
 
 def _pace(state: State, width: int) -> Text:
     rates, latencies = state["rates"], state["latencies"]
-    step = rates["step_seconds"]
+    step, where = rates["step_seconds"], state.get("step_parts")
     parts = [
         f"out {_count(rates['generated_tokens_per_second'])}",
         f"in {_count(rates['prompt_tokens_per_second'])} tok/s",
@@ -108,7 +108,15 @@ def _pace(state: State, width: int) -> Text:
     ]
     if width >= _WIDE:
         parts.append(f"queue {_seconds(state['queue_predicted_seconds'])}")
+        parts += [_longest(where)] if where else []
     return _line(("  ".join(parts), ""))
+
+
+def _longest(where: Mapping[str, float]) -> str:
+    """What a step spends most of its time on."""
+    seconds = {name: value for name, value in where.items() if name != "steps"}
+    name = max(seconds, key=seconds.__getitem__)
+    return f"{name} {_percent(seconds[name] / max(1e-9, sum(seconds.values())))} of a step"
 
 
 def _past(state: State, width: int) -> Text:

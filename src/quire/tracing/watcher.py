@@ -38,6 +38,9 @@ class Watcher:
     def planned(self, step: Step) -> None:
         """It is about to begin."""
 
+    def took(self, step: Step, *, more: bool) -> None:
+        """It is over, and what it gave is taken in. ``more``: there is something left to do."""
+
     def ended(self, request: Request, standing: Standing) -> None:
         """It is over, for whatever reason."""
 
@@ -66,6 +69,9 @@ class Watchers(Watcher):
 
     def planned(self, step: Step) -> None:
         self._tell(lambda watcher: watcher.planned(step))
+
+    def took(self, step: Step, *, more: bool) -> None:
+        self._tell(lambda watcher: watcher.took(step, more=more))
 
     def ended(self, request: Request, standing: Standing) -> None:
         self._tell(lambda watcher: watcher.ended(request, standing))

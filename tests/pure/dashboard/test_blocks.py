@@ -4,79 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
-from quire.dashboard import BlockState, BlockTracker, Cell, delta, snapshot
+from quire.dashboard import BlockState, BlockTracker
 from quire.memory import ContiguousAllocator, Reservation
-from quire.scheduling import Scheduler
-from support.block_truth import Frame, true_cells
 from support.fake_model import FULL
 from support.kv_groups import make_kv_groups, random_windows
-from support.pipelined_runs import PipelinedRun
 from support.scheduler_runs import SchedulerRun, make_paged
-from support.session_runs import SessionRun
 from support.slow import random_runs
+from support.watched_runs import Watched, WatchedPipelined, WatchedSessions
 
 RUNS = max(4, random_runs(240) // 40)
 EVENTFUL = (61, 66, 162)  # lives with evictions, swaps that fail
 _LONGEST = 90  # tokens of a request
-
-
-class Watched(SchedulerRun):
-    """Somebody watches, now and then looking away; mixed into other kinds of lives."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.tracker: BlockTracker | None = None
-        self.cells: list[Cell] = []
-        self.number = 0
-        self.states: Counter[int] = Counter()
-        self.most: Counter[str] = Counter()
-
-    def check(self) -> None:
-        super().check()
-        rng = random.Random(self.number)
-        self.number += 1
-        if self.tracker is None:
-            self.tracker = BlockTracker(self.scheduler)
-        elif rng.random() < 0.02:
-            self.tracker.close()
-            self.tracker = BlockTracker(self.scheduler)
-            self.cells = []
-        if rng.random() < 0.01 and type(self.scheduler) is Scheduler:
-            self.allocator.clear_contents()
-        if rng.random() < 0.4:
-            return  # nobody looks at every step
-        if not self.tracker.update(rng.choice([3, 10_000])):
-            return  # there was more than may be looked at between two steps
-        self.look(self.tracker)
-
-    def look(self, tracker: BlockTracker) -> None:
-        truth = true_cells(self.scheduler)
-        assert [tracker.blocks[block] for block in range(len(truth))] == truth
-        whole = Frame(snapshot(tracker.blocks, self.number, 7, 1.5))
-        assert (whole.cells, whole.number, whole.step, whole.time) == (truth, self.number, 7, 1.5)
-        if not self.cells:
-            self.cells = whole.cells
-        else:
-            changed = Frame(delta(tracker.blocks, tracker.changed, self.number, 7, 1.5))
-            self.cells = changed.apply(self.cells)
-        tracker.changed = set()
-        assert self.cells == truth
-        self.states.update(cell.state for cell in truth)
-        for cell in truth:
-            self.most["shared"] = max(self.most["shared"], cell.shared)
-            self.most["found"] = max(self.most["found"], cell.found)
-
-
-class WatchedPipelined(Watched, PipelinedRun):
-    pass
-
-
-class WatchedSessions(Watched, SessionRun):
-    pass
 
 
 def life(kind: type[Watched], seed: int) -> Watched:

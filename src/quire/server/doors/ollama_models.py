@@ -16,6 +16,7 @@ from quire.server.doors.answers import OllamaModels, OllamaVersion, ShownModel
 from quire.server.doors.ollama_types import ShowRequest
 from quire.server.service import Asked, Service
 
+RUNNING = "Quire is running"
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
 _LATEST = ":latest"
 _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
@@ -30,7 +31,7 @@ def add_models(app: FastAPI, service: Service) -> None:
     @app.get("/", response_class=PlainTextResponse)
     async def root() -> str:
         """That somebody is there, for Ollama's command line."""
-        return "Quire is running"
+        return RUNNING
 
     @app.get("/api/version", responses=gives(OllamaVersion))
     async def version() -> Json:

@@ -56,7 +56,7 @@ class Caller(NamedTuple):
         return sha256(f"{self.key}{salt}".encode()).hexdigest()
 
     def may_use(self, session_client: str | None) -> bool:
-        """Whether a session of that client is open to this caller, who has its id.
+        """Whether a session or a request of that client is open to this caller, who has its id.
 
         With several keys it belongs to the key that opened it.
         """

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from hashlib import blake2b
 
 from fastapi.responses import JSONResponse
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.config import ServerConfig
 from quire.server.error_shapes import shape_for
 from quire.server.errors import error_body
+from quire.server.guards.logins import Logins, login_of
 
 KEY_NAME = "api_key_name"
 """Where the ASGI scope's state names the key that a request bears, if there are several."""
@@ -19,6 +22,8 @@ KEY_NAME = "api_key_name"
 _NAME_LENGTH = 16
 _OPEN = frozenset({"/health", "/ping", "/version"})
 _METRICS = "/metrics"
+PAGE = "/page/"
+"""Below it are the files of the page, which is at /."""
 
 
 class ApiKeys:
@@ -48,18 +53,21 @@ class ApiKeys:
 class RequireApiKey:
     """Answers 401 on all but a few paths unless the request bears a key.
 
-    So a route that is added later is guarded. The request's body is not read before that.
+    So a route that is added later is guarded. The request's body is not read before that. The page
+    bears its login in place of a key.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
         self._keys = ApiKeys(config.api_key)
+        self._logins = Logins(config.api_key if config.dashboard else ())
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or is_open(_route_path(scope), self._config):
             return await self._app(scope, receive, send)
-        name = self._keys.name(_presented(scope))
+        key = presented_key(scope) or self._logins.key(login_of(HTTPConnection(scope)), time.time())
+        name = self._keys.name(key)
         if name is None:
             body = error_body("the API key is missing or wrong", code="invalid_api_key")
             refusal = JSONResponse(shape_for(scope)(401, body), 401, {"www-authenticate": "Bearer"})
@@ -70,7 +78,9 @@ class RequireApiKey:
 
 
 def is_open(path: str, config: ServerConfig) -> bool:
-    """Whether a path may be asked without a key."""
+    """Whether a path may be asked without a key; the page tells nothing before its login."""
+    if path == "/" or path.startswith(PAGE):
+        return config.dashboard
     return path in _OPEN or (path == _METRICS and not config.api_key_metrics)
 
 
@@ -80,7 +90,7 @@ def _route_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-def _presented(scope: Scope) -> bytes:
+def presented_key(scope: Scope) -> bytes:
     """The key that a request bears: as a bearer token, or in Anthropic's header; no key is empty.
 
     Both headers may be there if they say the same, but none of them twice.

@@ -5,22 +5,34 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import logging
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 from pydantic_core import to_json
 from starlette.types import Message, Receive, Scope, Send
 
-from quire.errors import QuireError
+from quire.errors import QuireError, RequestAbortedError
 from quire.server.answers.streaming import DATA, event
 from quire.server.description.openapi import gives
-from quire.server.live.state import Reader
-from quire.server.live.types import DecisionList, EngineState, RequestStory
+from quire.server.errors import UnknownRequestError
+from quire.server.live.asking import Asker
+from quire.server.live.past import Past
+from quire.server.live.state import EngineReader
+from quire.server.live.types import (
+    AbortedRequest,
+    BlockStory,
+    DecisionList,
+    EngineState,
+    MomentList,
+    RequestStory,
+)
 from quire.server.live.watching import BlockWatch
 from quire.server.service import Service
 
+_ABORTED = "whoever runs this server has ended the request"
 _SILENCE = 15.0  # seconds, after which a stream says that it is there
 _UNREAD = 30.0  # seconds for which a client may read nothing
 _BINARY = "application/octet-stream"
@@ -53,10 +65,13 @@ _NOT_STORED = {"cache-control": "no-store"}
 Limit = Annotated[int, Query(ge=0, le=1000)]
 
 
-def add_live(app: FastAPI, service: Service, watch: BlockWatch) -> None:
+logger = logging.getLogger(__name__)
+
+
+def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> None:
     """What may be asked of a running engine."""
-    reader = Reader(service.engine.engine, service.model_names[0])
-    call, show_text = service.engine.call, service.config.dashboard_show_text
+    reader = EngineReader(service.engine.engine, service.model_names[0])
+    ask, show_text = Asker(service.engine).ask, service.config.dashboard_show_text
 
     @app.get("/v1/quire/state", responses=gives(EngineState))
     async def state(limit: Limit = 100) -> Response:
@@ -64,7 +79,12 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch) -> None:
 
         `limit`: requests of each kind that are described.
         """
-        return _json(await call(partial(reader.state, limit)))
+        return _json(await ask(("state", limit), partial(reader.state, limit)))
+
+    @app.get("/v1/quire/history", responses=gives(MomentList))
+    async def history() -> Response:
+        """The latest ten minutes, while there were steps, in moments three seconds apart."""
+        return _json(await ask("history", lambda: MomentList(data=[*past.moments])))
 
     @app.get("/v1/quire/decisions", responses=gives(DecisionList))
     async def decisions(since: int = 0, limit: Limit = 1000) -> Response:
@@ -72,12 +92,27 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch) -> None:
 
         `since`: a decision's number; only those after it are told.
         """
-        return _json(await call(partial(reader.decisions, since, limit)))
+        return _json(
+            await ask(("decisions", since, limit), partial(reader.decisions, since, limit))
+        )
 
     @app.get("/v1/quire/requests/{request_id:path}", responses=gives(RequestStory, None, 404))
     async def request(request_id: str) -> Response:
         """One request, its block tables and what was decided about it."""
-        return _json(await call(partial(reader.story, request_id, show_text=show_text)))
+        story = partial(reader.story, request_id, show_text=show_text)
+        return _json(await ask(("request", request_id), story))
+
+    @app.delete("/v1/quire/requests/{request_id:path}", responses=gives(AbortedRequest, None, 404))
+    async def abort(http: Request, request_id: str) -> Response:
+        """End a request. Its client is told so, and its blocks are free at once.
+
+        With several keys, only with the one that it came with: they are different clients'.
+        """
+        may_end = service.caller(http).may_use
+        if not await service.engine.end(request_id, RequestAbortedError(_ABORTED), may_end):
+            raise UnknownRequestError(request_id)
+        logger.info("request %.200r has been ended by an operator", request_id)
+        return _json(to_json(AbortedRequest(id=request_id)))
 
     @app.get("/v1/quire/blocks", response_class=Response, responses=_BLOCKS)
     async def blocks(stream: bool = False) -> Response:
@@ -87,9 +122,13 @@ def add_live(app: FastAPI, service: Service, watch: BlockWatch) -> None:
         with watch.watching() as watcher:
             return Response(await watcher.frame(), media_type=_BINARY, headers=_NOT_STORED)
 
+    @app.get("/v1/quire/blocks/{block}", responses=gives(BlockStory))
+    async def block(block: int) -> Response:
+        """One block: who holds it, and which of their tokens are in it."""
+        return _json(await ask(("block", block), partial(reader.block, block)))
 
-def _json(value: object) -> Response:
-    content = to_json(value, inf_nan_mode="null")
+
+def _json(content: bytes) -> Response:
     return Response(content, media_type="application/json", headers=_NOT_STORED)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.dashboard import BranchTable, Pool, PrefixCache, Row, Rows
-from quire.engine import Percentiles, Rates
+from quire.dashboard import BranchTable, Holder, Pool, PrefixCache, Row, Rows
+from quire.engine import Percentiles, Rates, StepParts
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,30 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Speculating:
-    """drafts: times that a sequence was drafted for in a step."""
+    """drafters: in the order in which they are heard. drafts: times that a sequence was drafted for
+    in a step. accepted_by_position: drafts that were right, the first of each time first. bytes: of
+    memory that drafters hold.
+    """
 
+    drafters: list[str]
     drafts: int
     draft_tokens: int
     accepted_tokens: int
+    accepted_by_position: list[int]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What bounds who runs and who waits, by names of `quire serve`'s settings; null: none."""
+
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_waiting: int | None
+    max_queue_time: float | None
+    scheduling_policy: str
+    session_timeout: float | None
 
 
 @dataclass(frozen=True)
@@ -80,31 +99,51 @@ class StoreTold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineState:
-    """The engine between two steps. Counters are since its start; parts that are off are null.
+class Moment:
+    """What changes in an engine. Counters are since its start.
 
     step: how many there have been. time: in seconds since 1970. slot_seconds: the pool's slots by
-    what they did, over the time of all steps; kv_efficiency: of those taken, the share that was
-    used. queue_predicted_seconds: until all that wait now have been let in.
+    what they did, over the time of all steps.
+    """
+
+    time: float
+    step: int
+    pool: Pool
+    slot_seconds: dict[str, float]
+    requests: Rows
+    rates: Rates
+    latencies: Latencies
+    prefix_cache: PrefixCache
+    decisions: dict[str, int]
+    speculation: Speculating | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentList:
+    """Of the latest ten minutes, oldest first, without those who ran or waited."""
+
+    object: Literal["list"] = "list"
+    data: list[Moment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineState(Moment):
+    """The engine between two steps. Parts that are off are null.
+
+    kv_efficiency: of the slots that were taken, over time, the share that was used.
+    queue_predicted_seconds: until all that wait now have been let in. step_parts: timed only while
+    somebody asks for the state; null until a step has been.
     """
 
     object: Literal["quire.state"] = "quire.state"
     model: str
     version: str
-    time: float
-    step: int
-    pool: Pool
-    slot_seconds: dict[str, float]
     kv_efficiency: float | None
-    requests: Rows
     queue_predicted_seconds: float
-    rates: Rates
-    latencies: Latencies
-    prefix_cache: PrefixCache
-    decisions: dict[str, int]
+    step_parts: StepParts | None
     latest_decision: int
     last_preemption: DecisionTold | None
-    speculation: Speculating | None
+    settings: Settings
     num_sessions: int
     sessions: list[SessionTold]
     adapters: list[AdapterTold] | None
@@ -122,6 +161,15 @@ class DecisionList:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AbortedRequest:
+    """A request that has been ended."""
+
+    id: str
+    object: Literal["quire.request"] = "quire.request"
+    aborted: Literal[True] = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestStory:
     """A request that has not ended. prompt, outputs: only with --dashboard-show-text."""
 
@@ -132,3 +180,15 @@ class RequestStory:
     decisions: list[DecisionTold]
     prompt: str | None
     outputs: list[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockStory:
+    """One block at this step. kv_group: whose pool it is in. holders: the first 32 of them."""
+
+    object: Literal["quire.block"] = "quire.block"
+    step: int
+    block: int
+    kv_group: int
+    num_holders: int
+    holders: list[Holder]

@@ -1,0 +1,1 @@
+"""The page at / of a server: files that a browser takes as they are. Data only."""

@@ -1,0 +1,30 @@
+// What the charts draw: a point for each state of the last ten minutes, small enough to keep.
+
+const KEPT = 600; // seconds
+
+export class History {
+  constructor(kept = KEPT) { this.points = []; this.kept = kept; }
+
+  add(state) {
+    const last = this.points.at(-1);
+    if (last && (state.time <= last.time || state.step < last.step)) {
+      if (state.step < last.step) this.points = []; // the server began anew
+      else return;
+    }
+    this.points.push(pointOf(state));
+    while (this.points[0].time < state.time - this.kept) this.points.shift();
+  }
+
+  get latest() { return this.points.at(-1) ?? null; }
+}
+
+function pointOf(state) {
+  const { pool, rates, latencies, requests, prefix_cache: prefix } = state;
+  return {
+    time: state.time, step: state.step, slots: pool.slots, contiguous: pool.contiguous,
+    running: requests.num_running, waiting: requests.num_waiting, preempted: requests.num_preempted,
+    rates, firstToken: latencies.first_token, betweenTokens: latencies.between_tokens,
+    prefix, decisions: state.decisions, speculation: state.speculation,
+    slotSeconds: state.slot_seconds, parts: state.step_parts,
+  };
+}

@@ -1,0 +1,30 @@
+// The latest preemptions, each with what either way of it was reckoned to cost.
+
+import { h, setText } from "../dom.js";
+import { duration } from "../format.js";
+import { clock } from "./scales.js";
+import { Table } from "./table.js";
+
+const MOST = 8;
+
+const COLUMNS = [
+  { title: "Time", of: (one) => clock(one.time) },
+  { title: "Request", of: (one) => one.request_id, kind: "name" },
+  { title: "Given way by", of: (one) => one.what },
+  { title: "Swap costs", of: (one) => duration(one.swap_seconds), kind: "number" },
+  { title: "Recompute costs", of: (one) => duration(one.recompute_seconds), kind: "number" },
+  { title: "Why", of: (one) => one.why, kind: "brief" },
+];
+
+export function preemptions() {
+  const table = new Table({ label: "The latest preemptions", columns: COLUMNS, key: (one) => one.number });
+  const remedy = h("p", { class: "quiet" });
+  const element = h("section", { class: "panel", hidden: true },
+    h("h2", {}, "The latest preemptions"), remedy, table.element);
+  return { element, draw(decisions) {
+    const found = decisions.filter((one) => one.what === "swap" || one.what === "recompute");
+    element.hidden = found.length === 0;
+    setText(remedy, found.at(-1)?.remedy ? `What would help: ${found.at(-1).remedy}.` : "");
+    table.draw(found.slice(-MOST).reverse(), found.length);
+  } };
+}
