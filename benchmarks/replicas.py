@@ -1,13 +1,14 @@
 """What routing by prefixes gains, and what Ray costs.
 
-    python benchmarks/replicas.py [MODEL] [--dtype bfloat16 ...]
+    python benchmarks/replicas.py MODEL [--dtype bfloat16 ...]
 
 Two replicas with a thread each, whose KV pools hold half of what is shared: requests in random
 order, two at a time, begin with one of 8 prefixes of 512 tokens, and have 32 tokens of their own
 and 16 out. Routed by prefixes and in turns, each in a new Ray, one after the other. Then one
 stream, from one replica behind Ray and from a server without, turn by turn. Take a model that needs
-longer for a prefix than Ray for a request, which the demonstration model does not. Flags that are
-not listed here are the engine's.
+longer for a prefix than Ray for a request, which the demonstration model does not. With 135M
+parameters it takes two minutes on two cores, of which a Ray's start and end take half a minute
+each; what is known so far goes to stderr. Flags that are not listed here are the engine's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import random
 import re
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +33,7 @@ from quire.shape import read_shape
 
 PREFIXES, PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 8, 512, 32, 16
 AT_ONCE = 2
-STREAMED_TOKENS = 256
+STREAMED_TOKENS = 128
 ROUTINGS = ("prefix", "round_robin")
 
 
@@ -46,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_common_flags(parser)
+    add_common_flags(parser, rounds=1)
     parser.add_argument("--requests", type=int, default=96, help="of each run (%(default)s)")
     arguments, engine = parser.parse_known_args()
 
@@ -57,9 +59,13 @@ def main() -> None:
     for number in range(arguments.rounds):
         for name in ROUTINGS:
             own = ["--replicas", "2", "--routing", name, "--kv-cache-memory-bytes", str(pool)]
+            _tell(f"routed by {name}, round {number + 1} of {arguments.rounds}: starting a Ray")
             with serving([*flags, *own], "deploy") as server:
+                _tell(f"{arguments.requests} requests")
                 seconds = asyncio.run(_shared_prefixes(server.url, arguments.requests, number))
-                routed[name].append((_hit_rate(server.url), seconds))
+                rate = _hit_rate(server.url)
+            _tell(f"hit rate {rate:.3f}, mean time to first token {seconds:.3f} s")
+            routed[name].append((rate, seconds))
     results: dict[str, Any] = {}
     for at, figure in enumerate(("hit_rate", "mean_ttft_seconds")):
         by_routing = [statistics.median(run[at] for run in routed[name]) for name in ROUTINGS]
@@ -106,8 +112,11 @@ def _cost_of_ray(flags: list[str], rounds: int) -> dict[str, float]:
     prompt = _tokens(random.Random(0), OWN_TOKENS)
     told: dict[str, list[Streamed]] = {"ray": [], "alone": []}
     pool = ["--kv-cache-memory-bytes", "64MiB"]
+    _tell("one stream, with Ray and without: starting both")
     with serving([*flags, *pool], "deploy") as ray, serving([*flags, *pool]) as alone:
-        for number in range(4 * rounds + 1):
+        turns = 4 * rounds + 1
+        for number in range(turns):
+            _tell(f"turn {number + 1} of {turns}")
             for name, url in (("ray", ray.url), ("alone", alone.url)):
                 streamed = asyncio.run(_stream(url, prompt, STREAMED_TOKENS))
                 if number:  # the first ones warm up
@@ -121,6 +130,10 @@ def _cost_of_ray(flags: list[str], rounds: int) -> dict[str, float]:
         "streamed_token_ray_to_alone": token[0] / token[1],
         "ray_milliseconds_to_first_token": 1e3 * (first[0] - first[1]),
     }
+
+
+def _tell(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def _pool_bytes(model: Path) -> int:

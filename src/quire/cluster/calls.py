@@ -13,8 +13,9 @@ class Call(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A whole answer."""
+    """A whole answer. role: of the replica, as an engine's setting of that name has it."""
 
     replica: str
     status: int
     body: bytes
+    role: str = "both"

@@ -23,11 +23,11 @@ _TOLD = 10.0  # seconds for all replicas to tell something
 
 
 class Fleet:
-    """All of the replicas of one deployment."""
+    """All replicas: of the deployment that answers, and of the others beside it."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
-        self._handle = handle
-        self._answer = handle.options(stream=True, method_name="answer")
+    def __init__(self, answering: DeploymentHandle[Any], *others: DeploymentHandle[Any]) -> None:
+        self._all = [answering, *others]
+        self._answer = answering.options(stream=True, method_name="answer")
 
     async def ask(self, call: Call, hint: Hint) -> AsyncGenerator[list[Message], None]:
         """See ``Replicas.ask``."""
@@ -46,21 +46,28 @@ class Fleet:
 
     async def ask_all(self, call: Call) -> list[Whole]:
         """What each says; those that do not answer are left out."""
-        asked = self._handle.broadcast("whole_answer", call)
-        try:
-            told = await asked.results_async(timeout_s=_TOLD, return_exceptions=True)
-        except (TimeoutError, RayError, RayServeException) as error:
-            raise _gone(error) from error
-        answers = sorted(one for one in told if isinstance(one, Whole))
-        if not answers:
+        told = [one for one in await self._tell("whole_answer", call) if isinstance(one, Whole)]
+        if not told:
             raise EngineUnavailableError("no replica answers")
-        return answers
+        return sorted(told)
 
     async def stop(self) -> None:
         """End all engines; what they run ends with an error."""
-        stopped = self._handle.broadcast("stop")
+        await self._tell("stop")
+
+    async def _tell(self, method: str, *arguments: Any) -> list[Any]:
+        """What all say to that, or what became of them."""
+        asked = (self._ask_of(handle, method, arguments) for handle in self._all)
+        return [one for told in await asyncio.gather(*asked) for one in told]
+
+    async def _ask_of(
+        self, handle: DeploymentHandle[Any], method: str, arguments: tuple[Any, ...]
+    ) -> list[Any]:
+        """None, where none is there."""
         with contextlib.suppress(TimeoutError, RayError, RayServeException):
-            await stopped.results_async(timeout_s=_TOLD, return_exceptions=True)
+            said = handle.broadcast(method, *arguments)
+            return list(await said.results_async(timeout_s=_TOLD, return_exceptions=True))
+        return []
 
 
 def _gone(error: Exception) -> EngineError:

@@ -203,8 +203,7 @@ def _joined(answers: list[Whole], join: Callable[[list[Whole]], Response]) -> Re
 
 
 def _metrics(answers: list[Whole]) -> Response:
-    text = merge_metrics({one.replica: one.body.decode() for one in answers})
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    return Response(merge_metrics(answers), media_type=CONTENT_TYPE_LATEST)
 
 
 def _nothing_said(answers: list[Whole]) -> Response:

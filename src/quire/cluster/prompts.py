@@ -5,14 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from pydantic_core import to_json
 
-PIECE = 128  # bytes
+from quire.routing import TOKENS_PER_PIECE, Prefix
+
 _MOST_PIECES = 1024  # that are looked at; what is behind them still counts as work
 _BYTES_PER_TOKEN = 4  # of texts about so many, of token ids just so many
-TOKENS_PER_PIECE = PIECE // _BYTES_PER_TOKEN
+PIECE = TOKENS_PER_PIECE * _BYTES_PER_TOKEN  # bytes
 
 # What prompts are made of, at all doors, in the order in which it stands in them.
 _BEFORE = (
@@ -20,13 +21,6 @@ _BEFORE = (
     "instructions", "previous_response_id",
 )  # fmt: skip
 _PROMPTS = ("messages", "prompt", "input", "content", "query", "text_1")
-
-
-class Prefix(NamedTuple):
-    """The digest of each piece, which says all before it too, and how long the whole is."""
-
-    pieces: tuple[bytes, ...] = ()
-    num_tokens: int = 0  # estimated
 
 
 def prefix_of(body: Mapping[str, Any], cache: str) -> Prefix:

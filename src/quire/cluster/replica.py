@@ -4,40 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
+from typing import Any
+from uuid import uuid4
 
 from fastapi import FastAPI
 from starlette.types import Message
 
 from quire.application import Served, build
-from quire.cluster.affinity import Report
 from quire.cluster.calls import Call, Whole
 from quire.cluster.routing import Hint
 from quire.config import EngineConfig, ServerConfig
 from quire.engine import AsyncEngine, Engine
 from quire.errors import EngineError
+from quire.protocol import SamplingParams
+from quire.routing import Report
+from quire.transfer import BlockFetcher, BlockServer, Prefiller
 
 logger = logging.getLogger(__name__)
 
+_SIGN = 1.0  # seconds between two signs of life
+
 
 async def load_replica(
-    name: str, engine_config: EngineConfig, config: ServerConfig, engines: int
+    name: str,
+    engine_config: EngineConfig,
+    config: ServerConfig,
+    engines: int,
+    prefiller: Prefiller | None = None,
 ) -> Replica:
-    """engines: how many may share this machine's memory."""
+    """engines: how many may share this machine's memory. prefiller: for one that decodes."""
     served = await asyncio.to_thread(build, engine_config, config, name, engines)
     logger.info("replica %s: %s", name, served.capacity.describe())
-    replica = Replica(name, served)
+    if isinstance(served.engine.transfer, BlockFetcher):
+        served.engine.transfer.prefiller = prefiller
+    replica = Replica(name, served, engine_config.role)
     await replica.start()
     return replica
 
 
 class Replica:
-    """An engine and its app, as Ray Serve and a gateway use them."""
+    """An engine and its app, as Ray Serve, a gateway and other replicas use them."""
 
-    def __init__(self, name: str, served: Served) -> None:
-        self._name = name
+    def __init__(self, name: str, served: Served, role: str = "both") -> None:
+        self._name, self._role = name, role
         self._app: FastAPI = served.app
         self._engine: AsyncEngine = served.app.state.service.engine
         self._num_reports = 0
@@ -70,7 +82,31 @@ class Replica:
         while taken := await answer.take():
             messages += taken
         body = b"".join(message.get("body", b"") for message in messages)
-        return Whole(self._name, messages[0]["status"], body)
+        return Whole(self._name, messages[0]["status"], body, self._role)
+
+    async def prefill(
+        self, prompt: Mapping[str, Any], hint: Hint
+    ) -> AsyncGenerator[tuple[str, int] | None, None]:
+        """Where the blocks of a prompt can be fetched; before, signs that it is being computed."""
+        work = asyncio.create_task(self._prefill(prompt))
+        try:
+            while not work.done():
+                yield None
+                await asyncio.wait([work], timeout=_SIGN)
+            yield await work
+        finally:
+            work.cancel()
+
+    async def _prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int]:
+        engine, params = self._engine.engine, SamplingParams(max_tokens=1, temperature=0.0)
+        if not isinstance(engine.transfer, BlockServer):
+            raise EngineError("this replica hands no blocks over")
+        name = f"prefill-{uuid4().hex}"
+        async with aclosing(self._engine.generate({name: prompt}, params)) as computed:
+            async for _ in computed:
+                pass
+        await self._engine.call(engine.put_away)
+        return engine.transfer.host, engine.transfer.port
 
     def check_health(self) -> None:
         """EngineError if requests cannot be served."""
@@ -92,6 +128,8 @@ def report_of(engine: Engine, number: int) -> Report:
     backlog = sum(max(0, each.num_prompt_tokens - each.num_computed) for each in branches)
     rate = stats.num_tokens / stats.busy_seconds if stats.busy_seconds else 0.0
     wait = engine.waiting_room.predicted_wait
+    if isinstance(engine.transfer, BlockServer) and rate:  # nothing but prompts is waited for
+        wait = max(wait, backlog / rate)
     return Report(number, usage.capacity, usage.free + usage.cached, backlog, wait, rate)
 
 

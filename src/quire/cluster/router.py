@@ -13,9 +13,8 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from quire.cluster.affinity import Affinity, Load, Report, RoundRobin
-from quire.cluster.prompts import Prefix
 from quire.cluster.routing import Hint
+from quire.routing import Affinity, Load, Prefix, Report, RoundRobin
 
 
 class QuireRouter(RequestRouter):  # type: ignore[misc]  # of which nothing is known here

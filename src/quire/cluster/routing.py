@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from quire.cluster.prompts import Prefix, prefix_of
+from quire.cluster.prompts import prefix_of
+from quire.routing import Prefix
 from quire.server import keeper_of
 
 

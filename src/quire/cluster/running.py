@@ -6,6 +6,7 @@ import contextlib
 import re
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Event
 
 import ray
@@ -14,7 +15,7 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from quire.cluster.serve import application, shared_out
-from quire.config import Settings
+from quire.config import Settings, Span
 from quire.errors import ConfigError, EngineError
 from quire.threads import usable_cpus
 
@@ -26,11 +27,22 @@ _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 def run(settings: Settings, tell: Callable[[str], None]) -> None:
     """Serve until a signal asks for the end, then let running requests end."""
     settings = shared_out(settings)
+    if settings.deploy.address is None:
+        settings = _on_this_machine(settings)
     with joined(settings.deploy.address), deployed(settings), _signals() as asked:
         tell(describe(settings))
         asked.wait()
         asked.clear()
         drain(settings, asked)
+
+
+def _on_this_machine(settings: Settings) -> Settings:
+    """Blocks are handed over where no other machine reaches them."""
+    engine = settings.engine
+    if engine.role == "both":
+        return settings
+    transfer = {**(engine.kv_transfer_config or {}), "kv_ip": "127.0.0.1"}
+    return settings._replace(engine=replace(engine, kv_transfer_config=transfer))
 
 
 @contextlib.contextmanager
@@ -93,15 +105,19 @@ def describe(settings: Settings) -> str:
     engine, server, deploy = settings
     scheme = "http" if server.ssl_certfile is None else "https"
     host = f"[{server.host}]" if ":" in server.host else server.host
-    number = f"{deploy.first}"
-    if deploy.max_replicas is not None:
-        number += f" (from {deploy.fewest} to {deploy.most})"
+    number = _number(deploy.answering)
+    if deploy.prefilling is not None:
+        number += f", and {_number(deploy.prefilling)} to compute prompts"
     place = ray.get_runtime_context().gcs_address
     return (
         f"Replicas of {engine.model or 'quire-demo'}: {number}, with {engine.threads} threads "
         f"each, routed by {deploy.routing}. Ray is at {place}, and its logs tell more: "
         f"{_logs()}\nQuire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
     )
+
+
+def _number(span: Span) -> str:
+    return f"{span.first}" + (f" (from {span.fewest} to {span.most})" if span.changes else "")
 
 
 def _logs() -> str:

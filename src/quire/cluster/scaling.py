@@ -1,49 +1,18 @@
-"""How many replicas there should be, by what they say of their KV pools and their lines."""
+"""How many replicas there should be, as Ray Serve asks."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from quire.cluster.affinity import Report
+from quire.routing import Demand, Report, demand_of, replicas_wanted
 
 _TAKEN, _WAIT = "kv_usage", "predicted_wait"
 
 
-class Demand(NamedTuple):
-    """Of a replica: the share of its pool that is taken, and seconds until who comes is let in."""
-
-    taken: float
-    wait: float
-
-
-def replicas_wanted(
-    demands: Iterable[Demand], now: int, target_usage: float, target_wait: float
-) -> int:
-    """How many would keep pools and waits at their targets, by the demand of ``now`` replicas.
-
-    Pools are added up: what is taken in all of them must find room. Waits are not, since work that
-    is in line at one replica is not taken to another: one more is wanted, for those to come. One
-    less is, if the others would have room for all and nobody waits.
-    """
-    reports = list(demands)
-    if not reports:
-        return now
-    taken = sum(report.taken for report in reports)
-    wait = sum(report.wait for report in reports) / len(reports)
-    wanted = math.ceil(taken / target_usage - 1e-9)
-    if wait > target_wait:
-        wanted = max(wanted, now + 1)
-    if wanted < now:
-        return now if wait > 0 else now - 1
-    return wanted
-
-
-def demand_of(report: Report) -> dict[str, float]:
+def recorded(report: Report) -> dict[str, float]:
     """What a replica records for this."""
-    taken = 1 - report.free / report.capacity if report.capacity else 0.0
-    return {_TAKEN: taken, _WAIT: report.wait}
+    demand = demand_of(report)
+    return {_TAKEN: demand.taken, _WAIT: demand.wait}
 
 
 class Scaling:

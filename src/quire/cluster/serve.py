@@ -8,18 +8,21 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import ray
 import yaml
 from ray import serve
-from ray.serve import Application
+from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from quire.cluster.scaling import demand_of
-from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings
+from quire.cluster.pairing import Pairing
+from quire.cluster.scaling import recorded
+from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings, Span
 from quire.errors import ConfigError
 from quire.threads import usable_cores, wait_briefly
+from quire.transfer import Prefiller
 
-ENGINES = "Engine"
+ENGINES, PREFILLERS = "Engine", "Prefill"
 
 _ANY = 100_000  # requests at once: how many there may be is the engines' to say
 _REPORTS = 1.0  # seconds between two of a replica's
@@ -33,16 +36,16 @@ _HEALTH = 5.0  # seconds between two of its checks
 
 @serve.ingress()
 class Gateway:
-    """Takes the requests, and has the replicas answer them."""
+    """Takes the requests, and has the replicas answer them: those of the first handle."""
 
     def __init__(
-        self, replicas: DeploymentHandle[Any], config: ServerConfig, adapters: frozenset[str]
+        self, replicas: list[DeploymentHandle[Any]], config: ServerConfig, adapters: frozenset[str]
     ) -> None:
         from quire.cluster.fleet import Fleet
         from quire.cluster.gateway import make_gateway
 
         _log(config)
-        self._fleet = Fleet(replicas)
+        self._fleet = Fleet(*replicas)
         self._gateway = make_gateway(self._fleet, config, adapters)
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -59,16 +62,24 @@ class Engine:
     """A replica, put together where it runs."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, engine: EngineConfig, server: ServerConfig, engines: int
+        self,
+        engine: EngineConfig,
+        server: ServerConfig,
+        deploy: DeployConfig,
+        prefill: DeploymentHandle[Any] | None = None,
     ) -> None:
+        """prefill: who computes prompts for this one."""
         wait_briefly()  # before torch is loaded
         from quire.cluster.replica import load_replica
 
         _log(server)
         name = serve.get_replica_context().replica_tag
-        self._replica = replica = await load_replica(name, engine, server, engines)
-        self.answer, self.whole_answer, self.stop = (
-            replica.answer, replica.whole_answer, replica.stop,
+        if engine.role == "prefill":
+            engine = _with_address(engine)
+        prefillers = None if prefill is None else _prefillers(prefill, engine, deploy)
+        self._replica = replica = await load_replica(name, engine, server, deploy.most, prefillers)
+        self.answer, self.whole_answer, self.prefill, self.stop = (
+            replica.answer, replica.whole_answer, replica.prefill, replica.stop,
         )  # fmt: skip
 
     async def check_health(self) -> None:
@@ -78,7 +89,7 @@ class Engine:
         return (await self._replica.report())._asdict()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        return demand_of(await self._replica.report())
+        return recorded(await self._replica.report())
 
     async def __del__(self) -> None:  # as Ray Serve calls it
         await self.stop()
@@ -121,58 +132,88 @@ def _words(kind: str) -> set[str]:
 
 def application(settings: Settings) -> Application:
     """The gateway, bound to its replicas."""
-    engine, server, deploy = shared_out(settings)
+    settings = shared_out(settings)
+    engine, server, deploy = settings
+    prefill: list[Application] = []
+    if deploy.prefilling is not None:
+        prefills = _engines(PREFILLERS, settings, deploy.prefilling)
+        prefill.append(prefills.bind(replace(engine, role="prefill"), server, deploy))
+    engines = _engines(ENGINES, settings, deploy.answering).bind(engine, server, deploy, *prefill)
+    gateway = serve.deployment(
+        Gateway,
+        name="Gateway",
+        max_ongoing_requests=_ANY,
+        graceful_shutdown_timeout_s=server.shutdown_timeout + _CLOSING,
+        graceful_shutdown_wait_loop_s=_TICK,
+        ray_actor_options={"num_cpus": 0},
+    )
     names = frozenset(module.name for module in engine.adapters)
-    end = server.shutdown_timeout + _CLOSING
-    engines = serve.deployment(
+    return gateway.bind([engines, *prefill], server, names)
+
+
+def _engines(name: str, settings: Settings, span: Span) -> Deployment:
+    """So many replicas, of one role."""
+    server, deploy = settings.server, settings.deploy
+    return serve.deployment(
         Engine,
-        name=ENGINES,
+        name=name,
         max_ongoing_requests=_ANY,
         request_router_config=RequestRouterConfig(
             request_router_class="quire.cluster.router.QuireRouter",
             request_router_kwargs={"routing": deploy.routing},
             request_routing_stats_period_s=_REPORTS,
         ),
-        graceful_shutdown_timeout_s=end,
+        graceful_shutdown_timeout_s=server.shutdown_timeout + _CLOSING,
         graceful_shutdown_wait_loop_s=_TICK,
         health_check_period_s=_HEALTH,
-        ray_actor_options={"num_cpus": engine.threads},
+        ray_actor_options={"num_cpus": settings.engine.threads},
         max_constructor_retry_count=_TRIES,
-        **_number(deploy),
-    ).bind(engine, server, deploy.most)
-    gateway = serve.deployment(
-        Gateway,
-        name="Gateway",
-        max_ongoing_requests=_ANY,
-        graceful_shutdown_timeout_s=end,
-        graceful_shutdown_wait_loop_s=_TICK,
-        ray_actor_options={"num_cpus": 0},
+        **_number(span, deploy),
     )
-    return gateway.bind(engines, server, names)
 
 
 def shared_out(settings: Settings) -> Settings:
-    """The same, on CPUs, with as many threads for each engine as there are cores for it."""
+    """The same, on CPUs, with as many threads for each engine as there are cores for it.
+
+    Without the page, which would show one engine's blocks as if they were all.
+    """
     engine, most = settings.engine, settings.deploy.most
     threads = engine.threads or max(1, usable_cores() // most)
-    return settings._replace(engine=replace(engine, device="cpu", threads=threads))
+    return settings._replace(
+        engine=replace(engine, device="cpu", threads=threads),
+        server=replace(settings.server, dashboard=False),
+    )
 
 
-def _number(deploy: DeployConfig) -> dict[str, Any]:
+def _number(span: Span, deploy: DeployConfig) -> dict[str, Any]:
     """Of replicas, and how it changes."""
-    if deploy.max_replicas is None:
-        return {"num_replicas": deploy.first}
+    if not span.changes:
+        return {"num_replicas": span.first}
     targets = {"target_usage": deploy.target_kv_usage, "target_wait": deploy.target_wait}
     policy = AutoscalingPolicy(
         policy_function="quire.cluster.scaling:Scaling", policy_kwargs=targets
     )
     config = AutoscalingConfig(
-        min_replicas=deploy.fewest,
-        initial_replicas=deploy.first,
-        max_replicas=deploy.most,
+        min_replicas=span.fewest,
+        initial_replicas=span.first,
+        max_replicas=span.most,
         upscale_delay_s=deploy.upscale_delay,
         downscale_delay_s=deploy.downscale_delay,
         look_back_period_s=_LOOK_BACK,
         policy=policy,
     )
     return {"autoscaling_config": config}
+
+
+def _with_address(engine: EngineConfig) -> EngineConfig:
+    """With a port of its own to hand blocks over at, on the machine where it is."""
+    given = {"kv_ip": ray.util.get_node_ip_address(), **(engine.kv_transfer_config or {})}
+    return replace(engine, kv_transfer_config={**given, "kv_port": 0})
+
+
+def _prefillers(
+    handle: DeploymentHandle[Any], engine: EngineConfig, deploy: DeployConfig
+) -> Prefiller:
+    from quire.cluster.prefillers import Prefillers
+
+    return Prefillers(handle, Pairing(deploy.max_local_prefill_length), engine.transfer.timeout)

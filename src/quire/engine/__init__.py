@@ -6,6 +6,7 @@ from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
+from quire.engine.observed import Observed
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -16,12 +17,14 @@ from quire.engine.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
+from quire.engine.part_times import StepParts
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
 from quire.engine.recent import Percentiles, Rates
 from quire.engine.recorder import RequestRecorder
 from quire.engine.scoring import Scoring
 from quire.engine.session_manager import SessionManager
+from quire.engine.step_recorder import StepRecorder
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
@@ -45,6 +48,7 @@ __all__ = [
     "MakeThread",
     "Message",
     "Noted",
+    "Observed",
     "Percentiles",
     "PreparedParams",
     "Prompt",
@@ -57,6 +61,8 @@ __all__ = [
     "ScoringRequestOutput",
     "Session",
     "SessionManager",
+    "StepParts",
+    "StepRecorder",
     "StreamingSession",
     "Tokenizer",
     "as_dict",

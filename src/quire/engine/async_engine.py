@@ -16,10 +16,12 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from quire.engine.engine import Engine
+from quire.engine.handover import Handover
 from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
@@ -28,8 +30,7 @@ from quire.engine.prompt_form import PromptForm
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
 from quire.engine.weight import weight
-from quire.errors import EngineError, RequestError
-from quire.memory import BlockHash, KVAllocator, hash_blocks
+from quire.errors import EngineError, QuireError, RequestError
 from quire.protocol import Origin, PoolingParams, SamplingParams
 from quire.transfer import BlockFetcher
 
@@ -70,6 +71,10 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._handover: Handover | None = None
+        if isinstance(engine.transfer, BlockFetcher):
+            allocator = engine.scheduler.allocator
+            self._handover = Handover(engine.transfer, allocator, self._preparation, self.call)
 
     @property
     def healthy(self) -> bool:
@@ -118,12 +123,14 @@ class AsyncEngine:
         ends with a delta that holds its failure. Closing the iterator, or cancelling the task that
         awaits it, frees the blocks before the next step.
         """
-        arrival, input_processor = self.engine.clock(), self.engine.input_processor
+        clock, input_processor = self.engine.clock, self.engine.input_processor
+        arrival = clock()
 
         ready = cache(partial(input_processor.prepare_params, params))
 
         def prepare(request_id: str, prompt: Prompt) -> PreparedRequest:
-            return input_processor.prepare(request_id, prompt, ready(), arrival)
+            prepared = input_processor.prepare(request_id, prompt, ready(), arrival)
+            return replace(prepared, request=replace(prepared.request, ready=clock()))
 
         left = threading.Event()  # the caller has
 
@@ -144,28 +151,11 @@ class AsyncEngine:
             except asyncio.CancelledError:
                 left.set()
                 raise
-            if isinstance(self.engine.transfer, BlockFetcher):
-                await self._fetch(self.engine.transfer, prompts.values(), prepared)
+            if self._handover is not None:
+                await self._handover.bring(prompts.values(), prepared)
             await self.call(partial(self._submit, prepared))
 
         return self._deltas(prompts, submit)
-
-    async def _fetch(
-        self,
-        fetcher: BlockFetcher,
-        prompts: Iterable[Prompt],
-        prepared: Iterable[PreparedRequest],
-    ) -> None:
-        """Of prompts that say so, what another engine has computed. The rest is computed."""
-        allocator = self.engine.scheduler.allocator
-        for prompt, one in zip(prompts, prepared, strict=True):
-            peer = prompt.get("remote_prefill") if isinstance(prompt, Mapping) else None
-            if peer is not None:
-                known = one.request.root_hash, one.request.prompt_token_ids, allocator.block_size
-                names = await self._preparation.run(len(known[1]), partial(hash_blocks, *known))
-                missing = partial(_missing, allocator, names)
-                host, port = peer
-                await fetcher.fetch(host, port, await self.call(missing))
 
     def generate_turn(
         self,
@@ -211,6 +201,23 @@ class AsyncEngine:
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         decode = partial(self.engine.input_processor.detokenize, token_ids)
         return await self._preparation.run(len(token_ids), decode)
+
+    async def end(self, request_id: str, error: QuireError, may_end: Callable[[str], bool]) -> bool:
+        """End a request whose caller waits for it, and have it told why.
+
+        may_end: whether those of such a client may be ended. False: it is not, or not here.
+        """
+
+        def act() -> bool:
+            group = self.engine.scheduler.group(request_id)
+            if group is None or not may_end(group.request.client):
+                return False
+            told = self.engine.end(request_id, error)
+            if told is not None:
+                self._took_step([told])
+            return told is not None
+
+        return await self.call(act)
 
     def give_memory_back(self) -> None:
         """Something large is done with: return what it took to the system, soon."""
@@ -342,11 +349,6 @@ class AsyncEngine:
             collector.fail(failure)
         for answer in self._calls:
             _settle(answer, failure)
-
-
-def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
-    """Those that the pool does not have."""
-    return [name for name in names if allocator.locate(name) is None]
 
 
 def _portions(sizes: Sequence[int], items: Sequence[_T]) -> Iterator[tuple[int, list[_T]]]:

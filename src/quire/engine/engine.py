@@ -9,12 +9,14 @@ from functools import lru_cache, partial
 
 from quire.drafting import Speculation
 from quire.engine.adapters import AdapterShelf
+from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
+from quire.engine.part_times import PartTimes
 from quire.engine.progress import RequestProgress
 from quire.engine.recent import Recent
 from quire.engine.recorder import RequestRecorder
@@ -27,7 +29,6 @@ from quire.protocol import (
     Decision,
     Executor,
     Origin,
-    Outcome,
     Parts,
     PendingStep,
     PoolingParams,
@@ -39,7 +40,7 @@ from quire.protocol import (
     Verdict,
 )
 from quire.scheduling import Scheduler, SequenceGroup
-from quire.store import DiskStore
+from quire.store import DiskStore, Tiers
 from quire.tracing import Standing, Watchers
 from quire.transfer import BlockFetcher, BlockServer
 
@@ -72,7 +73,7 @@ class Engine:
         max_num_waiting: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
-        store: DiskStore | None = None,
+        store: DiskStore | Tiers | None = None,
         events: EventPublisher | None = None,
         others: OtherRanks | None = None,
         transfer: BlockServer | BlockFetcher | None = None,
@@ -95,6 +96,7 @@ class Engine:
         self._text_of = lru_cache(_TOKEN_TEXTS_KEPT)(lambda token_id: alone([token_id]))
         self._requests: dict[str, RequestProgress] = {}
         self.recorder, self.parts = recorder, parts or Parts()
+        self.part_times = PartTimes(self.parts)
         self.watchers = Watchers(() if recorder is None else (recorder,))
         self.log = DecisionLog()
         self._expired: list[Delta] = []  # to be told with the next step
@@ -153,11 +155,11 @@ class Engine:
         )
         self.watchers.began(prepared.request)
 
-    def abort(self, request_id: str) -> bool:
+    def abort(self, request_id: str, error: QuireError | None = None) -> bool:
         """End a request and free its blocks at once; False if it is not running.
 
         If it is part of a step under way, that is waited for, to know whether the blocks that the
-        step fills hold what they should.
+        step fills hold what they should. error: why it ends, if its caller has not ended it.
         """
         invalid = False
         pending, group = self._pending, self.scheduler.group(request_id)
@@ -168,8 +170,16 @@ class Engine:
                 invalid = pending.has_failed
         progress = self._requests.pop(request_id, None)
         if progress is not None:
-            self._note_end(progress)
+            self._note_end(progress, error)
         return self.scheduler.abort(request_id, invalid=invalid)
+
+    def end(self, request_id: str, error: QuireError) -> Delta | None:
+        """Abort it, and what its caller is to be told; None if it is not running."""
+        progress = self._requests.get(request_id)
+        if progress is None:
+            return None
+        self.abort(request_id, error)
+        return progress.fail(error, self.clock())
 
     def audit(self) -> None:
         """While there is nothing to do: see that memory's books are right, and say if not."""
@@ -221,6 +231,7 @@ class Engine:
             expired, self._expired = self._expired, []
             deltas = expired + self._take_in(pending)
             self._tell_blocks()
+        self.watchers.took(pending.step, more=self.has_work)
         return deltas
 
     def _begin_now(self) -> PendingStep:
@@ -252,10 +263,9 @@ class Engine:
 
     def _end_early(self, request_id: str, error: QuireError) -> None:
         """To be told with the next step."""
-        progress = self._requests.pop(request_id)
-        self._note_end(progress, error)
-        self.scheduler.abort(request_id)
-        self._expired.append(progress.fail(error, self.clock()))
+        told = self.end(request_id, error)
+        if told is not None:
+            self._expired.append(told)
 
     def _begin_next(self, pending: PendingStep) -> PendingStep | None:
         if not self._run_ahead or pending.has_failed:
@@ -299,7 +309,7 @@ class Engine:
         swaps = (move for move in result.failed_moves if move.content is None)
         self.stats.num_failed_swaps += sum(1 for _ in swaps)
         self._last_end = now
-        failed = self._take_aside(step, result.outcomes)
+        failed = self._fail(take_aside(step, result.outcomes, self._request_of))
         right = count_drafts(step, result.outcomes, self._request_of, self.stats)
         news: list[Delta] = []
 
@@ -323,28 +333,6 @@ class Engine:
                 deltas[last] = request.last(deltas[last], now)
         self.recent.observe(deltas, len(step.chunks))
         return deltas
-
-    def _take_aside(self, step: Step, outcomes: Mapping[int, Outcome]) -> list[Delta]:
-        """What the scheduler is not concerned with: vectors of prompts, and failures."""
-        failures: dict[int, QuireError] = {}
-        for chunk in step.chunks:
-            outcome = outcomes.get(chunk.seq_id)
-            if outcome is None:
-                continue
-            if outcome.failure is not None:
-                failures[chunk.seq_id] = self._failure(chunk.seq_id, outcome.failure)
-            elif outcome.vector is not None:
-                request = self._request_of(chunk.seq_id)
-                if request is not None:
-                    request.vector = outcome.vector
-        return self._fail(failures)
-
-    def _failure(self, seq_id: int, why: str) -> QuireError:
-        """Why a sequence cannot go on; what it must be like is its caller's word."""
-        request = self.scheduler.request_of(seq_id)
-        if request is not None and request.params.structured_outputs is not None:
-            return RequestError(why, "structured_outputs")
-        return EngineError(why)
 
     def _give_up(self, pending: PendingStep) -> list[Delta]:
         """End the requests of a step that failed, and of the one that was to go on from it."""

@@ -152,7 +152,7 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None  # what went wrong, where finish_reason is error
     final: RequestOutput | None = None  # with the delta that ends the request
-    failure: QuireError | None = None  # what to tell the caller, where finish_reason is error
+    failure: QuireError | None = None  # what to tell the caller, if its reason is error or abort
     parts: tuple[Delta, ...] = ()  # what it was put together from
 
     def singly(self) -> Iterator[Delta]:

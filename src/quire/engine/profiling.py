@@ -6,19 +6,21 @@ from quire.engine.engine import Engine
 from quire.errors import BusyError
 from quire.tracing import Profile
 
+_PROFILE = "profile"
+
 
 def begin_profile(engine: Engine) -> Profile:
     """Note what the engine does from now on. BusyError if somebody does so already."""
-    if engine.parts.listener is not None:
+    if _PROFILE in engine.parts.listeners:
         raise BusyError("a profile is being taken already; ask again when it is done")
     profile = Profile(engine.clock())
-    engine.parts.listener = profile.part
+    engine.parts.listeners[_PROFILE] = profile.part
     engine.watchers.add(profile)
     return profile
 
 
 def end_profile(engine: Engine, profile: Profile) -> None:
     """Note what has not ended yet, and no more."""
-    engine.parts.listener = None
+    del engine.parts.listeners[_PROFILE]
     engine.watchers.remove(profile)
     profile.finish(engine.standings())

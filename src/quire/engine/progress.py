@@ -15,7 +15,7 @@ from quire.engine.outputs import (
 )
 from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import EngineError, QuireError
+from quire.errors import EngineError, QuireError, RequestAbortedError
 from quire.metrics import RequestMetrics
 from quire.protocol import FinishReason, Progress
 from quire.scheduling import SequenceGroup
@@ -129,10 +129,12 @@ class RequestProgress:
 
     def fail(self, error: QuireError, now: float) -> Delta:
         """End all outputs that have not ended yet, because of an error."""
+        aborted = isinstance(error, RequestAbortedError)
+        reason = (FinishReason.ABORT if aborted else FinishReason.ERROR).value
         for branch in self.branches:
             if branch.output.finish_reason is None:
-                branch.output.finish_reason = FinishReason.ERROR.value
-        delta = self._end(CompletionOutput(0, finish_reason=FinishReason.ERROR.value), 0.0)
+                branch.output.finish_reason = reason
+        delta = self._end(CompletionOutput(0, finish_reason=reason), 0.0)
         return replace(delta, stop_reason=str(error), final=self.final(now), failure=error)
 
     def last(self, delta: Delta, now: float) -> Delta:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quire.memory import hash_blocks
-from quire.protocol import Request
+from quire.metrics import RequestMetrics
+from quire.protocol import Request, Step, Verdict
 from quire.tracing import Standing, Watcher
-from quire.workload import DraftCounts, TraceRequest, TraceWriter
+from quire.workload import DraftCounts, Seen, TraceRequest, TraceWriter
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _UnderWay:
+    ticket: int
+    in_line: float  # on the engine's clock
+    admitted: float | None = None  # the first time
 
 
 class RequestRecorder(Watcher):
@@ -27,23 +37,30 @@ class RequestRecorder(Watcher):
     """
 
     def __init__(
-        self, path: Path, block_size: int, started: float, *, drafts: bool = False
+        self,
+        path: Path,
+        block_size: int,
+        started: float,
+        *,
+        drafts: bool = False,
+        engine: Mapping[str, Any] | None = None,
     ) -> None:
         """ConfigError if the file cannot be opened.
 
         started: the time, on the engine's clock, that the trace counts from.
         drafts: whether requests are drafted for, so that what came of it is written down.
+        engine: what holds for it.
         """
         self._path = path
         self._block_size = block_size
         self._started = started
         self._drafts = drafts
-        self._tickets: dict[str, int] = {}
+        self._under_way: dict[str, _UnderWay] = {}
         # A server that ends in a hurry closes the trace while its engine's thread is in a step.
         self._lock = threading.Lock()
         self._writer: TraceWriter | None = None  # None: the recording has ended
         try:
-            self._writer = TraceWriter(path, block_size)
+            self._writer = TraceWriter(path, block_size, engine)
         except OSError as error:
             self._give_up(error)
 
@@ -56,13 +73,22 @@ class RequestRecorder(Watcher):
         with self._harmless():
             if self._writer is not None:
                 arrival = max(0.0, request.arrival - self._started)
-                self._tickets[request.request_id] = self._writer.begin(arrival)
+                ticket = self._writer.begin(arrival)
+                in_line = request.arrival if request.ready is None else request.ready
+                self._under_way[request.request_id] = _UnderWay(ticket, in_line)
+
+    def planned(self, step: Step) -> None:
+        for decision in step.decisions:
+            if decision.what is Verdict.ADMIT:
+                one = self._under_way.get(decision.request_id)
+                if one is not None and one.admitted is None:
+                    one.admitted = step.now
 
     def ended(self, request: Request, standing: Standing) -> None:
         with self._harmless():
-            ticket = self._tickets.pop(request.request_id, None)
-            if self._writer is not None and ticket is not None:
-                self._write(self._writer, ticket, request, standing)
+            one = self._under_way.pop(request.request_id, None)
+            if self._writer is not None and one is not None:
+                self._write(self._writer, one, request, standing)
 
     def close(self) -> None:
         """Write what is still held back. Nothing can be recorded any more."""
@@ -72,12 +98,12 @@ class RequestRecorder(Watcher):
                 self._writer = None
 
     def _write(
-        self, writer: TraceWriter, ticket: int, request: Request, standing: Standing
+        self, writer: TraceWriter, one: _UnderWay, request: Request, standing: Standing
     ) -> None:
         params, outputs, metrics = request.params, standing.outputs, standing.metrics
         longest = max(map(len, outputs))
         if not longest:
-            writer.end(ticket, None)
+            writer.end(one.ticket, None)
             return
         tokens = [*request.prompt_token_ids, *(outputs[0] if len(outputs) == 1 else ())]
         hashes = hash_blocks(request.root_hash, tokens, self._block_size)
@@ -94,8 +120,23 @@ class RequestRecorder(Watcher):
             if self._drafts
             else None,
             adapter=None if request.adapter is None else request.adapter.fingerprint.hex(),
+            seen=self._seen(one, metrics),
         )
-        writer.end(ticket, trace, hashes)
+        writer.end(one.ticket, trace, hashes)
+
+    def _seen(self, one: _UnderWay, metrics: RequestMetrics) -> Seen | None:
+        """None if it never ran by itself: a session's turn may not have to be admitted."""
+        if one.admitted is None or metrics.first_token_time is None:
+            return None
+        return Seen(
+            round(one.in_line - self._started, 6),
+            round(one.admitted - self._started, 6),
+            round(metrics.first_token_time - self._started, 6),
+            round(metrics.finished_time - self._started, 6),
+            metrics.num_output_tokens,
+            metrics.cached_tokens,
+            metrics.num_preemptions,
+        )
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -108,7 +149,7 @@ class RequestRecorder(Watcher):
     def _give_up(self, error: Exception) -> None:
         text = "record_trace: the recording to %s has ended, serving goes on: %s"
         logger.error(text, self._path, error, exc_info=not isinstance(error, OSError))
-        self._tickets.clear()
+        self._under_way.clear()
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None

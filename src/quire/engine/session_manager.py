@@ -82,12 +82,16 @@ class SessionManager:
         cache_salt: str = "",
         client: str | None = None,
         adapter: Adapter | None = None,
+        recompute_last_n: int | None = None,
     ) -> None:
-        """RequestError if too many are open; ``client``: whose share it counts against, if any."""
+        """RequestError if too many are open; ``client``: whose share it counts against, if any.
+
+        recompute_last_n: what it keeps when its ring is full (see ``Session``).
+        """
         if self._why_not is not None:
             raise RequestError(self._why_not, "session_id")
         self.close_expired()
-        self._scheduler.sessions.open(session_id, cache_salt, client, adapter)
+        self._scheduler.sessions.open(session_id, cache_salt, client, adapter, recompute_last_n)
         self._used(session_id)
 
     def append(self, session_id: str, token_ids: Sequence[int]) -> None:
@@ -104,10 +108,15 @@ class SessionManager:
         priority: int,
         origin: Origin = Origin(),  # noqa: B008  # frozen
     ) -> PreparedRequest:
-        session = self._present(session_id)
+        """May shorten the history, where the turn is not refused."""
+        session, sessions = self._present(session_id), self._scheduler.sessions
+        shortened = sessions.shortened(session, params.max_tokens or 1)
+        history = session.history if shortened is None else shortened
         prepared = self._input_processor.prepare_turn(
-            request_id, session.history, session.input_token_ids, params, priority, self._clock()
+            request_id, history, session.input_token_ids, params, priority, self._clock()
         )
+        if shortened is not None:
+            sessions.restart(session_id, shortened)
         own, client = session.resting.request, session.client or ""
         request = replace(
             prepared.request,
@@ -164,6 +173,8 @@ class SessionManager:
 
     def _refuse_too_much(self, session: Session, more: int) -> None:
         known, longest = len(session.history), self._input_processor.max_model_len
+        shortened = self._scheduler.sessions.shortened(session, more + 1)
+        known = known if shortened is None else len(shortened)
         if longest is not None and known + more >= longest:
             raise RequestError(
                 f"the session has {known} tokens, so that {more} more leave no room to "

@@ -31,13 +31,16 @@ class StreamingSession:
         default_params: Callable[[], SamplingParams],
         cache_salt: str = "",
         adapter: Adapter | None = None,
+        recompute_last_n: int | None = None,
     ) -> None:
         self.session_id = session_id
         self._driver = driver
         self._sessions = driver.engine.sessions
         self._default_params = default_params
         self._numbers = count()
-        self._sessions.open(session_id, cache_salt, adapter=adapter)
+        self._sessions.open(
+            session_id, cache_salt, adapter=adapter, recompute_last_n=recompute_last_n
+        )
 
     def append(self, given: str | Sequence[int]) -> None:
         """Text or token ids, which the next turn computes and goes on from."""

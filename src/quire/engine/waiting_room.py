@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.errors import QueueFullError, RequestError
+from quire.scheduling import WaitEstimate
 from quire.scheduling.request_queue import RequestQueue
 
-_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
 _SHORTEST, _LONGEST = 1.0, 600.0
 
 
 class WaitingRoom:
-    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any.
-
-    The estimate: with ``seconds`` in which any waited, and ``left``, how many left the queue in
-    them, both fading as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in
-    which nobody waits say nothing. As long as nothing was seen, that is one a second.
-    """
+    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any."""
 
     def __init__(self, queue: RequestQueue, limit: int | None) -> None:
         self.limit = limit
         self.num_refused = 0
         self._queue = queue
         self._coming = 0  # that are made ready to be queued
-        self._seconds = self._left = 0.0
-        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
+        self._estimate = WaitEstimate(queue)
 
     @contextmanager
     def reserve(self, count: int) -> Iterator[None]:
@@ -65,17 +58,11 @@ class WaitingRoom:
 
     def wait_of(self, count: int) -> float:
         """Seconds until so many have been let in, by what was seen."""
-        return count * (self._seconds + 1) / (self._left + 1)
+        return self._estimate.of(count)
 
     def observe(self, now: float) -> None:
         """Look at the queue. To be called after every step has been planned."""
-        (then, waiting, left), queue = self._seen, self._queue
-        if waiting:
-            elapsed = max(0.0, now - then)  # the clock may have been set back
-            fading = math.exp(-elapsed / _FADING)
-            self._seconds = self._seconds * fading + elapsed
-            self._left = self._left * fading + queue.num_left - left
-        self._seen = now, queue.num_new, queue.num_left
+        self._estimate.observe(now)
 
     def seconds_until(self, count: int) -> float:
         """The time in which so many leave the queue, by what was seen; 1 to 600 s."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quire.errors import ConfigError
 from quire.memory import BlockHash, Content
 from quire.store.directory import RecordDirectory, StoreCounts
-from quire.store.record import DIGEST_BYTES, RecordForm
+from quire.store.record import RecordForm
+from quire.store.timing import seconds_to_read, zeros
 from quire.store.writer import WriteBehind
 
 _STAGED_BYTES = 128 << 20  # of blocks that wait to be written
 _FEWEST = 4  # of them
 _PROBE_BYTES = 1 << 20
-_REPEATS = 5
 _LAST_SECONDS = 10.0  # for what is not written when the process ends
 
 
@@ -57,6 +56,9 @@ class DiskStore:
         """See ``BlockSource.has``."""
         return self._writer.find(name) is not None or self._directory.has(name)
 
+    def found(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.found``. A disk does not note it, which would take a call for each."""
+
     def room(self) -> int:
         """See ``BlockSource.room``."""
         return self._writer.room()
@@ -78,23 +80,16 @@ class DiskStore:
 
     def seconds_to_fetch(self) -> float:
         """What a block costs that is in the system's page cache: measured, on one of zeros."""
-        form = self._form
-        content = Content(os.urandom(DIGEST_BYTES), (0,) * form.block_size)
-        parts = [bytes(size) for size in form.part_bytes]
-        into = [memoryview(bytearray(size)) for size in form.part_bytes]
-        directory, times = self._directory, []
+        directory = self._directory
+        content, parts = zeros(self._form)
         try:
             directory.write(content, parts)
-            for _ in range(_REPEATS):
-                start = time.perf_counter()
-                for kv_group, buffer in enumerate(into):
-                    directory.read(content, kv_group, [buffer])
-                times.append(time.perf_counter() - start)
+            seconds = seconds_to_read(self._form, content, directory.read)
             directory.remove(content.name)
         except OSError as error:
             raise ConfigError(f"kv_store: {self.path} cannot hold blocks: {error}") from error
         directory.counts = StoreCounts()
-        return min(times)
+        return seconds
 
     def flush(self, seconds: float = _LAST_SECONDS) -> None:
         """Wait until all is written that was given to it, for at most so long."""

@@ -1,13 +1,14 @@
-"""Records in memory: those that another engine has sent, for instance."""
+"""Records in memory: those that have left the pool, or that another engine has sent."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from quire.memory import BlockHash, Content
 from quire.store.record import Buffer, RecordForm
+from quire.store.timing import seconds_to_read, zeros
 
 
 class RecordShelf:
@@ -18,25 +19,39 @@ class RecordShelf:
 
     def __init__(self, form: RecordForm, size: int) -> None:
         self._form = form
+        self.size = size
         self.most = size // form.num_bytes  # records
         self._records: OrderedDict[BlockHash, bytes] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self._records) * self._form.num_bytes
 
     def put(self, name: BlockHash, record: bytes) -> None:
         """Keep a record that claims to be the block of this name: ``read`` will find out."""
         with self._lock:
             self._records[name] = record
+            self._records.move_to_end(name)
             while len(self._records) > self.most:
                 self._records.popitem(last=False)
 
     def find(self, name: BlockHash) -> bytes | None:
         """The record that claims to be this block."""
+        self.found([name])
         with self._lock:
             return self._records.get(name)
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``."""
         return name in self._records
+
+    def found(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.found``."""
+        with self._lock:
+            for name in names:
+                if name in self._records:
+                    self._records.move_to_end(name)
 
     def room(self) -> int:
         """See ``BlockSource.room``: what is old makes room."""
@@ -59,6 +74,13 @@ class RecordShelf:
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
         """See ``BlockSource.write``."""
         self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
+
+    def seconds_to_fetch(self) -> float:
+        """What a block costs that lies here: measured, on one of zeros."""
+        apart = RecordShelf(self._form, self._form.num_bytes)
+        content, parts = zeros(self._form)
+        apart.write(content, parts)
+        return seconds_to_read(self._form, content, apart.read)
 
 
 def copy(record: bytes, buffers: Sequence[Buffer], offset: int) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from quire.memory import BlockHash
 from quire.store import RecordForm, RecordShelf
@@ -18,12 +19,25 @@ logger = logging.getLogger(__name__)
 _THREADS = 4
 
 
+class Prefiller(Protocol):
+    """Has other engines compute prompts."""
+
+    def pays(self, new_tokens: int) -> bool:
+        """Whether to ask for a prompt that has so many tokens in blocks that are not here."""
+        ...
+
+    async def prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int] | None:
+        """Address and port of who has its blocks now; None: nobody has. Raises nothing."""
+        ...
+
+
 class BlockFetcher:
     """Fetches records and puts them on a shelf, which tells whether they are what they should be.
 
     A peer that dies, lies or is slow costs the time that it may take, and nothing else: what has
     not come is computed.
 
+    prefiller: who computes prompts that do not say who has; None: they are computed here.
     num_fetched: records; num_failed: transfers that ended before their end.
     """
 
@@ -35,6 +49,7 @@ class BlockFetcher:
         self._identity = identity
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="quire-fetch")
+        self.prefiller: Prefiller | None = None
         self.num_fetched = self.num_failed = 0
 
     async def fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.cluster.affinity import Affinity, Load, Report, RoundRobin
-from quire.cluster.prompts import Prefix, prefix_of
+from quire.cluster.prompts import prefix_of
+from quire.routing import Affinity, Load, Prefix, Report, RoundRobin
 
 IDLE = Load(0, Report(1, capacity=100_000, free=100_000))
 

@@ -23,9 +23,16 @@ from quire.errors import ConfigError
         ({"record_trace": "x"}, "record_trace is not for replicas: all replicas would write"),
         ({"kv_events_config": '{"publisher": "zmq"}'}, "kv_events_config is not for replicas: all"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is not for replicas: each has one"),
-        ({"role": "prefill"}, "role is not for replicas: they are alike"),
+        ({"role": "prefill"}, "role is not for replicas: prefill_replicas says how many"),
+        ({"prefill_replicas": 0}, "prefill_replicas must be an integer from 1 to 1024, got 0"),
+        ({"min_prefill_replicas": 2}, "_prefill_replicas does nothing without max_prefill_repl"),
+        ({"prefill_replicas": 3, "max_prefill_replicas": 2}, "max_prefill_replicas, 1 to 2; got 3"),
+        ({"max_local_prefill_length": 9}, "prefill_length does nothing without prefill_replicas"),
+        ({"prefill_replicas": 1, "kv_transfer_config": {"kv_port": 1}}, "kv_port: each prefill re"),
+        ({"prefill_replicas": 1, "kv_store": "/tmp"}, "kv_store is for engines of role .both"),
         ({"max_connections": 9}, "max_connections is not for replicas: Ray's proxies"),
         ({"ssl_ca_certs": __file__, "ssl_certfile": "x"}, "ssl_certfile"),
+        ({"address": "auto", "port": 0}, "port 0 is for a Ray of its own"),
         ({"device": "cuda"}, "replicas run on CPUs"),
         ({"replica": 2}, "replica"),
         ({"max_model_len": -1}, "max_model_len"),
@@ -45,14 +52,17 @@ def test_adapters_are_named_beforehand(tmp_path: Path) -> None:
 
 def test_how_many_there_are() -> None:
     def bounds(**given: object) -> tuple[int, int, int]:
-        deploy = Settings.of(given).deploy
-        return deploy.fewest, deploy.first, deploy.most
+        span = Settings.of(given).deploy.answering
+        return span.fewest, span.first, span.most
 
     assert bounds() == (1, 1, 1)
     assert bounds(replicas=3) == (3, 3, 3)
     assert bounds(max_replicas=4) == (1, 1, 4)
     assert bounds(min_replicas=2, max_replicas=4) == (2, 2, 4)
     assert bounds(replicas=3, min_replicas=2, max_replicas=4) == (2, 3, 4)
+    settings = Settings.of({"max_replicas": 3, "prefill_replicas": 2})
+    assert settings.deploy.prefilling == (2, 2, 2, False)
+    assert (settings.deploy.most, settings.engine.role) == (5, "decode")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +70,7 @@ def test_how_many_there_are() -> None:
     [
         (["deploy", "--replicas", "900"], "replicas: 900 of 1 thread each need 900 CPUs"),
         (["deploy", "--num-replicas", "900", "--threads", "2"], "900 of 2 threads"),
+        (["deploy", "--prefill-replicas", "400", "--decode-replicas", "500"], "replicas: 900 of"),
         (["deploy", "--tool-call-parser", "x"], "tool_call_parser must be one of"),
         (["serve", "--data-parallel-size", "2"], "quire deploy MODEL --replicas N"),
     ],

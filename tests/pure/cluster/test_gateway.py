@@ -174,12 +174,12 @@ def test_what_all_replicas_say_together() -> None:
     replicas = Scripted()
     metrics = '# HELP a_total Text.\n# TYPE a_total counter\na_total{{m="x"}} {}\nb {}\n'
     replicas.all = [Whole("r1", 200, metrics.format(1, 2).encode()),
-                    Whole("r2", 200, metrics.format(3, 4).encode())]  # fmt: skip
+                    Whole("r2", 200, metrics.format(3, 4).encode(), "prefill")]  # fmt: skip
     text = post(gateway(replicas), "/metrics", method="GET").text
     assert text == (
         "# HELP a_total Text.\n# TYPE a_total counter\n"
         'a_total{replica="r1",m="x"} 1\nb{replica="r1"} 2\n'
-        'a_total{replica="r2",m="x"} 3\nb{replica="r2"} 4\n'
+        'a_total{replica="r2",role="prefill",m="x"} 3\nb{replica="r2",role="prefill"} 4\n'
     )
     replicas.all = [Whole(name, 200, json.dumps({"data": [name], "server_load": 2}).encode())
                     for name in ("r1", "r2")]  # fmt: skip

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.cluster.affinity import Report
-from quire.cluster.scaling import Demand, Scaling, demand_of, replicas_wanted
+from quire.cluster.scaling import Scaling, recorded
+from quire.routing import Demand, Report, replicas_wanted
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_as_ray_asks() -> None:
     context = SimpleNamespace(aggregated_metrics=told, current_num_replicas=2)
     assert scaling(context) == (3, {})  # who has not told all does not count
     report = Report(1, capacity=1000, free=250, wait=1.5)
-    assert demand_of(report) == {"kv_usage": 0.75, "predicted_wait": 1.5}
+    assert recorded(report) == {"kv_usage": 0.75, "predicted_wait": 1.5}
     context.aggregated_metrics = None
     assert scaling(context) == (2, {})

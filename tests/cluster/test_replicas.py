@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 KEY = "secret"
 PATIENCE = 90.0  # seconds
 PROMPT = "The town by the river " * 30
-ENGINE = "ray::ServeReplica:quire:Engine"
+REPLICA = "ray::ServeReplica:quire:"
 _GIVEN = {"replicas": 2, "port": 0, "api_key": KEY, "kv_cache_memory_bytes": "32MiB",
           "max_model_len": 1024, "max_body_bytes": 65536, "shutdown_timeout": 20.0}  # fmt: skip
 
@@ -55,10 +56,10 @@ class Deployment:
         found = re.findall(rf'^quire:{name}{{replica="(\w+)".*?}} (\S+)$', text, re.MULTILINE)
         return {replica: float(value) for replica, value in found}
 
-    def engines(self) -> list[psutil.Process]:
+    def engines(self, deployment: str = "Engine") -> list[psutil.Process]:
         """The processes of the replicas."""
         below = psutil.Process(self.process.pid).children(recursive=True)
-        return [one for one in below if _name(one).startswith(ENGINE)]
+        return [one for one in below if _name(one).startswith(f"{REPLICA}{deployment}")]
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -73,13 +74,13 @@ class Deployment:
         finally:
             stream.close()
 
-    def write(self, length: int = 400, prompt: str = PROMPT) -> tuple[str, str]:
+    def write(self, length: int = 400, prompt: str = PROMPT, salt: str = "s") -> tuple[str, str]:
         """What is streamed, and how it ended: with a reason, or with an error's code."""
         text, end = "", "nothing"
         try:
             for chunk in self.openai.completions.create(
                 model="quire-demo", prompt=prompt, max_tokens=length, stream=True, temperature=0,
-                extra_body={"ignore_eos": True},
+                extra_body={"ignore_eos": True, "cache_salt": salt},
             ):  # fmt: skip
                 text += chunk.choices[0].text
                 end = chunk.choices[0].finish_reason or end
@@ -134,7 +135,7 @@ def deployment() -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Deployment]:
-    with deployment() as running:
+    with deployment() as running, running.http, running.openai:
         yield running
 
 
@@ -217,13 +218,13 @@ def test_who_leaves_is_not_computed_for(deployed: Deployment) -> None:
 
 
 def test_a_replica_that_is_killed(deployed: Deployment) -> None:
-    expected, end = deployed.write()
+    expected, end = deployed.write(700)
     assert end == "length"
     names, engines = set(deployed.metric("num_requests_running")), deployed.engines()
     assert len(engines) == 2
     with ThreadPoolExecutor(8) as pool:
-        streams = [pool.submit(deployed.write, 400, PROMPT) for _ in range(4)]
-        streams += [pool.submit(deployed.write, 400, "Once") for _ in range(4)]
+        streams = [pool.submit(deployed.write, 700, PROMPT) for _ in range(4)]
+        streams += [pool.submit(deployed.write, 700, "Once") for _ in range(4)]
         until(lambda: all(deployed.metric("num_requests_running").values()))
         engines[0].kill()
         told = [stream.result(PATIENCE) for stream in streams]
@@ -231,14 +232,14 @@ def test_a_replica_that_is_killed(deployed: Deployment) -> None:
     assert set(ends) == {"length", "engine_unavailable"}, ends
     for text, end in told[:4]:
         assert expected == text if end == "length" else expected.startswith(text)
-    assert deployed.write() == (expected, "length")  # at once, by the one that is left
+    assert deployed.write(700) == (expected, "length")  # at once, by the one that is left
     until(lambda: len(set(deployed.metric("num_requests_running")) - names) == 1)
     assert len(deployed.metric("num_requests_running")) == 2
 
 
 def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
-    """One new replica in place of two, by Ray Serve's own command."""
-    given = {**_GIVEN, "replicas": 1, "threads": 1}
+    """In place of two, one and one that computes prompts for it, by Ray Serve's own command."""
+    given = {**_GIVEN, "replicas": 1, "prefill_replicas": 1, "threads": 1}
     del given["port"]
     command = [
         *(sys.executable, "-m", "ray.serve.scripts", "run", "--non-blocking"),
@@ -257,6 +258,31 @@ def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
     assert {text for text, _ in told[:2]} == {expected}
     until(lambda: len(deployed.engines()) == 1)
     assert not set(deployed.metric("num_requests_running")) & names
+
+
+def test_prompts_are_computed_by_another_that_may_be_killed(deployed: Deployment) -> None:
+    """After the test above. A recompute, and nothing else: all texts are right, none hangs."""
+    prompts = [f"{number} {PROMPT}{PROMPT}" for number in range(4)]  # of some 480 tokens
+    salts = map(str, itertools.count())
+
+    def has_fetched() -> bool:
+        """Where nobody answers in time, nobody is asked for a while."""
+        deployed.write(1, prompts[0], next(salts))
+        return sum(deployed.metric("kv_transfer_fetched_blocks_total").values()) >= 29
+
+    until(has_fetched)
+    expected = [deployed.write(60, each, next(salts)) for each in prompts]
+    told = deployed.http.get("/metrics").text
+    roles = re.findall(r'^quire:num_requests_running{.*role="(\w+)"', told, re.MULTILINE)
+    assert sorted(roles) == ["decode", "prefill"]
+    (prefill,) = deployed.engines("Prefill")
+    with ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(deployed.write, 60, prompts[i % 4], next(salts)) for i in range(12)]
+        streams[0].result(PATIENCE)
+        prefill.kill()
+        texts = [stream.result(PATIENCE) for stream in streams]
+    assert texts == expected * 3
+    assert {end for _, end in texts} == {"length"}
 
 
 def test_the_end_waits_for_streams(deployed: Deployment) -> None:

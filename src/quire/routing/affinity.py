@@ -7,10 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quire.cluster.prompts import TOKENS_PER_PIECE, Prefix
+TOKENS_PER_PIECE = 32
 
 _RUNNING = 32  # tokens: what each request that runs already costs another beside it
 _FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
+
+
+class Prefix(NamedTuple):
+    """The digest of each piece, which says all before it too, and how long the whole is."""
+
+    pieces: tuple[bytes, ...] = ()
+    num_tokens: int = 0  # estimated
 
 
 class Report(NamedTuple):

@@ -1,0 +1,76 @@
+"""Blocks of prompts that another engine has computed, or is asked to, before they are let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from quire.engine.input_processor import PreparedRequest, Prompt
+from quire.engine.preparation import PreparationThreads
+from quire.memory import BlockHash, KVAllocator, hash_blocks
+from quire.protocol import Request
+from quire.transfer import BlockFetcher
+
+Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
+"""What is returned in the engine's thread, between two steps."""
+
+
+class Handover:
+    """Of an engine that decodes. What does not come is computed here."""
+
+    def __init__(
+        self,
+        fetcher: BlockFetcher,
+        allocator: KVAllocator,
+        preparation: PreparationThreads,
+        call: Call,
+    ) -> None:
+        self._fetcher, self._allocator = fetcher, allocator
+        self._preparation, self._call = preparation, call
+
+    async def bring(self, prompts: Iterable[Prompt], prepared: Iterable[PreparedRequest]) -> None:
+        """The blocks of these prompts that are not here, from whom they name or who is asked."""
+        pairs = zip(prompts, prepared, strict=True)
+        await asyncio.gather(*(self._bring(prompt, each.request) for prompt, each in pairs))
+
+    async def _bring(self, prompt: Prompt, request: Request) -> None:
+        peer = prompt.get("remote_prefill") if isinstance(prompt, Mapping) else None
+        prefiller = self._fetcher.prefiller
+        size, length = self._allocator.block_size, len(request.prompt_token_ids)
+        if peer is None and (prefiller is None or not _generates(request)):
+            return
+        if peer is None and prefiller is not None and not prefiller.pays(length // size * size):
+            return
+        hashes = partial(hash_blocks, request.root_hash, request.prompt_token_ids, size)
+        names = await self._preparation.run(length, hashes)
+        missing = await self._call(partial(_missing, self._allocator, names))
+        if peer is None and prefiller is not None and prefiller.pays(len(missing) * size):
+            peer = await prefiller.prefill(_spelled(request))
+        if peer is not None:
+            host, port = peer
+            await self._fetcher.fetch(host, port, missing)
+
+
+def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
+    """Those that the pool does not have."""
+    return [name for name in names if allocator.locate(name) is None]
+
+
+def _generates(request: Request) -> bool:
+    """What is pooled or scored here needs its prompt's states, which no block holds."""
+    scored = request.params.prompt_logprobs is not None
+    return request.pooling is None and not scored and request.max_tokens > 0
+
+
+def _spelled(request: Request) -> dict[str, Any]:
+    """The prompt, for an engine that has the same adapters."""
+    spelled = {
+        "prompt_token_ids": request.prompt_token_ids,
+        "cache_salt": request.cache_salt,
+        "priority": request.priority,
+        "client": request.client,
+        "origin": request.origin,
+    }
+    return spelled | ({} if request.adapter is None else {"adapter": request.adapter.name})

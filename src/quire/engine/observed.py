@@ -1,0 +1,37 @@
+"""What of an engine is told to those who look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from quire.drafting import Speculation
+from quire.engine.adapters import AdapterShelf
+from quire.engine.decision_log import DecisionLog
+from quire.engine.others import OtherRanks
+from quire.engine.part_times import PartTimes
+from quire.engine.progress import RequestProgress
+from quire.engine.recent import Recent
+from quire.engine.stats import EngineStats
+from quire.engine.waiting_room import WaitingRoom
+from quire.scheduling import Scheduler
+from quire.store import DiskStore, Tiers
+
+
+class Observed(Protocol):
+    """An engine, or a simulated one, to be read between two steps."""
+
+    scheduler: Scheduler
+    stats: EngineStats
+    recent: Recent
+    part_times: PartTimes
+    log: DecisionLog
+    waiting_room: WaitingRoom
+    speculation: Speculation | None
+    adapters: AdapterShelf | None
+    others: OtherRanks | None
+    store: DiskStore | Tiers | None
+    clock: Callable[[], float]
+
+    def progress(self, request_id: str) -> RequestProgress | None:
+        """A request's outputs; None if they are not known, or no longer."""
