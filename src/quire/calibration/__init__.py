@@ -1,14 +1,4 @@
-"""What this machine's steps cost, measured on the real engine; and predictions put to the test."""
+"""What steps cost: measured here, by a client of any server, or by others; and whether it is so.
 
-from quire.calibration.calibrate import calibrate, describe
-from quire.calibration.fit import fit, non_negative_least_squares
-from quire.calibration.prediction import Comparison, compare
-
-__all__ = [
-    "Comparison",
-    "calibrate",
-    "compare",
-    "describe",
-    "fit",
-    "non_negative_least_squares",
-]
+Each module is imported by itself: those that measure no engine in this process load no torch.
+"""

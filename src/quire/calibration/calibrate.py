@@ -11,14 +11,14 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
-from statistics import median
 
 from quire.assembly import DEMO_MODEL, DEMO_NAME, build_engine
 from quire.calibration.fit import fit
 from quire.calibration.grid import Scenario, grid, serve
-from quire.calibration.watch import TimedStep, WatchedEngine
+from quire.calibration.imported import errors
+from quire.calibration.steps import TimedStep
+from quire.calibration.watch import WatchedEngine
 from quire.capacity import Capacity
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -39,7 +39,9 @@ Run = list[TimedStep]
 """A scenario, served once."""
 
 
-def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibration:
+def calibrate(
+    config: EngineConfig, progress: Callable[[str], None], unit: str = "wall"
+) -> Calibration:
     """Measure and fit. ``progress`` is told what is being measured.
 
     Raises:
@@ -55,7 +57,7 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:
         raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
-    watched, random = WatchedEngine(engine, capacity.limits), Random(0)
+    watched, random = WatchedEngine(engine, capacity.limits, unit), Random(0)
     serve(watched, Scenario(1, 8), random)  # warm up
     runs: list[list[Run]] = [[] for _ in scenarios]
     for number in range(1, _PASSES + 1):
@@ -67,17 +69,17 @@ def calibrate(config: EngineConfig, progress: Callable[[str], None]) -> Calibrat
             break
     fitted, held_out = split([undisturbed(several) for several in runs])
     copied, swapped = (block_seconds(watched.executor, kind, capacity) for kind in ("copy", "swap"))
-    costs = fit(fitted, copied, swapped)
-    errors = [abs(costs.seconds(work) / seconds - 1) for work, seconds in held_out]
-    predicted = sum(costs.seconds(work) for work, _ in held_out)
+    costs = replace(fit(fitted), per_copied_block=copied, per_swapped_block=swapped)
+    median_error, total_error = errors(costs, held_out)
     return Calibration(
         model=replace(shape, name=name, dtype=capacity.dtype, kv_dtype=_kv_dtype(capacity)),
         machine=f"this machine ({platform.machine()})",
         block_size=config.block_size,
         pool_bytes=capacity.pool_bytes,
         costs=costs,
-        median_error=median(errors),
-        total_error=predicted / sum(seconds for _, seconds in held_out) - 1,
+        median_error=median_error,
+        total_error=total_error,
+        unit=unit,
     )
 
 
@@ -121,19 +123,3 @@ def block_seconds(executor: Executor, kind: str, capacity: Capacity) -> float:
         executor.submit(Step(moves)).collect()
         times.append(time.perf_counter() - start)
     return min(times) / len(moves)
-
-
-def describe(calibration: Calibration, path: Path) -> str:
-    """What was found, in three lines."""
-    costs = calibration.costs
-    first, last = costs.knots[0], costs.knots[-1]
-    return (
-        f"{calibration.model.name}: a step of {first} token takes "
-        f"{costs.token_seconds[0] * 1e3:.3g} ms, of {last:,} tokens "
-        f"{costs.token_seconds[-1] * 1e3:.3g} ms; each sequence {costs.per_seq * 1e6:.3g} µs and "
-        f"each 1,000 tokens of context {costs.per_context[0] * 1e9:.3g} µs more; after a break "
-        f"{costs.per_wake * 1e3:.3g} ms.\n"
-        f"The steps of scenarios that were held out: together predicted to "
-        f"{calibration.total_error:+.1%}, half of them to {calibration.median_error:.1%}.\n"
-        f"Written to {path}; use it with quire simulate --cost-model {path}"
-    )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from quire.calibration.watch import TimedStep, WatchedEngine
+from quire.calibration.steps import TimedStep
+from quire.calibration.watch import WatchedEngine
 from quire.capacity import Capacity
 from quire.config import EngineConfig
 from quire.protocol import SamplingParams

@@ -1,9 +1,9 @@
 """Predicted against measured: a trace through the real engine in real time, then simulated.
 
 The engine records what it serves. The recording is simulated with calibrated costs and the
-engine's own settings, and the requests' latencies are compared. A machine's speed changes from one
-minute to the next; how it is now is probed before and after, with scenarios of the calibration, and
-the costs are stretched by that.
+engine's own settings (``comparison``). A machine's speed changes from one minute to the next; how
+it is now is probed before and after, with scenarios of the calibration, and the costs are
+stretched by that.
 """
 
 from __future__ import annotations
@@ -11,101 +11,113 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import NamedTuple, Protocol
 
 from quire.assembly import build_engine
 from quire.calibration.calibrate import undisturbed
+from quire.calibration.comparison import Comparison, compare
 from quire.calibration.grid import grid, serve
+from quire.calibration.recorded import open_recording
 from quire.calibration.watch import WatchedEngine
+from quire.capacity import Capacity, sights_of
 from quire.config import EngineConfig
-from quire.engine import Engine
+from quire.engine import Engine, RequestRecorder, StepRecorder
 from quire.engine.input_processor import PreparedRequest
 from quire.errors import ConfigError
-from quire.metrics import Distribution, RequestMetrics, Summary
 from quire.protocol import SamplingParams
-from quire.simulation import SimulationResult, Simulator
 from quire.simulation.calibrated import Calibration
-from quire.workload import Trace, TraceRequest
+from quire.workload import TraceRequest
 
 _PROBES = 6  # scenarios,
 _PASSES = 3  # so many times each
 _PREPARING = 1e-3  # seconds of a request, at most, before the first one comes
+_LONGEST_REST = 0.1  # seconds on the processor's clock: as long as when calibrating
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What requests saw of the real engine, and what a simulation says that they see."""
-
-    measured: Sequence[RequestMetrics]
-    predicted: SimulationResult
-    busy_seconds: float  # in the real engine's steps
-    costed_seconds: float  # what the cost model says of those very steps
+class Prediction(NamedTuple):
+    comparison: Comparison
     drifts: tuple[float, float]  # time that steps took before and after, over the calibrated
 
-    def figures(self) -> dict[str, tuple[float, float]]:
-        """Measured and predicted, by name; seconds but for the preemptions."""
-        one = self.predicted
-        preemptions = sum(metrics.num_preemptions for metrics in self.measured)
-        ttft = _summary([metrics.ttft for metrics in self.measured])
-        tpot = _summary([metrics.tpot for metrics in self.measured])
-        return {
-            "TTFT, mean": (ttft.mean, one.ttft.mean),
-            "TTFT, p90": (ttft.p90, one.ttft.p90),
-            "TPOT, mean": (tpot.mean, one.tpot.mean),
-            "TPOT, p90": (tpot.p90, one.tpot.p90),
-            "preemptions": (preemptions, one.preemptions.swaps + one.preemptions.recomputes),
-            "all steps": (self.busy_seconds, one.busy_seconds),
-            "the steps as measured": (self.busy_seconds, self.costed_seconds),
-        }
 
-
-def compare(
+def predict(
     config: EngineConfig, calibration: Calibration, requests: Sequence[TraceRequest]
-) -> Comparison:
+) -> Prediction:
     """Serve requests at their times, and simulate what was recorded.
 
-    Prompts are random tokens; each request gets as many as the trace says.
+    Prompts are random tokens; each request gets as many as the trace says. Where the costs are
+    processor time, so is the engine's clock: requests come by it, and nobody who wants the same
+    cores can lengthen a step.
 
     Raises:
         ConfigError: there are no requests.
     """
     if not requests:
         raise ConfigError("requests must be at least one")
+    config = replace(config, record_trace=None, record_steps=None, async_scheduling=False)
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "recording.jsonl"
-        config = replace(config, record_trace=str(path), async_scheduling=False)
+        trace, steps = Path(directory) / "trace.jsonl", Path(directory) / "steps.csv"
         engine, capacity = build_engine(config)
-        longest = capacity.max_model_len
+        clock: Clock = WallClock() if calibration.unit == "wall" else ProcessorClock()
+        engine.clock = clock
         warm_up(engine)
-        watched, probe = WatchedEngine(engine, capacity.limits), Probe(config, calibration)
+        _record(engine, capacity, clock, trace, steps)
+        probe = Probe(config, calibration)
         before = probe.drift()
-        measured = _serve(watched, _clipped(requests, longest))
+        _serve(engine, clock, _clipped(requests, capacity.limits.max_model_len))
         engine.close()
         drifts = before, probe.drift()
-        costs = calibration.costs.times(fmean(drifts))
-        recording = list(Trace.open(path))[1:]  # without the warm-up
-        predicted = Simulator(capacity.limits, costs).run(recording)
-    return Comparison(
-        measured,
-        predicted,
-        sum(step.seconds for step in watched.steps),
-        sum(costs.seconds(step.work) for step in watched.steps),
-        drifts,
-    )
+        recording = replace(open_recording(trace, steps), unit=calibration.unit)
+    return Prediction(compare(recording, calibration.costs.times(fmean(drifts))), drifts)
+
+
+class Clock(Protocol):
+    def __call__(self) -> float: ...
+
+    def rest_until(self, time: float) -> None: ...
+
+
+class WallClock:
+    def __call__(self) -> float:
+        return time.monotonic()
+
+    def rest_until(self, until: float) -> None:
+        time.sleep(max(0.0, until - self()))
+
+
+class ProcessorClock:
+    """Goes on while this thread computes, and is put forward after a rest."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.thread_time() + self._ahead
+
+    def rest_until(self, until: float) -> None:
+        time.sleep(max(0.0, min(_LONGEST_REST, until - self())))
+        self._ahead += max(0.0, until - self())
+
+
+def _record(engine: Engine, capacity: Capacity, clock: Clock, trace: Path, steps: Path) -> None:
+    limits, started = capacity.limits, clock()
+    told = {"model": capacity.model_name, "limits": limits.values()}
+    engine.watchers.add(RequestRecorder(trace, limits.block_size, started, engine=told))
+    engine.watchers.add(StepRecorder(steps, sights_of(limits.kv_groups), started, clock))
 
 
 class Probe:
     """Tells how fast the machine is now, by an engine that serves nothing else."""
 
     def __init__(self, config: EngineConfig, calibration: Calibration) -> None:
-        engine, capacity = build_engine(replace(config, record_trace=None, async_scheduling=False))
+        engine, capacity = build_engine(config)
         scenarios = grid(config, capacity)
         self._scenarios = scenarios[:: max(1, len(scenarios) // _PROBES)]
         self._watched, self._costs, self._random = (
-            WatchedEngine(engine, capacity.limits),
+            WatchedEngine(engine, capacity.limits, calibration.unit),
             calibration.costs,
             Random(0),
         )
@@ -133,22 +145,17 @@ def warm_up(engine: Engine) -> None:
         engine.step()
 
 
-def _serve(watched: WatchedEngine, requests: Sequence[TraceRequest]) -> list[RequestMetrics]:
-    """What each request saw, on the wall clock."""
-    engine, done = watched.engine, []
+def _serve(engine: Engine, clock: Clock, requests: Sequence[TraceRequest]) -> None:
     coming = _prepared(engine, requests)
     number = 0
     while number < len(coming) or engine.has_work:
-        woken = not engine.has_work
-        if woken:
-            time.sleep(max(0.0, coming[number].request.arrival - engine.clock()))
-        while number < len(coming) and coming[number].request.arrival <= engine.clock():
+        if not engine.has_work:
+            clock.rest_until(coming[number].request.arrival)
+        while number < len(coming) and coming[number].request.arrival <= clock():
             engine.submit(coming[number])
             number += 1
         if engine.has_work:
-            deltas = watched.step(woken=woken)
-            done += [delta.final.metrics for delta in deltas if delta.final is not None]
-    return done
+            engine.step()
 
 
 def _prepared(engine: Engine, requests: Sequence[TraceRequest]) -> list[PreparedRequest]:
@@ -164,11 +171,3 @@ def _prepared(engine: Engine, requests: Sequence[TraceRequest]) -> list[Prepared
             engine.input_processor.prepare(str(number), prompt, ready, start + one.arrival)
         )
     return prepared
-
-
-def _summary(values: Sequence[float | None]) -> Summary:
-    seen = Distribution()
-    for value in values:
-        if value is not None:
-            seen.add(value)
-    return seen.summary()

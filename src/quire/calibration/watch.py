@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
-from quire.capacity import EngineLimits
+from quire.calibration.steps import TimedStep
+from quire.capacity import EngineLimits, sights_of
 from quire.engine import Delta, Engine
-from quire.protocol import Executor, PendingStep, Step
-from quire.simulation import Work, sights_of, work_of
+from quire.protocol import Executor, PendingStep, Step, work_of
 
-
-class TimedStep(NamedTuple):
-    """A step of the real engine: its work, and the seconds that ``Engine.step`` took."""
-
-    work: Work
-    seconds: float
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
+"""By unit. The calling thread takes part in all that is computed, and sleeps where it waits."""
 
 
 class WatchedEngine:
     """Steps an engine. Scheduling, sampling and detokenising are in a step's time."""
 
-    def __init__(self, engine: Engine, limits: EngineLimits) -> None:
+    def __init__(self, engine: Engine, limits: EngineLimits, unit: str = "wall") -> None:
         self.engine = engine
+        self._clock = CLOCKS[unit]
         self._sights = sights_of(limits.kv_groups)
         self.steps: list[TimedStep] = []
         self._watch = _Watch(engine.executor)
@@ -35,9 +32,9 @@ class WatchedEngine:
 
     def step(self, *, woken: bool = False) -> list[Delta]:
         """One step, noted. ``woken``: nothing had run before it for a while."""
-        start = time.perf_counter()
+        start = self._clock()
         deltas = self.engine.step()
-        seconds = time.perf_counter() - start
+        seconds = self._clock() - start
         work = work_of(self._watch.step, self._sights)
         self.steps.append(TimedStep(work._replace(woken=int(woken)), seconds))
         return deltas

@@ -1,7 +1,7 @@
 """What an engine has room for, and what holds for it; a simulated one too. Never torch."""
 
 from quire.capacity.description import AdapterShare, Capacity, DraftShare, describe_kv_groups
-from quire.capacity.kv_groups import KVGroup
+from quire.capacity.kv_groups import KVGroup, sights_of
 from quire.capacity.limits import EngineLimits
 from quire.capacity.pool import FREE_MEMORY_SHARE, MemoryBudget, fill, size_of
 
@@ -15,5 +15,6 @@ __all__ = [
     "MemoryBudget",
     "describe_kv_groups",
     "fill",
+    "sights_of",
     "size_of",
 ]

@@ -51,6 +51,7 @@ class Capacity:
     limits: EngineLimits
     host_blocks: str  # where they are
     kernels: str  # what computes
+    warm_seconds: float | None = None  # for touching the pool's memory; None: it was not
     experts: str = ""  # of which a token reads some
     draft: DraftShare | None = None
     speculation: SpeculativeConfig | None = None
@@ -97,7 +98,8 @@ class Capacity:
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "
             f"cache a token ({self.kv_dtype}).{self.experts} The KV pool is "
-            f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}. "
+            f"{size_of(self.pool_bytes)}: {describe_kv_groups(self.limits)}"
+            f"{self._describe_warmth()}. "
             f"That holds {full:,} sequence{'s' if full != 1 else ''} of {longest}, "
             f"or {usual:,} typical chat{'s' if usual != 1 else ''} of {typical}{chats}. "
             f"Prefix caching is {'on' if self.limits.enable_prefix_caching else 'off'}."
@@ -105,6 +107,10 @@ class Capacity:
             f"{self._describe_adapters()}{self.store} "
             f"Kernels: {self.kernels}."
         )
+
+    def _describe_warmth(self) -> str:
+        seconds = self.warm_seconds
+        return "" if seconds is None else f"; its memory was touched in {seconds:.2g} s"
 
     def _describe_ranks(self) -> str:
         return f" Each of {self.ranks} ranks holds as much of the model." if self.ranks > 1 else ""

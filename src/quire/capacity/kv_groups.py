@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.memory import Window
+from quire.protocol import EVERYTHING, Sight
 
 
 class KVGroup(NamedTuple):
@@ -37,6 +38,21 @@ def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[in
         window: tuple(layer for layer, own in enumerate(windows) if own == window)
         for window in distinct
     }
+
+
+def sights_of(kv_groups: Sequence[KVGroup]) -> tuple[Sight, ...]:
+    """Of a model with these KV groups."""
+    if len(kv_groups) == 1 and kv_groups[0].window is None:
+        return EVERYTHING
+    total = sum(len(kv_group.layers) for kv_group in kv_groups)
+    most = [
+        None if w is None else w.tokens + w.sinks
+        for w in (kv_group.window for kv_group in kv_groups)
+    ]
+    return tuple(
+        Sight(len(kv_group.layers) / total, tokens)
+        for kv_group, tokens in zip(kv_groups, most, strict=True)
+    )
 
 
 def blocks_of(num_tokens: int | None, block_size: int, window: Window | None) -> int:

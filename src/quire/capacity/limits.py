@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from quire.capacity.kv_groups import KVGroup, layers_by_window
 from quire.config import EngineConfig
@@ -18,7 +19,7 @@ from quire.memory import (
     Window,
 )
 from quire.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.scheduling import Beyond, BlockEvents, Preemption, Scheduler
+from quire.scheduling import Beyond, BlockEvents, Preemption, Ring, Scheduler
 from quire.shape import CacheShape, windows_in_force
 
 
@@ -71,6 +72,22 @@ class EngineLimits:
             max_loras=config.max_loras if config.enable_lora else 0,
             kv_events=config.kv_events is not None,
         )
+
+    def values(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> EngineLimits:
+        """Of what ``values`` gave. ConfigError if it is something else."""
+        try:
+            groups = [
+                KVGroup(tuple(layers), blocks, host_blocks, window and Window(*window))
+                for layers, blocks, host_blocks, window in values["kv_groups"]
+            ]
+            return cls(**{**values, "kv_groups": tuple(groups)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"these are no limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
         """The same with so many blocks in each KV group."""
@@ -140,11 +157,17 @@ class EngineLimits:
             beyond=Beyond(allocator, source, costs),
             max_num_sessions=self.max_num_sessions,
             max_sessions_per_client=self.max_sessions_per_client,
-            attention_sinks=self.attention_sinks,
+            ring=self._ring(),
             max_queue_time=self.max_queue_time,
             max_adapters=self.max_loras or None,
             block_events=BlockEvents(allocator) if self.kv_events else None,
         )
+
+    def _ring(self) -> Ring:
+        size, (window, *_) = self.max_model_len, (kv_group.window for kv_group in self.kv_groups)
+        if size is None and window is not None:
+            size = window.sinks + window.tokens
+        return Ring(self.attention_sinks, size)
 
 
 def _windows(

@@ -21,10 +21,11 @@ def add_deploy(parser: Parser) -> None:
     group = parser.add_argument_group("replicas")
     for field in fields(DeployConfig):
         add_flag(group, field.name, str(field.type), field.default, field.metadata["help"])
-    group.add_argument(
-        "--num-replicas", dest="replicas", type=int, default=argparse.SUPPRESS, metavar="N",
-        help="the same as --replicas",
-    )  # fmt: skip
+    for same in ("--num-replicas", "--decode-replicas"):
+        group.add_argument(
+            same, dest="replicas", type=int, default=argparse.SUPPRESS, metavar="N",
+            help="the same as --replicas",
+        )  # fmt: skip
     add_engine_flags(parser)
     add_server_flags(parser)
 

@@ -78,12 +78,16 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
 
 
-def check_no_engine_flags(arguments: argparse.Namespace) -> None:
-    """ConfigError for a flag that a server elsewhere does not hear of."""
+def check_no_engine_flags(
+    arguments: argparse.Namespace, but: Sequence[str] = (), what: str = "a url"
+) -> None:
+    """ConfigError for a flag that an engine elsewhere does not hear of, ``but`` for some."""
     chosen = options(arguments)
     for field in fields(EngineConfig):
-        if field.name != "model" and (chosen[field.name] or None) != (field.default or None):
-            raise ConfigError(f"{field.name} does nothing with a url: give it to the server")
+        if field.name in ("model", *but):
+            continue
+        if (chosen[field.name] or None) != (field.default or None):
+            raise ConfigError(f"{field.name} does nothing with {what}: give it to the server")
 
 
 def engine_options(argv: Sequence[str]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ _FLAGS = (
     _Flag("num-scheduler-steps", "each step is planned by itself", _ONE),
     _Flag("use-v2-block-manager", "there is one block manager"),
     _Flag("cpu-offload-gb", "weights are where they are computed with", ("0",)),
+    _Flag("kv-offloading-backend", "blocks are kept in main memory in one way", ("native",)),
     _Flag("lora-dtype", "adapters are kept in the model's dtype", ("auto",)),
     _Flag("trust-remote-code", "no code that comes with a model is run; one that needs it is "
           "refused as it is loaded"),
@@ -72,7 +73,6 @@ INSTEAD: Mapping[str, str] = {
         ("--enable-expert-parallel", "-ep"),
         "--tensor-parallel-size alone: ranks divide each expert",
     ),
-    **dict.fromkeys(("--kv-offloading-size", "--kv-offloading-backend"), "--kv-store DIRECTORY"),
     **dict.fromkeys(("--model-draft", "-md", "--hf-repo-draft", "-hfd"), _DRAFT_MODEL),
     **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),

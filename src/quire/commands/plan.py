@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from quire.commands.machines import add_machines, asks_for_machines, plan_machines
 from quire.commands.setup import Setup, add_flags
 from quire.commands.simulate import cut_values, describe_deployment, setup_values
 from quire.commands.speculation import describe_trials, trials_values
-from quire.commands.text import number, percent, seconds, size, table
+from quire.commands.text import number, percent, seconds, size, table, wanted
 from quire.config import EngineConfig
 from quire.metrics import Goals
 from quire.reports import write_plan
@@ -42,6 +43,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         f"{MOST_REQUESTS:,} requests or {MOST_SAMPLE_TOKENS:,} tokens: as many as bring most "
         "tokens a second, the first ones, or the whole, which takes as much longer (%(default)s)",
     )  # fmt: skip
+    add_machines(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the plan as JSON")
     group.add_argument("--report", metavar="DIR", help="write it as a page with pictures there")
@@ -50,15 +52,19 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def plan(arguments: argparse.Namespace) -> int:
     if arguments.report is not None:
         require_matplotlib()  # before anything is simulated
+    of_machines = asks_for_machines(arguments)
     setup = Setup(arguments)
     sample = WorkloadSample.take(
         setup.workload,
-        setup.limits.max_model_len,
+        setup.max_model_len if of_machines else setup.limits.max_model_len,
         shares_prefixes=setup.shares_prefixes,
         has_times=setup.has_times,
         seed=arguments.seed,
         part=arguments.part,
     )
+    if of_machines:
+        told = _taken(sample, setup.max_model_len)
+        return plan_machines(arguments, setup, sample, told, _progress)
     planner = Planner(setup.deployment, sample, setup.goals, _progress)
     found = planner.plan(arguments.users, arguments.rate)
     if setup.acceptance is not None or setup.deployment.drafting is not None:
@@ -112,7 +118,7 @@ def _assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
     rows.append(("workload", " ".join(line.strip() for line in _sample(plan))))
     if goals != Goals():
-        rows.append(("goals", f"{_wanted(goals)} for 90 % of the requests"))
+        rows.append(("goals", f"{wanted(goals)} for 90 % of the requests"))
     if plan.deployment.costs is not None:
         times = f"as calibrated on {machine.name}"
     else:
@@ -132,17 +138,12 @@ def _assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("settings", settings), ("found", accuracy)]
 
 
-def _wanted(goals: Goals) -> str:
-    return " and ".join(
-        f"{name.upper()} {seconds(value)}"
-        for name, value in asdict(goals).items()
-        if value is not None
-    )
-
-
 def _sample(plan: Plan) -> list[str]:
+    return _taken(plan.sample, plan.limits.max_model_len)
+
+
+def _taken(sample: WorkloadSample, longest: int | None) -> list[str]:
     """Of which requests this is a plan."""
-    sample = plan.sample
     prompt, output = sample.mean_tokens
     taken = f"{len(sample.requests):,}"
     if sample.part == "whole":
@@ -160,7 +161,7 @@ def _sample(plan: Plan) -> list[str]:
             text += f" (over the whole {number(sample.own_rate)})"
     lines = [text]
     if sample.cut.tokens:
-        lines.append(f"  to {plan.limits.max_model_len:,} tokens, {sample.cut}")
+        lines.append(f"  to {longest:,} tokens, {sample.cut}")
     return lines
 
 
@@ -175,13 +176,13 @@ def _answers(plan: Plan) -> list[str]:
                      f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
                      "without end"])  # fmt: skip
     else:
-        wanted = _wanted(goals)
-        text = f"{number(goodput.rate)} requests/s with {wanted} for 90 %"
+        named = wanted(goals)
+        text = f"{number(goodput.rate)} requests/s with {named} for 90 %"
         if goodput.at is not None:
             text += f" ({_story(goodput.at)})"
         if goodput.poisson is not None:
             text = (
-                f"none: this workload's own bursts miss {wanted} for 90 % however slowly it is "
+                f"none: this workload's own bursts miss {named} for 90 % however slowly it is "
                 f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
             )
         rows.append(["goodput", text])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from quire.capacity import EngineLimits
 from quire.commands.flags import add_flag
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -22,7 +25,7 @@ from quire.simulation import (
 )
 from quire.simulation.calibrated import Calibration, read_calibration
 from quire.simulation.catalogue.models import find_known
-from quire.workload import DATASETS, FORMATS, Lengths, Synthetic, Trace
+from quire.workload import FORMATS, PRESETS, Lengths, Synthetic, Trace
 
 _SETTINGS = (
     "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
@@ -101,7 +104,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         f"{SYNTHETIC_REQUESTS:,})",
     )  # fmt: skip
     group.add_argument(
-        "--dataset", choices=list(DATASETS), help="draw lengths like those of a known data set"
+        "--dataset",
+        choices=list(PRESETS),
+        help="draw requests like those of a known data set, "
+        "of answers from documents (rag) or of agents with tools (agents)",
     )
     lengths = "512, 100-500, normal:512:100 or lognormal:512:0.8"
     group.add_argument("--input", metavar="L", help=f"draw lengths of prompts: {lengths}")
@@ -117,13 +123,15 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--n", type=int, default=1, help="outputs of a request (%(default)s)")
     group.add_argument("--beam-search", action="store_true", help="the n outputs are beams")
     group.add_argument(
-        "--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin "
-        "with",
+        "--shared-prefix", type=int, metavar="N", help="tokens that all prompts begin with (0, or "
+        "the dataset's)",
     )  # fmt: skip
-    group.add_argument("--turns", type=int, default=1, metavar="N", help="answers in a chat")
     group.add_argument(
-        "--think-seconds", type=float, default=60.0, metavar="S", help="mean time from a chat's "
-        "turn to the next (%(default)s)",
+        "--turns", type=int, metavar="N", help="answers in a chat (1, or the dataset's)"
+    )
+    group.add_argument(
+        "--think-seconds", type=float, metavar="S", help="mean time from a chat's turn to the next "
+        "(60, or the dataset's)",
     )  # fmt: skip
     group.add_argument("--seed", type=int, default=0, help="(%(default)s)")
 
@@ -138,7 +146,6 @@ class Setup:
         if arguments.cost_model is not None:
             calibration = read_calibration(Path(arguments.cost_model))
         self.deployment = self._deployment(calibration)
-        self.limits = self.deployment.limits()
         self.workload = self._workload()
         self.goals = Goals(arguments.ttft, arguments.tpot)
         for name in ("ttft", "tpot"):
@@ -151,6 +158,16 @@ class Setup:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if arguments.rate is not None and not arguments.rate > 0:
             raise ConfigError(f"rate must be above 0 requests per second, got {arguments.rate}")
+
+    @cached_property
+    def limits(self) -> EngineLimits:
+        """Of one engine. ConfigError: the model does not fit."""
+        return self.deployment.limits()
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Whether or not the model fits."""
+        return EngineLimits.of(self.deployment.config, self.deployment.cache).max_model_len
 
     @property
     def shares_prefixes(self) -> bool:
@@ -181,6 +198,8 @@ class Setup:
             machine = replace(machine, name=calibration.machine)
         config = EngineConfig(**settings, seed=arguments.seed)
         speculation = config.speculation
+        if calibration is not None:
+            _check_known(calibration, config)
         return Deployment(
             model,
             machine,
@@ -202,7 +221,7 @@ class Setup:
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments
         if arguments.model is not None:
-            model = _named(arguments.model)
+            model = named_model(arguments.model)
         elif calibration is not None:
             model = calibration.model
         else:
@@ -210,7 +229,7 @@ class Setup:
         if arguments.dtype != "auto":
             model = replace(model, dtype=arguments.dtype)
         if arguments.quantization is not None:
-            model = _rounded(model, arguments.quantization)
+            model = rounded(model, arguments.quantization)
         if arguments.kv_cache_dtype != "auto":
             model = replace(model, kv_dtype=arguments.kv_cache_dtype)
         return model
@@ -229,29 +248,37 @@ class Setup:
             return Trace.open(Path(arguments.trace), arguments.trace_format, arguments.requests)
         if arguments.columns is not None:
             raise ConfigError("--columns are those of a trace: give --trace FILE too")
-        inputs, outputs = DATASETS.get(arguments.dataset, (None, None))
-        inputs = Lengths.parse(arguments.input) if arguments.input else inputs
-        outputs = Lengths.parse(arguments.output) if arguments.output else outputs
-        if inputs is None or outputs is None:
+        names = ("rate", "burstiness", "n", "beam_search", "shared_prefix", "turns")
+        chosen: dict[str, Any] = {
+            name: getattr(arguments, name) for name in (*names, "think_seconds", "seed")
+        }
+        for name in ("input", "output"):
+            text = getattr(arguments, name)
+            chosen[f"{name}_lengths"] = Lengths.parse(text) if text else None
+        asked = {name: value for name, value in chosen.items() if value is not None}
+        if arguments.dataset is None and not {"input_lengths", "output_lengths"} <= asked.keys():
             raise ConfigError(
                 "say what is to be served: --trace FILE, --dataset NAME, or --input and --output"
             )
-        return Synthetic(
-            num_requests=arguments.requests or SYNTHETIC_REQUESTS,
-            input_lengths=inputs,
-            output_lengths=outputs,
-            rate=arguments.rate,
-            burstiness=arguments.burstiness,
-            n=arguments.n,
-            beam_search=arguments.beam_search,
-            shared_prefix=arguments.shared_prefix,
-            turns=arguments.turns,
-            think_seconds=arguments.think_seconds,
-            seed=arguments.seed,
-        )
+        asked["num_requests"] = arguments.requests or SYNTHETIC_REQUESTS
+        if arguments.dataset is None:
+            return Synthetic(**asked)
+        return replace(PRESETS[arguments.dataset], **asked)
 
 
-def _named(name: str) -> ModelShape:
+def _check_known(calibration: Calibration, config: EngineConfig) -> None:
+    """ConfigError where it matters what something costs that the calibration does not know."""
+    for what, field, asked in (
+        ("swap", "swap_space", config.swap_space > 0),
+        ("drafts", "speculative_config", config.speculation is not None),
+    ):
+        if asked and what in calibration.unknown:
+            raise ConfigError(
+                f"{field}: these costs, from {calibration.measured}, do not tell what that costs"
+            )
+
+
+def named_model(name: str) -> ModelShape:
     """A model that is known, or is here, or of the hub, whose config.json is all that is fetched.
 
     Raises:
@@ -264,7 +291,7 @@ def _named(name: str) -> ModelShape:
     return replace(read_shape(config_file(name)), name=own_name)
 
 
-def _rounded(model: ModelShape, quantization: str) -> ModelShape:
+def rounded(model: ModelShape, quantization: str) -> ModelShape:
     """With weights rounded. ConfigError: they are already, in another way."""
     plain = plain_form(model.dtype, BYTES[model.dtype])
     stored = "a GGUF file" if model.stored_bytes is not None else None

@@ -14,25 +14,39 @@ from typing import IO, Any
 
 from quire.capacity import EngineLimits, describe_kv_groups
 from quire.commands import report
+from quire.commands.fleet import (
+    add_fleet,
+    describe_fleet,
+    fleet_of,
+    fleet_values,
+    simulate_fleet,
+)
 from quire.commands.setup import Setup, add_flags, describe_machine
-from quire.commands.text import latencies, number, percent, seconds, size, table
+from quire.commands.text import latencies, number, percent, seconds, served, size, table
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
+from quire.recording import Header, Writer
 from quire.reports import KEPT_DECISIONS, KEPT_RECORDS
 from quire.shape import ModelShape
 from quire.simulation import ClosedLoop, OpenLoop, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
+from quire.simulation.fleet import FleetSetup
 from quire.simulation.result import RequestRecord
 from quire.workload import Clipping, Cut, Trace, TraceRequest, arrival_times
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, EngineConfig())
+    add_fleet(parser)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the figures as JSON")
     group.add_argument("--requests-out", metavar="FILE", help="CSV with a row for each request")
     group.add_argument("--series-out", metavar="FILE", help="CSV of memory and batch over time")
+    group.add_argument(
+        "--page-out", metavar="FILE", help="what the server's page would have shown, up to an hour "
+        "of it, for quire replay",
+    )  # fmt: skip
     report.add_report(group)
 
 
@@ -44,14 +58,24 @@ def simulate(arguments: argparse.Namespace) -> int:
             "acceptance does nothing without speculation: give --speculative-config "
             """'{"method": "auto"}' too"""
         )
+    fleet = fleet_of(arguments, setup)
+    if fleet is not None:
+        workload = Clipping(setup.workload, setup.max_model_len)
+        return _simulate_fleet(arguments, setup, fleet, workload)
     workload = Clipping(setup.workload, setup.limits.max_model_len)
     with contextlib.ExitStack() as files:
         on_record = None
         if arguments.requests_out is not None:
             on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
-        result = _run(arguments, setup, workload, on_record)
+        page = None
+        if arguments.page_out is not None:
+            header = Header("simulation", setup.deployment.model.name, 0.0)
+            page = files.enter_context(Writer(Path(arguments.page_out), header))
+        result = _run(arguments, setup, workload, on_record, page)
         if arguments.series_out is not None:
             write_series(files.enter_context(_open(arguments.series_out)), result.series)
+    if page is not None and page.full is not None:
+        print(f"{arguments.page_out} has the first {seconds(page.seconds)}", file=sys.stderr)
     if not result.num_finished:
         raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
     if arguments.report is not None:
@@ -64,11 +88,31 @@ def simulate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _simulate_fleet(
+    arguments: argparse.Namespace, setup: Setup, fleet: FleetSetup, workload: Clipping
+) -> int:
+    with contextlib.ExitStack() as files:
+        on_record = None
+        if arguments.requests_out is not None:
+            on_record = RecordWriter(files.enter_context(_open(arguments.requests_out)))
+        arrivals = _arrivals(arguments, setup, workload)
+        result = simulate_fleet(fleet, setup, arguments.seed, arrivals, on_record)
+    if not result.num_finished:
+        raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
+    if arguments.json:
+        values = {**fleet_values(fleet, setup, result), **cut_values(workload.cut)}
+        print(json.dumps(values, indent=1))
+    else:
+        print("\n".join(describe_fleet(fleet, setup, result, workload.cut)))
+    return 0
+
+
 def _run(
     arguments: argparse.Namespace,
     setup: Setup,
     workload: Clipping,
     on_record: Callable[[RequestRecord], None] | None,
+    page: Writer | None,
 ) -> SimulationResult:
     limits, costs = setup.limits, setup.deployment.cost_model(setup.limits.block_size)
     drafting = setup.deployment.drafting
@@ -89,6 +133,10 @@ def _run(
         drafting=drafting,
         on_record=on_record,
     )
+    if page is not None:
+        from quire.recording.simulated import SimulationRecording
+
+        SimulationRecording(simulator.engine, setup.deployment.model.name, page)
     return simulator.serve(_arrivals(arguments, setup, workload))
 
 
@@ -175,13 +223,8 @@ def describe(setup: Setup, result: SimulationResult, cut: Cut) -> list[str]:
     """The run for a person at a terminal."""
     lines = describe_deployment(setup, setup.limits)
     lines.append("")
-    served = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
-    if result.num_refused:
-        served += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
-    if cut.tokens:
-        served += f"; to {setup.limits.max_model_len:,} tokens, {cut}"
     rows = [
-        ["served", served],
+        ["served", served(result, cut, setup.max_model_len)],
         ["rate", f"{number(result.request_rate)} requests/s, {number(result.output_rate)} "
          "output tokens/s"],
         ["tokens", f"{result.tokens_in:,} in, {result.tokens_out:,} out"],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from quire.metrics import Summary
+from quire.metrics import Goals, Summary
+from quire.simulation.result import Served
+from quire.workload import Cut
 
 
 def seconds(value: float) -> str:
@@ -25,6 +28,14 @@ def size(num_bytes: float) -> str:
     return f"{value:.4g} TiB"
 
 
+def served(result: Served, cut: Cut, longest: int | None) -> str:
+    """How many requests came to an end, and what of them had not fitted."""
+    text = f"{result.num_finished:,} requests in {seconds(result.seconds)}"
+    if result.num_refused:
+        text += f", {result.num_refused:,} refused (the first: {result.first_refusal})"
+    return text + (f"; to {longest:,} tokens, {cut}" if cut.tokens else "")
+
+
 def number(value: float) -> str:
     """Three digits that count, in words that do not."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -32,6 +43,15 @@ def number(value: float) -> str:
 
 def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+def wanted(goals: Goals) -> str:
+    """The goals that there are."""
+    return " and ".join(
+        f"{name.upper()} {seconds(value)}"
+        for name, value in asdict(goals).items()
+        if value is not None
+    )
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

@@ -6,6 +6,7 @@ from quire.simulation.catalogue.machines import MACHINES, Machine, find_machine
 from quire.simulation.catalogue.models import MODELS, find_model
 from quire.simulation.cost_model import CostModel
 from quire.simulation.drafting import SimulatedDrafting
+from quire.simulation.observer import Observer
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.result import (
     BlockMap,
@@ -30,6 +31,7 @@ __all__ = [
     "CostModel",
     "Deployment",
     "Machine",
+    "Observer",
     "OpenLoop",
     "Owner",
     "Point",

@@ -14,7 +14,8 @@ from quire.protocol import RecoveryCosts
 from quire.shape import ModelShape
 from quire.simulation.work import Work
 
-VERSION = 3
+VERSION = 4
+_READ = (3, VERSION)  # what is new in the latter has a default
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Numbers of tokens between which a step's time is taken to be linear in them."""
 
@@ -106,7 +107,12 @@ def line_weights(count: int, knots: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured costs, of which model and on which machine, and how far off they were."""
+    """Measured costs, of which model and on which machine, and how far off they were.
+
+    measured: how, and of what. unit: seconds of the clock ("wall") or of the processor ("cpu").
+    trip_seconds: what a client waits for its first token beside the steps.
+    unknown: what could not be measured, and costs nothing here: "swap", "drafts".
+    """
 
     model: ModelShape
     machine: str
@@ -115,6 +121,10 @@ class Calibration:
     costs: CalibratedCosts
     median_error: float  # of held-out steps: |predicted - measured| / measured
     total_error: float  # of the time that they took together
+    measured: str = "steps of this engine"
+    unit: str = "wall"
+    trip_seconds: float = 0.0
+    unknown: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """ConfigError if the file cannot be written."""
@@ -131,7 +141,7 @@ def read_calibration(path: Path) -> Calibration:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict) or values.pop("quire_costs", None) != VERSION:
+    if not isinstance(values, dict) or values.pop("quire_costs", None) not in _READ:
         raise ConfigError(f"{path} was not written by quire calibrate (version {VERSION})")
     try:
         costs: dict[str, Any] = {
@@ -139,8 +149,11 @@ def read_calibration(path: Path) -> Calibration:
             for name, value in values["costs"].items()
         }
         _check(costs)
+        if values.get("unit", "wall") not in ("wall", "cpu"):
+            raise ValueError("unit must be wall or cpu")
         values["model"] = ModelShape.of_values(values["model"])
         values["costs"] = CalibratedCosts(**costs)
+        values["unknown"] = tuple(values.get("unknown", ()))
         return Calibration(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a calibration: {error!r}") from error

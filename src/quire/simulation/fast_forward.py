@@ -135,6 +135,14 @@ class SteadyDecoding:
         for place, room in enumerate(rooms):
             self._plan(place, 0, room)
 
+    @property
+    def num_sure(self) -> int:
+        """Steps that can be taken, whatever they take: no branch takes two blocks in as many."""
+        allocator = self._allocator
+        if self._is_paged and allocator.num_free_blocks >= len(self.members):
+            return allocator.block_size
+        return 1
+
     def step(self, now: float) -> bool:
         """One more step, planned at ``now``. False, and nothing has changed: not of this kind."""
         events = self._events.get(self.num_steps)

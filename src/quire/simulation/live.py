@@ -112,8 +112,10 @@ class RequestMaker:
         self._names_blocks = names_blocks
         self._params: dict[tuple[int, bool], SamplingParams] = {}
 
-    def make(self, number: int, trace: TraceRequest) -> Request:
-        """RequestError where SamplingParams cannot say what the trace asks for."""
+    def make(self, number: int, trace: TraceRequest, arrival: float) -> Request:
+        """``arrival``: when this engine was sent it.
+
+        RequestError where SamplingParams cannot say what the trace asks for."""
         kind = (trace.n, trace.beam_search)
         if kind not in self._params:
             self._params[kind] = SamplingParams(n=trace.n, use_beam_search=trace.beam_search)
@@ -134,7 +136,7 @@ class RequestMaker:
             params=self._params[kind],
             max_tokens=limit,
             seed=0,
-            arrival=trace.arrival,
+            arrival=arrival,
             eos_token_ids=frozenset([END]) if limit > trace.output_tokens else frozenset(),
             cache_salt=request_id,  # for what has no name: it is like nothing else
             adapter=adapter,

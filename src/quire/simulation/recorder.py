@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from quire.capacity import EngineLimits
 from quire.memory import KVAllocator, Usage
@@ -32,13 +32,11 @@ class SimulationRecorder:
         goals: Goals,
         keep_records: int | None,
         keep_decisions: int | None,
-        on_record: Callable[[RequestRecord], None] | None,
     ) -> None:
         self.block_map: BlockMap | None = None
         self._goals = goals
         self._keep_records = keep_records
         self._keep_decisions = keep_decisions
-        self._on_record = on_record
         self._records: list[RequestRecord] = []
         self._decisions: list[TimedDecision] = []
         self._latest_wait: tuple[str, str] | None = None  # who waits, and why
@@ -82,19 +80,19 @@ class SimulationRecorder:
         if self._keep_decisions is None or len(self._decisions) < self._keep_decisions:
             self._decisions.append(TimedDecision(now, decision))
 
-    def refuse(self, request_id: str, arrival: float, why: str) -> None:
+    def refuse(self, request_id: str, arrival: float, why: str) -> RequestRecord:
         self._num_refused += 1
         self._first_refusal = self._first_refusal or why
         self.decide(arrival, Decision(Verdict.REFUSE, request_id, why))
-        self._keep(RequestRecord(request_id, None, None, refused=why))
+        return self._keep(RequestRecord(request_id, None, None, refused=why))
 
-    def finish(self, live: LiveRequest, now: float) -> None:
+    def finish(self, live: LiveRequest, now: float) -> RequestRecord:
         record = live.record(now)
         assert record.metrics is not None
         self._count(record.metrics)
         self._queueing.add((record.admitted or 0.0) - live.trace.arrival)
         self._swapped_blocks += live.group.memory.swapped_blocks
-        self._keep(record)
+        return self._keep(record)
 
     def result(
         self, limits: EngineLimits, stats: SchedulerStats, begin: float, end: float
@@ -170,11 +168,10 @@ class SimulationRecorder:
         self._saved_blocks += metrics.shared_blocks
         self._peak_blocks += metrics.peak_blocks
 
-    def _keep(self, record: RequestRecord) -> None:
-        if self._on_record is not None:
-            self._on_record(record)
+    def _keep(self, record: RequestRecord) -> RequestRecord:
         if self._keep_records is None or len(self._records) < self._keep_records:
             self._records.append(record)
+        return record
 
 
 def map_blocks(now: float, allocator: KVAllocator, live: Iterable[LiveRequest]) -> BlockMap:

@@ -73,8 +73,35 @@ class PrefixCache(NamedTuple):
     tails: int  # in a prompt's last, partly filled block
 
 
+class Served:
+    """What requests came to, of one engine or of many."""
+
+    seconds: float
+    num_finished: int
+    num_refused: int
+    num_met_goals: int
+    tokens_out: int
+    first_refusal: str | None
+
+    @property
+    def goodput_share(self) -> float:
+        """Share of all requests, refused ones included, that met the goals."""
+        total = self.num_finished + self.num_refused
+        return self.num_met_goals / total if total else 0.0
+
+    @property
+    def request_rate(self) -> float:
+        """Requests finished per second, from the first arrival to the end."""
+        return self.num_finished / self.seconds if self.seconds else 0.0
+
+    @property
+    def output_rate(self) -> float:
+        """Output tokens per second, from the first arrival to the end."""
+        return self.tokens_out / self.seconds if self.seconds else 0.0
+
+
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(Served):
     """What came of a workload. Memory in slots (tokens) or blocks, times in seconds.
 
     records and decisions hold no more than was asked for; the counts are of all.
@@ -128,19 +155,3 @@ class SimulationResult:
         """Of an output, in the steps that gave it any: 1 where no draft was right."""
         steps = self.tokens_out - self.drafts.num_accepted_tokens
         return self.tokens_out / steps if steps else 1.0
-
-    @property
-    def goodput_share(self) -> float:
-        """Share of all requests, refused ones included, that met the goals."""
-        total = self.num_finished + self.num_refused
-        return self.num_met_goals / total if total else 0.0
-
-    @property
-    def request_rate(self) -> float:
-        """Requests finished per second, from the first arrival to the end."""
-        return self.num_finished / self.seconds if self.seconds else 0.0
-
-    @property
-    def output_rate(self) -> float:
-        """Output tokens per second, from the first arrival to the end."""
-        return self.tokens_out / self.seconds if self.seconds else 0.0

@@ -33,7 +33,8 @@ class Roofline:
     def parts(self, work: Work) -> tuple[float, float]:
         """Seconds of arithmetic and of memory traffic."""
         machine, parallel = self.machine, self.tensor_parallel
-        kv = work.prefill_context + work.decode_context + work.num_tokens
+        found = 1 + machine.block_tokens / self.block_size  # small blocks are read more slowly
+        kv = (work.prefill_context + work.decode_context) * found + work.num_tokens
         traffic = (
             self.model.weight_bytes_read(work.num_tokens)
             + kv * self._kv_bytes

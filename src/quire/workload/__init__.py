@@ -3,19 +3,23 @@
 from quire.workload.clipping import Clipping, Cut
 from quire.workload.csv_traces import read_azure, read_burstgpt
 from quire.workload.jsonl_traces import read_mooncake, read_timed_trace
-from quire.workload.recording import TraceWriter, read_recording
-from quire.workload.request import DraftCounts, Segment, TraceRequest, block_names
+from quire.workload.presets import PRESETS
+from quire.workload.recording import TraceWriter, read_recording, recorded_engine
+from quire.workload.request import DraftCounts, Seen, Segment, TraceRequest, block_names
 from quire.workload.sharegpt import read_sharegpt
-from quire.workload.synthetic import DATASETS, Lengths, Synthetic, arrival_times
+from quire.workload.synthetic import DATASETS, Lengths, Library, Synthetic, arrival_times
 from quire.workload.traces import FORMATS, Trace, TraceFormat
 
 __all__ = [
     "DATASETS",
     "FORMATS",
+    "PRESETS",
     "Clipping",
     "Cut",
     "DraftCounts",
     "Lengths",
+    "Library",
+    "Seen",
     "Segment",
     "Synthetic",
     "Trace",
@@ -30,4 +34,5 @@ __all__ = [
     "read_recording",
     "read_sharegpt",
     "read_timed_trace",
+    "recorded_engine",
 ]

@@ -1,8 +1,9 @@
 """Quire's own traces: lengths, times and names of blocks of what was served. No text.
 
-The first line is {"quire_trace": 1, "block_size": B}; each further line is a request, in order of
-arrival. A block's name is a keyed hash; the key is drawn for the recording and kept nowhere, so
-that nobody can look for a prompt that he guesses.
+The first line is {"quire_trace": 1, "block_size": B, "engine": {…}}, with what holds for the
+engine; each further line is a request, in order of arrival, with what became of it ("seen"). Older
+recordings have neither. A block's name is a keyed hash; the key is drawn for the recording and kept
+nowhere, so that nobody can look for a prompt that he guesses.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ import contextlib
 import json
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from quire.errors import ConfigError
 from quire.workload.jsonl_traces import hashed_content
-from quire.workload.request import DraftCounts, TraceRequest
+from quire.workload.request import DraftCounts, Seen, TraceRequest
 from quire.workload.rows import Clock, Row, json_rows
 
 VERSION = 1
 _MOST_HELD = 64 * 2**20
 _ENTRY = 100  # bytes that a line takes beside its text while it waits
-_HEADER = ("quire_trace", "block_size")
+_HEADER = ("quire_trace", "block_size", "engine")
 _FIELDS = (
     "arrival", "prompt_tokens", "output_tokens", "n", "beam_search", "max_tokens", "hash_ids"
 )  # fmt: skip
@@ -36,11 +38,18 @@ class TraceWriter:
 
     OSError from ``begin``, ``end`` or ``close`` where the disk fails: then ``abandon`` it.
 
+    engine: what holds for it, as JSON values; None: not told.
     most_held: bytes of lines that may wait for one that has not ended. Beyond that the first of
         those under way are left out, however long they run, so that memory stays bounded.
     """
 
-    def __init__(self, path: Path, block_size: int, most_held: int = _MOST_HELD) -> None:
+    def __init__(
+        self,
+        path: Path,
+        block_size: int,
+        engine: Mapping[str, Any] | None = None,
+        most_held: int = _MOST_HELD,
+    ) -> None:
         """ConfigError if the file cannot be opened. An existing one is replaced."""
         self.path = path
         try:
@@ -58,7 +67,8 @@ class TraceWriter:
         self._latest = 0.0
         self._tickets = count()
         try:
-            self._write(_line({"quire_trace": VERSION, "block_size": block_size}))
+            told = {} if engine is None else {"engine": engine}
+            self._write(_line({"quire_trace": VERSION, "block_size": block_size, **told}))
         except OSError:
             self.abandon()
             raise
@@ -88,6 +98,7 @@ class TraceWriter:
                 "hash_ids": [self._name(block) for block in hashes],
                 **(request.drafts._asdict() if request.drafts is not None else {}),
                 **self._adapter(request.adapter),
+                **({} if request.seen is None else {"seen": request.seen._asdict()}),
             }
             line = _line(values)
         self._lines[ticket] = line
@@ -147,14 +158,28 @@ def _line(values: object) -> bytes:
 def read_recording(path: Path) -> Iterator[TraceRequest]:
     """The requests of a trace that ``quire serve --record-trace`` wrote."""
     rows, clock = json_rows(path), Clock()
+    block_size = _header(rows, path).tokens("block_size", 1)
+    for row in rows:
+        row.only((*_FIELDS, *DraftCounts._fields, "adapter", "seen"))
+        yield _request(row, clock.arrival(row, row.seconds("arrival")), block_size)
+
+
+def recorded_engine(path: Path) -> Mapping[str, Any]:
+    """What holds for the engine that was recorded. ConfigError: the recording does not tell."""
+    engine = _header(json_rows(path), path).values.get("engine")
+    if not isinstance(engine, dict):
+        raise ConfigError(
+            f"{path} does not tell how the engine was set up: record it with this version"
+        )
+    return engine
+
+
+def _header(rows: Iterator[Row], path: Path) -> Row:
     header = next(rows, None)
     if header is None or header.values.get("quire_trace") != VERSION:
         raise ConfigError(f"{path} is not a trace that quire recorded (version {VERSION})")
     header.only(_HEADER)
-    block_size = header.tokens("block_size", 1)
-    for row in rows:
-        row.only((*_FIELDS, *DraftCounts._fields, "adapter"))
-        yield _request(row, clock.arrival(row, row.seconds("arrival")), block_size)
+    return header
 
 
 def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
@@ -170,7 +195,7 @@ def _request(row: Row, arrival: float, block_size: int) -> TraceRequest:
         raise row.error(f"adapter must be a text, got {adapter!r:.100}")
     number, drafts = row.tokens("n", 1), _drafts(row)
     return TraceRequest(
-        arrival, prompt, output, number, beam_search, limit, content, drafts, adapter
+        arrival, prompt, output, number, beam_search, limit, content, drafts, adapter, _seen(row)
     )
 
 
@@ -182,3 +207,19 @@ def _drafts(row: Row) -> DraftCounts | None:
     if not max(times, accepted) <= drafted or (drafted and not times):
         raise row.error(f"{accepted} accepted of {drafted} drafts, in {times} steps, cannot be")
     return counts
+
+
+def _seen(row: Row) -> Seen | None:
+    """None where the recording does not tell."""
+    values = row.values.get("seen")
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise row.error(f"seen must be an object, got {values!r:.100}")
+    seen = row.within(values)
+    seen.only(Seen._fields)
+    in_line, admitted, first, last = map(seen.seconds, Seen._fields[:4])
+    output, cached, preemptions = map(seen.tokens, Seen._fields[4:])
+    if not in_line <= admitted <= first <= last:
+        raise row.error("in_line, admitted, first_token and finished must not go back")
+    return Seen(in_line, admitted, first, last, output, cached, preemptions)

@@ -26,6 +26,21 @@ class DraftCounts(NamedTuple):
     num_accepted_tokens: int  # of them
 
 
+class Seen(NamedTuple):
+    """What became of a request on the server that was recorded. Seconds on the recording's clock.
+
+    in_line: it was read, tokenized, and stood in line from then on.
+    """
+
+    in_line: float
+    admitted: float  # the first time
+    first_token: float
+    finished: float
+    output_tokens: int  # over all outputs
+    cached_tokens: int  # of its prompt, found in the prefix cache
+    num_preemptions: int
+
+
 @dataclass(frozen=True)
 class TraceRequest:
     """One request of a trace. Its tokens are known by number only.
@@ -34,6 +49,7 @@ class TraceRequest:
         What it does not cover is like nothing else.
     drafts: over all outputs; None: not known.
     adapter: names what the model's weights are changed by; None: nothing.
+    seen: how it fared where it was recorded; None: the trace does not tell.
     """
 
     arrival: float  # seconds after the trace's first request
@@ -45,6 +61,7 @@ class TraceRequest:
     content: tuple[Segment, ...] = ()
     drafts: DraftCounts | None = None
     adapter: str | None = None
+    seen: Seen | None = None
 
     def clipped(self, max_model_len: int) -> TraceRequest:
         """The request as a model of this length can serve it: one token in and one out at least.

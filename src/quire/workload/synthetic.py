@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate, repeat
 from random import Random
+from typing import NamedTuple
 
 from quire.errors import ConfigError
 from quire.workload.request import MOST_TOKENS, Segment, TraceRequest
@@ -67,6 +69,29 @@ DATASETS: Mapping[str, tuple[Lengths, Lengths]] = {
 }
 
 
+class Library(NamedTuple):
+    """Documents that prompts quote, the n-th of them 1 / n as often as the first.
+
+    quoted: how many each conversation begins with, none of them twice.
+    """
+
+    num_documents: int
+    lengths: Lengths
+    quoted: int
+
+    def quotes(self, seed: int) -> Iterator[tuple[Segment, ...]]:
+        """Of one conversation after the other, without end."""
+        random = Random(seed)
+        sizes = [self.lengths.draw(random) for _ in range(self.num_documents)]
+        numbers = range(self.num_documents)
+        weights = list(accumulate(1 / (number + 1) for number in numbers))
+        while True:
+            found: dict[int, None] = {}  # in the order in which they were found
+            while len(found) < self.quoted:
+                found.setdefault(random.choices(numbers, cum_weights=weights)[0])
+            yield tuple(Segment(f"document {number}", sizes[number]) for number in found)
+
+
 @dataclass(frozen=True)
 class Synthetic:
     """A workload by its description; iterating draws it, the same one each time.
@@ -75,6 +100,8 @@ class Synthetic:
     burstiness: shape of the gamma distribution of the times between arrivals. 1 is a Poisson
         process, less is burstier, more is steadier; vLLM's --burstiness.
     shared_prefix: tokens that all prompts begin with, a system prompt say.
+    library: what conversations quote after that, as where documents are looked up (RAG).
+    agents: conversations that begin at once, with one text: a task that several take up.
     turns: answers in a conversation. A turn's prompt is all before it and the user's new words.
     think_seconds: mean time from one turn's arrival to the next one's.
     """
@@ -87,12 +114,14 @@ class Synthetic:
     n: int = 1
     beam_search: bool = False
     shared_prefix: int = 0
+    library: Library | None = None
+    agents: int = 1
     turns: int = 1
     think_seconds: float = 60.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_requests", "n", "turns"):
+        for name in ("num_requests", "n", "turns", "agents"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.shared_prefix <= MOST_TOKENS:
@@ -104,7 +133,8 @@ class Synthetic:
 
     @property
     def shares_prefixes(self) -> bool:
-        return self.shared_prefix > 0 or self.turns > 1
+        alone = self.library is None and self.turns == self.agents == 1
+        return self.shared_prefix > 0 or not alone
 
     def __iter__(self) -> Iterator[TraceRequest]:
         """In order of arrival. Holds one entry for every conversation under way."""
@@ -114,12 +144,17 @@ class Synthetic:
         beginning: tuple[Segment, ...] = ()
         if self.shared_prefix:
             beginning = (Segment("prefix", self.shared_prefix),)
+        quotes = repeat(()) if self.library is None else self.library.quotes(self.seed + 2)
         next_chat = next(arrivals)
         chat = 0
         for _ in range(self.num_requests):
             if not coming or next_chat <= coming[0][0]:
-                heappush(coming, (next_chat, chat, 0, beginning))
-                chat, next_chat = chat + 1, next(arrivals)
+                history = (*beginning, *next(quotes))
+                if self.agents > 1:
+                    history = (*history, Segment(f"task {chat}", self.input_lengths.draw(random)))
+                for agent in range(self.agents):
+                    heappush(coming, (next_chat, chat + agent, 0, history))
+                chat, next_chat = chat + self.agents, next(arrivals)
             time, number, turn, history = heappop(coming)
             request, history = self._turn(random, time, number, turn, history)
             yield request

@@ -33,6 +33,19 @@ def test_heads_that_are_too_few_are_kept_by_several_machines() -> None:
     assert cache[1] == pytest.approx(cache[0])
 
 
+def test_small_blocks_are_read_as_slowly_as_a_machine_says() -> None:
+    work = Work(decode_seqs=1, decode_context=10**6, prefill_context=10**6, prefill_tokens=50)
+    traffic = {}
+    for tokens, size in ((0.0, 1), (4.0, 1), (4.0, 16), (4.0, 64)):
+        machine = replace(H100, block_tokens=tokens)
+        _, seconds = Roofline(LLAMA, machine, 1, size).parts(work)
+        traffic[tokens, size] = seconds * H100.bandwidth * 0.8 - LLAMA.weight_bytes_read(51)
+    kv = LLAMA.kv_bytes_per_token
+    # Writing is not slower.
+    expected = [(2e6 * slower + 51) * kv for slower in (1, 5, 1.25, 1.0625)]
+    assert list(traffic.values()) == pytest.approx(expected)
+
+
 def test_latents_are_kept_by_every_machine() -> None:
     model = replace(LLAMA, latent=LatentShape(512, 1536, 128, 64, 128))
     assert [model.kv_copies(count) for count in (1, 2, 16)] == [1, 2, 16]

@@ -15,7 +15,7 @@ from support.limits import make_limits
 
 def step(*chunks: tuple[int, int]) -> Step:
     """Chunks from a position on, so many tokens each."""
-    table, readout = BlockTable(()), Readout()
+    table, readout = BlockTable((), 16), Readout()
     return Step(
         chunks=[
             Chunk(i, [0] * count, start, table, 999, readout)
@@ -40,7 +40,7 @@ def test_pairs_and_context_are_counted(most: int | None, start: int, count: int)
 @pytest.mark.parametrize("drafts", [1, 3, 16])
 def test_drafts_are_rows_of_a_sequence_that_decodes(most: int | None, drafts: int) -> None:
     start = 30
-    chunk = Chunk(0, [0] * (1 + drafts), start, BlockTable(()), 9, Readout(1 + drafts))
+    chunk = Chunk(0, [0] * (1 + drafts), start, BlockTable((), 16), 9, Readout(1 + drafts))
     work = work_of(Step(chunks=[chunk]), (Sight(1, most),))
     rows = [
         range(max(0, place + 1 - (most or place + 1)), place + 1)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -9,7 +11,16 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
-from quire.workload import DATASETS, Lengths, Synthetic, Trace, TraceRequest, read_sharegpt
+from quire.workload import (
+    DATASETS,
+    PRESETS,
+    Lengths,
+    Library,
+    Synthetic,
+    Trace,
+    TraceRequest,
+    read_sharegpt,
+)
 
 FIXED = Lengths("fixed", 10)
 
@@ -73,6 +84,48 @@ def test_a_turn_begins_with_all_that_was_said_before() -> None:
         assert [r.prompt_tokens for r in chat] == [15, 35, 55][: len(chat)]
         for before, after in pairwise(chat):
             assert after.content[: len(before.content)] == before.content
+
+
+def test_conversations_quote_what_is_known_best_most_often() -> None:
+    library = Library(20, Lengths("uniform", 50, 40), 3)
+    requests = draw(rate=1.0, library=library, shared_prefix=5, num_requests=2000)
+    sizes: dict[Any, int] = {}
+    quoted = Counter[Any]()
+    for request in requests:
+        prefix, *documents, _ = request.content[:-1]
+        assert prefix == ("prefix", 5) and len({name for name, _ in documents}) == 3
+        for name, size in documents:
+            assert sizes.setdefault(name, size) == size, "a document is the same for all"
+        quoted.update(name for name, _ in documents[:1])
+        assert request.prompt_tokens == 5 + sum(size for _, size in documents) + 10
+    assert len(sizes) == 20 and len(set(sizes.values())) > 10
+    harmonic = sum(1 / (number + 1) for number in range(20))
+    for number in range(4):
+        share = quoted[f"document {number}"] / 2000
+        assert share == pytest.approx(1 / (number + 1) / harmonic, rel=0.15)
+
+
+def test_agents_take_up_a_task_together_and_go_their_own_ways() -> None:
+    requests = draw(rate=0.01, agents=3, turns=2, think_seconds=1.0, num_requests=24)
+    for first in range(0, 24, 6):
+        (task,) = {request.content[0] for request in requests[first : first + 6]}
+        assert task == (f"task {first // 2}", 10)
+        assert len({request.arrival for request in requests[first : first + 3]}) == 1
+        assert len({request.content[1] for request in requests[first : first + 6]}) == 3
+    assert {request.prompt_tokens for request in requests} == {20, 40}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "answered"),
+    # 250 + 5 × 400 + 40; and 1,500 + 300, 300 for each of 1 to 8 turns, 90 for those before.
+    [("rag", 2290, 180), ("agents", 1800 + 4.5 * 300 + 3.5 * 90, 90)],
+)
+def test_presets_are_what_they_say(name: str, asked: float, answered: float) -> None:
+    requests = list(replace(PRESETS[name], num_requests=4000, rate=0.2))
+    prefix = requests[0].content[0]
+    assert {request.content[0] for request in requests} == {prefix}
+    assert fmean(r.prompt_tokens for r in requests) == pytest.approx(asked, rel=0.05)
+    assert fmean(r.output_tokens for r in requests) == pytest.approx(answered, rel=0.05)
 
 
 def test_conversations_become_requests_with_their_history(tmp_path: Path) -> None:

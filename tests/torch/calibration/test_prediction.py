@@ -7,7 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from quire.calibration import Comparison, compare
+from quire.calibration import prediction
+from quire.calibration.prediction import Prediction, predict
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.simulation import MODELS, Work
@@ -30,29 +31,43 @@ COSTS = CalibratedCosts(
 )
 
 
-def served(requests: list[TraceRequest], costs: CalibratedCosts = COSTS) -> Comparison:
+@pytest.fixture(autouse=True)
+def _few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast the machine is now tells a test nothing."""
+    monkeypatch.setattr(prediction, "_PROBES", 2)
+    monkeypatch.setattr(prediction, "_PASSES", 1)
+
+
+def served(
+    requests: list[TraceRequest], costs: CalibratedCosts = COSTS, unit: str = "wall"
+) -> Prediction:
     config = EngineConfig.create({"kv_cache_memory_bytes": "1MiB", "max_model_len": 400})
-    calibration = Calibration(MODELS["opt-125m"], "here", 16, 2**20, costs, 0.0, 0.0)
-    return compare(config, calibration, requests)
+    model = MODELS["opt-125m"]
+    calibration = Calibration(model, "here", 16, 2**20, costs, 0.0, 0.0, unit=unit)
+    return predict(config, calibration, requests)
 
 
 def test_a_load_is_measured_and_predicted() -> None:
     # All at once, so that preemptions do not depend on how long steps take.
-    found = served([TraceRequest(0.0, 100 + number, 120) for number in range(8)])
-    measured, predicted = found.measured, found.predicted
-    assert len(measured) == predicted.num_finished == 8
-    assert sum(one.num_output_tokens for one in measured) == predicted.tokens_out == 8 * 120
-    figures = found.figures()
-    assert figures["preemptions"][0] == figures["preemptions"][1] > 0
-    assert all(real > 0 and simulated > 0 for real, simulated in figures.values())
+    requests = [TraceRequest(0.0, 100 + number, 120) for number in range(8)]
+    found = served(requests).comparison
+    assert len(found.recording.requests) == found.result.num_finished == 8
+    tokens = sum(one.seen.output_tokens for one in found.recording.requests)
+    assert tokens == found.result.tokens_out == 8 * 120
+    preemptions = found.figure("preemptions")
+    assert preemptions.real == preemptions.simulated > 0
+    assert found.figure("steps").off == 0.0 and found.decides_alike
+    assert all(one.real > 0 for one in found.figures if one.name.startswith(("TTFT", "TPOT")))
 
 
 def test_costs_are_stretched_by_the_machines_drift() -> None:
     requests = [TraceRequest(0.0, 50, 20)] * 4
     one, other = served(requests), served(requests, COSTS.times(2.0))
     assert all(drift > 0 for drift in (*one.drifts, *other.drifts))
-    for name in ("TTFT, mean", "TPOT, mean", "all steps", "the steps as measured"):
-        before, twice = (found.figures()[name][1] / fmean(found.drifts) for found in (one, other))
+    for name in ("TTFT, mean", "TPOT, mean", "time in steps"):
+        before, twice = (
+            found.comparison.figure(name).simulated / fmean(found.drifts) for found in (one, other)
+        )
         assert twice == pytest.approx(2 * before, rel=1e-6)
 
 
@@ -62,13 +77,16 @@ def test_every_cost_is_stretched() -> None:
     assert costs.times(3.0).seconds(work) == pytest.approx(3 * costs.seconds(work))
 
 
-def test_arrivals_are_those_that_the_engine_saw() -> None:
-    found = served([TraceRequest(0.3 * number, 10, 2) for number in range(3)])
-    arrivals = sorted(metrics.arrival_time for metrics in found.measured)
+def test_arrivals_are_those_of_the_trace() -> None:
+    requests = [TraceRequest(0.3 * number, 10, 2) for number in range(3)]
+    found = served(requests, unit="cpu").comparison
+    assert found.recording.unit == "cpu"
+    arrivals = [one.seen.in_line for one in found.recording.requests]
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
-    assert gaps == [pytest.approx(0.3), pytest.approx(0.3)]
+    assert gaps == [pytest.approx(0.3, abs=1e-5), pytest.approx(0.3, abs=1e-5)]
     # Nobody waits: each has long ended when the next one comes.
-    assert found.predicted.queueing.maximum == pytest.approx(0.0, abs=1e-9)
+    assert found.result.queueing.maximum == pytest.approx(0.0, abs=1e-9)
+    assert [step.work.woken for step in found.recording.steps] == [1, 0] * 3
 
 
 def test_no_requests_are_refused() -> None:

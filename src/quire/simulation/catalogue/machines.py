@@ -31,7 +31,9 @@ class Machine:
     per_node: machines that the faster links join.
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
+    block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
     is_cpu: others use its memory too, so that a pool takes less of it by default.
+    price_per_hour: as its user says; nobody else does.
     """
 
     name: str
@@ -47,8 +49,10 @@ class Machine:
     compute_share: float = 0.6
     bandwidth_share: float = 0.8
     step_seconds: float = 0.003
+    block_tokens: float = 0.0
     is_cpu: bool = False
     watts: float | None = None
+    price_per_hour: float | None = None
 
     def peak(self, products: str) -> float:
         """Operations per second in matrix products of a type: int8, fp8, or of 16 bits."""
@@ -68,7 +72,9 @@ _SCALES: Mapping[str, tuple[str, float]] = {
     "compute_share": ("compute_share", 1),
     "bandwidth_share": ("bandwidth_share", 1),
     "step_ms": ("step_seconds", 1e-3),
+    "block_tokens": ("block_tokens", 1),
     "watts": ("watts", 1),
+    "price_per_hour": ("price_per_hour", 1),
 }
 """A file's numbers by name: the field of ``Machine`` that each is, and its unit."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from quire.capacity import FREE_MEMORY_SHARE, EngineLimits, MemoryBudget, fill
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.shape import ModelShape
+from quire.shape import CacheShape, ModelShape
 from quire.simulation.catalogue.machines import GB, MACHINES, Machine
 from quire.simulation.cost_model import CostModel
 from quire.simulation.drafting import SimulatedDrafting
@@ -93,6 +93,12 @@ class Deployment:
         """Tokens that the pool holds."""
         return self.kv_bytes // self.model.kv_bytes_per_token
 
+    @property
+    def cache(self) -> CacheShape:
+        """What a token takes in it, layer by layer."""
+        config = self.config
+        return self.model.cache(None if config.window is not None else config.max_model_len)
+
     def cost_model(self, block_size: int) -> CostModel:
         return self.costs or Roofline(self.model, self.machine, self.tensor_parallel, block_size)
 
@@ -102,8 +108,7 @@ class Deployment:
 
     def limits(self) -> EngineLimits:
         """As the real engine would have them here."""
-        config = self.config
-        cache = self.model.cache(None if config.window is not None else config.max_model_len)
+        config, cache = self.config, self.cache
         room = MemoryBudget(self.kv_bytes, 1.0)
         return fill(EngineLimits.of(config, cache), cache, config, room)
 

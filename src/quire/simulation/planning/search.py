@@ -60,3 +60,19 @@ def highest_count(meets: Callable[[int], bool], hint: int, most: int) -> int:
             count = (low + high) // 2 if low > 1 else high - step
         step *= 2
     return low
+
+
+def lowest_count(meets: Callable[[int], bool], hint: int, least: int, most: int) -> int | None:
+    """The lowest number from ``least`` to ``most`` that is met, if more of it are too; None: not
+    even ``most`` is."""
+    low, high = least - 1, most + 1  # not met, and met or out of reach
+    count = hint
+    while high - low > 1:
+        count = min(max(count, low + 1), high - 1)
+        if meets(count):
+            high = count
+            count = count - 1 if count - low <= 3 else (low + count) // 2
+        else:
+            low = count
+            count = 2 * count if high > most else (count + high) // 2
+    return high if high <= most else None

@@ -1,0 +1,379 @@
+"""An engine on a virtual clock: the real scheduler and allocator, no model.
+
+Orca's iteration-level scheduling makes a step the unit of time: arrivals during a step wait for
+its end, as they do in ``Engine.step``. The clock is somebody else's, who has one engine or many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+from quire.capacity import EngineLimits
+from quire.drafting import Speculation
+from quire.errors import RequestError
+from quire.memory import BlockSource, Usage
+from quire.protocol import Decision, Outcome, Progress, Step, Verdict
+from quire.scheduling import WaitEstimate
+from quire.scheduling.stats import SchedulerStats
+from quire.simulation.acceptance import AcceptanceProfile
+from quire.simulation.cost_model import CostModel
+from quire.simulation.drafting import SimulatedDrafting
+from quire.simulation.fast_forward import FastForward, SteadyDecoding
+from quire.simulation.live import LiveRequest, RequestMaker
+from quire.simulation.observer import Observer
+from quire.simulation.recorder import SimulationRecorder, map_blocks
+from quire.simulation.result import RequestRecord
+from quire.simulation.sampling import SimulatedModel
+from quire.simulation.steady_run import SteadyRun, UnderWay, gaps_of
+from quire.simulation.work import sights_of, work_of
+from quire.workload import TraceRequest
+
+ENDS, PLANS = 0, 2
+"""What an engine does next when it pauses: its step ends, or it plans the next one. Between the
+two, at one time, stands who arrives at that time."""
+
+Pause = tuple[float, int]
+"""The time, and ENDS or PLANS."""
+
+
+class SimulatedEngine:
+    """One life of an engine with these limits, from an empty pool on.
+
+    ``steps`` is to be run up to each time at which somebody may come, who is then handed over.
+
+    seed: of the beams' candidates.
+    skip_ahead: take steps that only decode together. The result is the same to the last bit. Steps
+        that may verify drafts are never skipped.
+    map_at: seconds at which to note who owns which block.
+    drafting: who drafts, and how well; None: nobody.
+    source: what blocks are fetched from, and stored in.
+    most_missed: ``steps`` ends early, and the engine has given up, as soon as more requests than
+        these have missed the goals.
+    on_end: called with every request that has ended or was refused, and the time.
+    on_step: called with the time and every step that the scheduler made; steps that were taken
+        together are not among them.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        cost_model: CostModel,
+        recorder: SimulationRecorder,
+        *,
+        on_end: Callable[[RequestRecord, float], None],
+        seed: int = 0,
+        skip_ahead: bool = True,
+        map_at: float | None = None,
+        drafting: SimulatedDrafting | None = None,
+        source: BlockSource | None = None,
+        most_missed: int | None = None,
+        on_step: Callable[[float, Step], None] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.num_tokens = 0  # computed
+        self.busy_seconds = 0.0
+        self.scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size), source)
+        self._cost_model = cost_model
+        self._recorder = recorder
+        self.observer: Observer | None = None  # with one, no steps are taken together
+        self._on_end = on_end
+        self._skip_ahead = skip_ahead and drafting is None
+        self._sights = sights_of(limits.kv_groups)
+        self._map_at = map_at
+        self._most_missed = math.inf if most_missed is None else most_missed
+        self._on_step = on_step
+        self._fast_forward = FastForward(self.scheduler, limits)
+        self._model = SimulatedModel(seed)
+        self._maker = RequestMaker(limits.block_size, limits.enable_prefix_caching)
+        self._live: dict[str, LiveRequest] = {}
+        self._drafting = drafting
+        self.speculation: Speculation | None = None
+        if drafting is not None:
+            self.speculation = drafting.speculation(self._acceptance_of, seed)
+        self._estimate = WaitEstimate(self.scheduler.queue)
+        # Requests that have come, and that the scheduler need not know of yet.
+        self._line: deque[tuple[int, TraceRequest, float]] = deque()
+        self._line_tokens = 0  # of their prompts
+        self._has_news = False  # somebody has come since the last step was planned
+        self._idle = True  # nothing has run just before
+        self._under_way: UnderWay | None = None
+        self._run: SteadyRun | None = None
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats
+
+    @property
+    def gave_up(self) -> bool:
+        """Too many have missed the goals."""
+        return self._recorder.num_missed > self._most_missed
+
+    # -- what is known of it between two pauses ------------------------------------------------
+
+    @property
+    def usage(self) -> Usage:
+        """The pool's slots during the step under way, or since the last one."""
+        return self.scheduler.allocator.usage() if self._run is None else self._run.steady.usage()
+
+    @property
+    def backlog(self) -> int:
+        """Tokens of prompts that are here and not computed."""
+        queue = self.scheduler.queue
+        trunks = (g.branches[0] for line in (queue.running, queue.waiting) for g in line)
+        missing = (each.num_prompt_tokens - each.num_computed for each in trunks)
+        return self._line_tokens + sum(tokens for tokens in missing if tokens > 0)
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until who waits now has been let in, as the engine predicts it."""
+        return self._estimate.of(self.scheduler.queue.num_new + len(self._line))
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def due(self, pause: Pause) -> Pause:
+        """When to go on, if somebody has come since it paused."""
+        run = self._run
+        return pause if run is None else (run.due, ENDS if run.is_last else PLANS)
+
+    def take(self, number: int, trace: TraceRequest, now: float) -> None:
+        """A request has come. number: its own among all, of one engine or of many.
+
+        It may have to go on before the pause that it has told: see ``due``.
+        """
+        self._line.append((number, trace, now))
+        self._line_tokens += trace.prompt_tokens
+        self._has_news = True
+        if self._run is not None:
+            self._run.cut(now)
+
+    def catch_up(self, now: float) -> None:
+        """Make what can be asked of it true, if it is in the midst of steps taken together."""
+        if self._run is not None:
+            self._run.catch_up(now)
+
+    def lose(self, now: float) -> list[LiveRequest]:
+        """The engine dies, in the midst of whatever it does; the requests that the scheduler knew.
+
+        Those that were in line before it are nowhere.
+        """
+        if self._run is not None:
+            self._run.lose(now)
+        if self._under_way is not None:
+            start, usage, running, waiting = self._under_way
+            self._recorder.step(start, now, usage, running, waiting)
+        allocator = self.scheduler.allocator
+        allocator.advance(now)
+        allocator.settle()
+        for request_id in self._live:
+            self.scheduler.abort(request_id)
+        return list(self._live.values())
+
+    def _admit(self) -> None:
+        """Tell the scheduler of as many as one step could admit.
+
+        Whoever is further back in line cannot matter to it yet, and would only take memory; but
+        where a wait may end, clients share or adapters wait, everybody does.
+        """
+        limits = self.limits
+        all_matter = limits.max_queue_time is not None or limits.scheduling_policy != "fcfs"
+        all_matter = all_matter or limits.max_loras > 0  # who waits for a slot is passed
+        all_matter = all_matter or self.observer is not None
+        self._has_news = False
+        while self._line and (
+            all_matter or self.scheduler.queue.num_waiting <= limits.max_num_seqs
+        ):
+            self._add(*self._line.popleft())
+
+    def _add(self, number: int, trace: TraceRequest, now: float) -> None:
+        self._line_tokens -= trace.prompt_tokens
+        try:
+            self._check_length(trace)
+            request = self._maker.make(number, trace, now)
+            group = self.scheduler.add(request)
+        except RequestError as error:
+            if self.observer is not None:
+                self.observer.refused(now, Decision(Verdict.REFUSE, str(number), str(error)))
+            self._on_end(self._recorder.refuse(str(number), now, str(error)), now)
+        else:
+            own = None if self._drafting is None else self._drafting.profile_of(trace)
+            self._live[request.request_id] = LiveRequest(trace, request, group, own)
+
+    def _acceptance_of(self, request_id: str) -> AcceptanceProfile:
+        acceptance = self._live[request_id].acceptance
+        assert acceptance is not None, "nobody asks where nobody drafts"
+        return acceptance
+
+    def _check_length(self, trace: TraceRequest) -> None:
+        length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
+        longest = self.limits.max_model_len
+        if longest is not None and length > longest:
+            raise RequestError(
+                f"{length} tokens of prompt and output are more than max_model_len, {longest}",
+                "prompt",
+            )
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def steps(self, now: float) -> Iterator[Pause]:
+        """Work off what is there, from ``now`` on. Pauses where others may come in between."""
+        self._idle = True
+        while not self.gave_up:
+            self._admit()
+            if not self.scheduler.has_work:
+                return
+            skips = self._skip_ahead and self.observer is None
+            steady = self._fast_forward.begin() if skips else None
+            after = None if steady is None else (yield from self._decode(steady, now))
+            now = (yield from self._step(now)) if after is None else after
+
+    def _step(self, now: float) -> Generator[Pause, None, float]:
+        """One step of the scheduler; when it ends."""
+        scheduler = self.scheduler
+        if self.speculation is not None:
+            self.speculation.propose(scheduler)
+        step = scheduler.schedule(now)
+        if self._on_step is not None:
+            self._on_step(now, step)
+        if self.observer is not None:
+            self.observer.planned(step)
+        self._decide(now, step.decisions)
+        work = work_of(step, self._sights)
+        if self._idle:
+            work, self._idle = work._replace(woken=1), False
+        end = now + self._cost_model.seconds(work)
+        if self._map_at is not None and end > self._map_at:
+            self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
+            self._map_at = None
+        running = scheduler.num_running_seqs
+        self._begin(UnderWay(now, step.usage, running, self._num_waiting))
+        yield end, ENDS
+        self._end(end, work.num_tokens)
+        self._update(step, end)
+        yield end, PLANS
+        return end
+
+    def _begin(self, under_way: UnderWay) -> None:
+        self._estimate.observe(under_way.start)
+        self._under_way = under_way
+
+    def _end(self, end: float, num_tokens: int) -> None:
+        assert self._under_way is not None, "it has begun"
+        start, usage, running, waiting = self._under_way
+        self._recorder.step(start, end, usage, running, waiting)
+        self._under_way = None
+        self.num_tokens += num_tokens
+        self.busy_seconds += end - start
+
+    def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
+        """What the step has led to; ``gaps`` as for ``_progress``."""
+        results = self._model.results(step, self._live)
+        if self.speculation is not None:
+            self.speculation.observe(step, results.outcomes, end - step.now)
+            self._count_drafts(step, results.outcomes)
+        progress: list[Progress] = []
+        self.scheduler.update(step, results, end, progress.append)
+        self._fast_forward.note(step, progress)
+        self._progress(progress, end, gaps)
+        if self.observer is not None:
+            self.observer.ended(end, step, results.outcomes, progress)
+
+    def _count_drafts(self, step: Step, outcomes: Mapping[int, Outcome]) -> None:
+        for chunk in step.chunks:
+            if chunk.drafts:
+                request = self.scheduler.request_of(chunk.seq_id)
+                assert request is not None, "who has drafts in a step has not ended before"
+                accepted = len(outcomes[chunk.seq_id].tokens) - 1
+                self._live[request.request_id].verified(len(chunk.drafts), accepted)
+
+    @property
+    def _num_waiting(self) -> int:
+        return self.scheduler.queue.num_waiting + len(self._line)
+
+    def _decide(self, now: float, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if decision.what is Verdict.EXPIRE:
+                live = self._live.pop(decision.request_id)
+                arrival = live.request.arrival
+                self._on_end(
+                    self._recorder.refuse(live.request.request_id, arrival, decision.why), now
+                )
+                continue
+            if decision.what is not Verdict.WAIT:
+                self._live[decision.request_id].decided(decision.what, now)
+            self._recorder.decide(now, decision)
+
+    def _progress(
+        self, progress: Iterable[Progress], now: float, gaps: dict[float, int] | None = None
+    ) -> None:
+        """Take in new tokens. ``gaps``: times between tokens of this step that are known already,
+        and how often each occurred."""
+        gaps = {} if gaps is None else gaps
+        for one in progress:
+            request_id = one.request.request_id
+            live = self._live[request_id]
+            live.num_output_tokens += 1
+            last = live.last_times.get(one.branch)
+            live.last_times[one.branch] = now
+            if last is None:
+                if live.first_token_time is None:
+                    live.first_token_time = now
+            elif not live.trace.beam_search:  # a beam's tokens all come in the end
+                gaps[now - last] = gaps.get(now - last, 0) + 1
+            if one.finish_reason is not None:
+                live.to_end -= 1
+                if not live.to_end:
+                    del self._live[request_id]
+                    self._on_end(self._recorder.finish(live, now), now)
+        self._recorder.gaps(gaps)
+
+    # -- steps that only decode ----------------------------------------------------------------
+
+    def _decode(self, steady: SteadyDecoding, now: float) -> Generator[Pause, None, float | None]:
+        """Such steps until something else happens; when they end. None: there was not one."""
+        rows = [
+            (self._live[group.request.request_id], branch) for _, group, branch in steady.members
+        ]
+        map_at = math.inf if self._map_at is None else self._map_at
+        run = self._run = SteadyRun(
+            steady,
+            rows,
+            now,
+            self._num_waiting,
+            begin=self._begin,
+            over=self._end,
+            gaps=self._recorder.gaps,
+        )
+        is_last = False
+        while not (is_last or self._has_news) and run.foresee(self._cost_model.seconds, map_at):
+            yield run.due, ENDS if run.is_last else PLANS
+            is_last = run.is_last  # unless somebody has come
+            run.catch_up(run.due)
+        self._run = None
+        if not steady.num_steps:
+            return None
+        self._close(run)
+        if is_last:
+            yield run.end, PLANS
+        return run.end
+
+    def _close(self, run: SteadyRun) -> None:
+        """Bring all up to date; the last step may have ended some."""
+        steady, end = run.steady, run.end
+        steps = steady.num_steps
+        rows = list(zip(run.rows, run.left, strict=True))
+        going_on = [row for row, left in rows if left > steps]
+        ending = [row for row, left in rows if left == steps]
+        chunks = steady.close(frozenset(branch.seq_id for _, branch in ending))
+        gaps = gaps_of(going_on, end) if steps == 1 else {end - run.start: len(going_on)}
+        for live, branch in going_on:
+            live.num_output_tokens += steps
+            live.last_times[branch.index] = end
+        if not ending:
+            return
+        for live, branch in ending:
+            live.num_output_tokens += steps - 1
+            if steps > 1:
+                live.last_times[branch.index] = run.start
+        self._update(Step([], chunks), end, gaps)

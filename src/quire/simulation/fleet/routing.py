@@ -1,0 +1,130 @@
+"""Who gets a request. The rules of ``quire deploy`` are those that it has itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from quire.routing import TOKENS_PER_PIECE, Affinity, Load, Prefix, RoundRobin
+from quire.simulation.fleet.flight import Flight
+from quire.simulation.work import Work
+from quire.workload import block_names
+
+if TYPE_CHECKING:
+    from quire.simulation.fleet.replica import Replica
+
+_MOST_PIECES = 1024  # of a prompt that are looked at, as in quire deploy
+
+
+class Router(Protocol):
+    """Chooses among replicas that serve, by what they have told a second ago or less."""
+
+    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+        """Of at least one. The request counts as sent there."""
+        ...
+
+    def done(self, flight: Flight, replica: Replica) -> None:
+        """The replica has answered it."""
+        ...
+
+
+class Turns:
+    """``round-robin``: each replica in its turn."""
+
+    def __init__(self) -> None:
+        self._turns = RoundRobin()
+
+    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+        by_name = {replica.name: replica for replica in replicas}
+        return by_name[self._turns.choose(by_name)[0]]
+
+    def done(self, flight: Flight, replica: Replica) -> None:
+        pass
+
+
+class Costs:
+    """``prefix-aware``, and without prefixes ``least-loaded``: see ``Affinity``."""
+
+    def __init__(self, prefixes: bool) -> None:
+        self._affinity = Affinity()
+        self._prefixes = prefixes
+
+    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+        by_name = {replica.name: replica for replica in replicas}
+        loads = {one.name: Load(len(one.flights), one.report) for one in replicas}
+        prefix = Prefix((), flight.trace.prompt_tokens)
+        if self._prefixes:
+            prefix = prefix_of(flight)
+        return by_name[self._affinity.choose(str(flight.number), prefix, loads)[0]]
+
+    def done(self, flight: Flight, replica: Replica) -> None:
+        self._affinity.done(replica.name, str(flight.number))
+
+
+class ShortestWait:
+    """``shortest-wait``: where the prompt is computed first, by the replicas' own step times.
+
+    What is in line for blocks waits as long as the replica predicts; then full steps compute what
+    is there of prompts, and this one's, beside the sequences that run.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[str, dict[int, int]] = {}  # by replica, tokens since its last report
+        self._reports: dict[str, int] = {}
+
+    def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
+        best = min(replicas, key=lambda one: (self._wait(one, flight), len(one.flights), one.name))
+        self._sent[best.name][flight.number] = flight.trace.prompt_tokens
+        return best
+
+    def done(self, flight: Flight, replica: Replica) -> None:
+        self._sent.get(replica.name, {}).pop(flight.number, None)
+
+    def _wait(self, replica: Replica, flight: Flight) -> float:
+        name, report = replica.name, replica.report
+        if self._reports.get(name) != report.number:
+            self._reports[name], self._sent[name] = report.number, {}
+        tokens = report.backlog + sum(self._sent[name].values()) + flight.trace.prompt_tokens
+        limits = replica.limits
+        running = min(len(replica.flights), limits.max_num_seqs)
+        room = max(1, limits.max_num_batched_tokens - running)
+        held = report.capacity - report.free
+        full = math.ceil(tokens / room) - 1
+        seconds = replica.costs.seconds(_work(tokens - full * room, running, held))
+        if full:
+            seconds += full * replica.costs.seconds(_work(room, running, held))
+        return report.wait + seconds
+
+
+def _work(prompt: int, running: int, held: int) -> Work:
+    return Work(
+        prefill_tokens=prompt,
+        prefill_pairs=prompt * (prompt + 1) / 2,
+        prefill_context=prompt,
+        decode_seqs=running,
+        decode_context=held if running else 0,
+        samples=running + 1,
+    )
+
+
+def prefix_of(flight: Flight) -> Prefix:
+    """Of a request's prompt, in pieces as long as those of ``quire deploy``."""
+    trace = flight.trace
+    length = min(trace.prompt_tokens, TOKENS_PER_PIECE * _MOST_PIECES)
+    pieces = block_names(trace.content, length, TOKENS_PER_PIECE, f"own {flight.number}")
+    if trace.adapter is not None:
+        salt = trace.adapter.encode()
+        pieces = [salt + piece for piece in pieces]
+    return Prefix(tuple(pieces), trace.prompt_tokens)
+
+
+ROUTINGS = ("round-robin", "least-loaded", "shortest-wait", "prefix-aware")
+
+
+def router_of(routing: str) -> Router:
+    if routing == "round-robin":
+        return Turns()
+    if routing == "shortest-wait":
+        return ShortestWait()
+    return Costs(prefixes=routing == "prefix-aware")
