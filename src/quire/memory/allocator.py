@@ -62,6 +62,7 @@ class BlockTable(NamedTuple):
     is one of its attention sinks', and ``num_dropped + i`` beyond them."""
 
     block_ids: tuple[int, ...]
+    block_size: int
     num_dropped: int = 0  # blocks after the sinks' that no later token can see, given back
     num_sink_blocks: int = 0
     further: tuple[BlockTable, ...] = ()  # in the pools of further KV groups
@@ -70,6 +71,25 @@ class BlockTable(NamedTuple):
     def kv_groups(self) -> tuple[BlockTable, ...]:
         """The sequence's table in each KV group's pool."""
         return (self, *self.further)
+
+    def block(self, logical: int) -> int:
+        """The physical block of a logical one; IndexError if the sequence does not hold it."""
+        kept = self.num_sink_blocks + self.num_dropped
+        if self.num_sink_blocks <= logical < kept:
+            raise IndexError(f"block {logical} has been given back: no later token sees it")
+        index = logical if logical < kept else logical - self.num_dropped
+        if not 0 <= index < len(self.block_ids):
+            raise IndexError(f"block {logical} is none of this table's: it ends before block "
+                             f"{len(self.block_ids) + self.num_dropped}")  # fmt: skip
+        return self.block_ids[index]
+
+    def slot(self, position: int) -> int:
+        """Where a position's key and value are in the pool, in tokens from its beginning.
+
+        IndexError where the sequence holds no block for it: no longer, or not yet.
+        """
+        offset = position % self.block_size
+        return self.block(position // self.block_size) * self.block_size + offset
 
 
 class Usage(NamedTuple):

@@ -39,6 +39,9 @@ class BlockList:
         self.swapped = False
         self.view: BlockTable | None = None  # of blocks; None once they have changed
 
+    def frozen(self, block_size: int) -> BlockTable:
+        return BlockTable(tuple(self.blocks), block_size, self.num_dropped, self.num_sinks)
+
     @property
     def reserved(self) -> int:
         """Slots that wait for promised tokens."""

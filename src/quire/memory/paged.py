@@ -327,7 +327,7 @@ class PagedAllocator:
     def table(self, seq_id: int) -> BlockTable:
         table = self.tables[seq_id]
         if table.view is None:
-            table.view = BlockTable(tuple(table.blocks), table.num_dropped, table.num_sinks)
+            table.view = table.frozen(self.block_size)
         return table.view
 
     def num_tokens(self, seq_id: int) -> int:

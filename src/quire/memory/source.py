@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from quire.memory.blocks import BlockHash, Content
@@ -17,6 +17,10 @@ class BlockSource(Protocol):
 
     def has(self, name: BlockHash) -> bool:
         """Whether the block of that name can be fetched, as far as is known now."""
+        ...
+
+    def found(self, names: Iterable[BlockHash]) -> None:
+        """The pool has these blocks, and a request goes on from them: they are in use still."""
         ...
 
     def room(self) -> int:

@@ -36,6 +36,10 @@ class PoolView(Protocol):
 
     def times_found(self, block: int) -> int: ...
 
+    def num_holders(self, block: int) -> int:
+        """Sequences that hold it."""
+        ...
+
     def watch(self) -> None:
         """Keep track from now on of blocks that change hands."""
         ...
@@ -84,6 +88,9 @@ class _PagedView:
     def times_found(self, block: int) -> int:
         return self._pool.times_found[block]
 
+    def num_holders(self, block: int) -> int:
+        return self._pool.ref_counts[block]
+
     def watch(self) -> None:
         self._pool.touched = set()
 
@@ -121,6 +128,9 @@ class _RegionView:
 
     def times_found(self, block: int) -> int:
         return 0
+
+    def num_holders(self, block: int) -> int:
+        return 1
 
     def watch(self) -> None:
         """Tables show it all."""

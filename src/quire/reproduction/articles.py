@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import Random
+from collections.abc import Mapping
+
+import numpy as np
 
 from quire.config import EngineConfig
-from quire.memory import ContiguousAllocator, Demand, MoveKind, PagedAllocator, Reservation
+from quire.memory import (
+    BlockTable,
+    ContiguousAllocator,
+    Demand,
+    MoveKind,
+    PagedAllocator,
+    Reservation,
+)
 from quire.reproduction.experiment import Experiment, Finding, Scale
 from quire.simulation.arrivals import ClosedLoop
 from quire.simulation.catalogue.machines import find_machine
@@ -16,7 +24,11 @@ from quire.simulation.simulator import Simulator
 from quire.workload import Lengths, Synthetic
 
 BLOCK_SIZE = 16
-KIB, MIB = 2**10, 2**20
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+UTILISATION: Mapping[int, tuple[float, float]] = {
+    10: (28.8, 98.7), 25: (21.1, 98.2), 50: (23.9, 98.5), 100: (24.9, 98.6), 200: (25.1, 98.5),
+}  # fmt: skip
+"""An article's, in percent, by requests in a batch: naive and paged."""
 
 
 def worked_examples(scale: Scale) -> Experiment:
@@ -25,8 +37,8 @@ def worked_examples(scale: Scale) -> Experiment:
     findings = [
         Finding("keys and values of a token, 32 layers × 32 heads × 128, fp16", (512,),
                 token / KIB, "KiB"),
-        *_reserved_slots(),
-        *_utilisation(scale.seed),
+        *_reserved_slots(token),
+        *_utilisation(token),
         *_system_prompt(token),
         *_five_requests(),
         *_one_table(),
@@ -37,7 +49,10 @@ def worked_examples(scale: Scale) -> Experiment:
         "Worked examples of articles",
         "Articles explain paging by small examples. Do the real allocators give the same?",
         "Every figure is read off an allocator after the requests have been admitted to it; "
-        "blocks of 16 tokens, and 2,048 slots for each request where memory is contiguous. The "
+        "blocks of 16 tokens, and 2,048 slots for each request where memory is contiguous. Lengths "
+        "of batches are drawn as the article draws them: NumPy's normal distribution of mean 500 "
+        "and deviation 200, cut to 200 to 2,048 tokens, from seed 42, one batch after the other. "
+        "(The article's text was not at hand: these draws give its ten figures.) The "
         "copilot is simulated: Llama 2 7B on one A100-40 (which the example does not name), "
         "sequences of at most 2,048 tokens as in the example, 50 users who send their next request "
         "when they have the last answer.",
@@ -51,43 +66,43 @@ def worked_examples(scale: Scale) -> Experiment:
     )
 
 
-def _reserved_slots() -> list[Finding]:
+def _reserved_slots(token: int) -> list[Finding]:
     findings = []
-    for tokens, published in ((120, 5.8), (800, 39.0), (2000, 97.6)):
+    for tokens, published in ((120, 5.8), (500, 24.4), (800, 39.0), (2000, 97.6)):
         allocator = _contiguous(1)
         _admit(allocator, 0, tokens)
         usage = allocator.usage()
-        share = 100 * usage.used / (usage.capacity - usage.free)
-        findings.append(
-            Finding(f"slots used by a request of {tokens:,} tokens in 2,048", (published,), share,
-                    "%")
-        )  # fmt: skip
+        held = usage.capacity - usage.free
+        request = f"a request of {tokens:,} tokens in 2,048"
+        findings += [
+            Finding(f"slots used by {request}", (published,), 100 * usage.used / held, "%"),
+            Finding(f"memory wasted by {request}", (), (held - usage.used) * token / MIB, "MiB",
+                    f"of {held * token / MIB:,g} MiB"),
+        ]  # fmt: skip
     return findings
 
 
-def _utilisation(seed: int) -> list[Finding]:
-    """Batches of 10 to 200 requests of 500 tokens in the mean."""
-    random, lengths = Random(seed), Lengths("uniform", 500, 400)
-    shares: dict[str, list[float]] = {"naive": [], "paged": []}
-    for count in (10, 25, 50, 100, 200):
-        drawn = [lengths.draw(random) for _ in range(count)]
+def _utilisation(token: int) -> list[Finding]:
+    """Batches of requests, drawn as the article draws them."""
+    random = np.random.RandomState(42)
+    findings = []
+    for count, published in UTILISATION.items():
+        drawn = np.clip(random.normal(500, 200, count), 200, 2048).astype(int).tolist()
         naive = _contiguous(1 << (count - 1).bit_length())
         paged = PagedAllocator(sum(-(-tokens // BLOCK_SIZE) for tokens in drawn), BLOCK_SIZE)
-        for name, allocator in (("naive", naive), ("paged", paged)):
+        allocators: tuple[ContiguousAllocator | PagedAllocator, ...] = (naive, paged)
+        for name, allocator, share in zip(("naive", "paged"), allocators, published, strict=True):
             for seq_id, tokens in enumerate(drawn):
                 _admit(allocator, seq_id, tokens)
             usage = allocator.usage()
-            shares[name].append(100 * usage.used / (usage.capacity - usage.free))
-    return [
-        Finding(
-            f"utilisation over batches of 10 to 200 requests, {name}", (published,),
-            sum(shares[name]) / len(shares[name]), "%", why,
-        )
-        for name, published, why in (
-            ("naive", 24.4, "lengths are drawn: from 100 to 900 tokens, 500 in the mean"),
-            ("paged", 98.5, "half of a last block is empty in the mean"),
-        )
-    ]  # fmt: skip
+            held = usage.capacity - usage.free
+            batch = f"{count} requests, {name}"
+            findings += [
+                Finding(f"utilisation, {batch}", (share,), 100 * usage.used / held, "%"),
+                Finding(f"memory wasted, {batch}", (), (held - usage.used) * token / GIB, "GiB",
+                        f"of {held * token / GIB:.3g} GiB held"),
+            ]  # fmt: skip
+    return findings
 
 
 def _system_prompt(token: int) -> list[Finding]:
@@ -124,7 +139,9 @@ def _five_requests() -> list[Finding]:
     for seq_id, tokens in enumerate(lengths):
         _admit(allocator, seq_id, tokens)
     usage = allocator.usage()
+    pages = [allocator.blocks_held(range(5))[0]]
     allocator.free(1)
+    pages.append(allocator.blocks_held((0, 2, 3, 4))[0])
     allocator.free(3)
     late = allocator.admit(5, Demand(144))
     pieces = len(allocator.table(5).block_ids) if late is not None else 0
@@ -133,6 +150,10 @@ def _five_requests() -> list[Finding]:
                 usage.capacity // BLOCK_SIZE, "blocks"),
         Finding("slots empty in them", (0,), usage.internal, "slots",
                 "all lengths are multiples of 16"),
+        *(Finding(f"pages of a pool that the five hold{when}", (published,), 100 * held / 512, "%",
+                  "of 512, which gives the article's figures")
+          for when, published, held in zip(
+              ("", ", once the second has ended"), (10.9, 10.4), pages, strict=True)),
         Finding("blocks of a sixth of 144 tokens, in the holes that the second and fourth left",
                 (), pieces, "blocks", "no hole is as long: contiguous memory could not take it"),
     ]  # fmt: skip
@@ -148,16 +169,22 @@ def _one_table() -> list[Finding]:
         Finding("slots empty in the last one", (7,), allocator.usage().internal, "slots"),
     ]  # fmt: skip
     table = scattered_table()
-    filled = [min(BLOCK_SIZE, 41 - BLOCK_SIZE * place) for place in range(len(table))]
-    for block, published, slots in zip(table, (16, 16, 9), filled, strict=True):
+    filled = [min(BLOCK_SIZE, 41 - BLOCK_SIZE * place) for place in range(len(table.block_ids))]
+    for block, published, slots in zip(table.block_ids, (16, 16, 9), filled, strict=True):
         findings.append(
             Finding(f"41 tokens in blocks 7, 3, 12: slots filled in block {block}", (published,),
                     slots, "slots")
         )  # fmt: skip
+    for position in (0, 20, 40):
+        block, offset = divmod(table.slot(position), BLOCK_SIZE)
+        findings.append(
+            Finding(f"the same: where position {position} is in the pool", (),
+                    table.slot(position), "slot", f"place {offset} of block {block}")
+        )  # fmt: skip
     return findings
 
 
-def scattered_table() -> Sequence[int]:
+def scattered_table() -> BlockTable:
     """Blocks of a request of 41 tokens in a pool where only 7, 3 and 12 are free."""
     allocator = PagedAllocator(16, BLOCK_SIZE)
     for seq_id in range(16):
@@ -166,7 +193,7 @@ def scattered_table() -> Sequence[int]:
     for block in (12, 3, 7):  # what was freed last is taken first
         allocator.free(owners[block])
     _admit(allocator, 16, 41)
-    return allocator.table(16).block_ids
+    return allocator.table(16)
 
 
 def _copilot(seed: int) -> list[Finding]:

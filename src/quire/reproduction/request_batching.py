@@ -19,6 +19,7 @@ class Batched(NamedTuple):
 
     normalized_latency: float  # seconds per output token
     batch: float  # requests, those that have ended but hold their place included
+    busy_seconds: float
 
 
 def serve_in_batches(workload: Iterable[TraceRequest], most: int, cost_model: CostModel) -> Batched:
@@ -38,7 +39,7 @@ def serve_in_batches(workload: Iterable[TraceRequest], most: int, cost_model: Co
         busy += end - now
         weighted += len(batch) * (end - now)
         now = end
-    return Batched(latencies / len(line), weighted / busy)
+    return Batched(latencies / len(line), weighted / busy, busy)
 
 
 def _seconds(batch: list[TraceRequest], cost_model: CostModel) -> float:

@@ -22,6 +22,7 @@ from quire.reproduction.rate_figures import (
     parallel_and_beam,
     shared_prefix,
 )
+from quire.reproduction.technique_figures import techniques
 
 EXPERIMENTS: Mapping[str, Callable[[Scale], Experiment]] = {
     "articles": worked_examples,
@@ -36,6 +37,7 @@ EXPERIMENTS: Mapping[str, Callable[[Scale], Experiment]] = {
     "figure-17": chatbot,
     "figure-18b": block_sizes,
     "figure-19": swap_or_recompute,
+    "techniques": techniques,
 }
 """Every experiment by its key, in the order of the page."""
 

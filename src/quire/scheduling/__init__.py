@@ -6,7 +6,8 @@ from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.preemption import Preemption
 from quire.scheduling.scheduler import Scheduler
 from quire.scheduling.sequence import MemoryStory, SequenceGroup
-from quire.scheduling.sessions.session import Session, SessionEvent, SessionVerb
+from quire.scheduling.sessions.session import Ring, Session, SessionEvent, SessionVerb
+from quire.scheduling.waiting import WaitEstimate
 
 __all__ = [
     "AdapterSlots",
@@ -14,9 +15,11 @@ __all__ = [
     "BlockEvents",
     "MemoryStory",
     "Preemption",
+    "Ring",
     "Scheduler",
     "SequenceGroup",
     "Session",
     "SessionEvent",
     "SessionVerb",
+    "WaitEstimate",
 ]

@@ -104,6 +104,7 @@ class Admission:
         if cached is None:
             return Shortage("not enough free blocks", fit.needed, fit.free)
         self._describe(group)
+        self._beyond.find(trunk, cached)
         fetches = self._beyond.fetch(trunk)
         step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"

@@ -57,6 +57,11 @@ class Beyond:
             for move in moves
         ]
 
+    def find(self, branch: Sequence, num_tokens: int) -> None:
+        """So many tokens of the branch have been found in the pool, or fetched."""
+        if self._source is not None:
+            self._source.found(branch.block_hashes[: num_tokens // self._allocator.block_size])
+
     def fill(self, branch: Sequence, first: int, end: int) -> None:
         """A step fills these blocks of the branch, which have their names already."""
         if self._source is not None:

@@ -55,5 +55,4 @@ def _written(chunk: Chunk, block_size: int) -> Iterator[Place]:
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
     for kv_group, table in enumerate(chunk.table.kv_groups):
         for logical in range(first, last + 1):
-            dropped = 0 if logical < table.num_sink_blocks else table.num_dropped
-            yield Place(False, kv_group, table.block_ids[logical - dropped])
+            yield Place(False, kv_group, table.block(logical))

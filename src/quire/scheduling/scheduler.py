@@ -26,6 +26,7 @@ from quire.scheduling.preemption import Preemption
 from quire.scheduling.request_queue import RequestQueue
 from quire.scheduling.scores import ScoredBlocks
 from quire.scheduling.sequence import SequenceGroup, Status
+from quire.scheduling.sessions.session import Ring
 from quire.scheduling.sessions.sessions import Sessions
 from quire.scheduling.stats import SchedulerStats
 
@@ -58,7 +59,7 @@ class Scheduler:
         beyond: Beyond | None = None,
         max_num_sessions: int = 128,
         max_sessions_per_client: int | None = None,
-        attention_sinks: int = 0,
+        ring: Ring = Ring(),  # noqa: B008  # frozen
         max_queue_time: float | None = None,
         max_adapters: int | None = None,
         block_events: BlockEvents | None = None,
@@ -71,15 +72,12 @@ class Scheduler:
         self.stats = SchedulerStats()
         self.block_events = events = block_events
         self.queue = RequestQueue(policy)
-        self._preemption = preemption or Preemption(allocator)
+        self._preemption = preemption = preemption or Preemption(allocator)
         self.adapters = AdapterSlots(max_adapters)
         live = self._live = LiveGroups(allocator, self.adapters)
-        self.sessions = Sessions(
-            allocator, live, max_num_sessions, max_sessions_per_client, attention_sinks
-        )
+        self.sessions = Sessions(allocator, live, max_num_sessions, max_sessions_per_client, ring)
         scored = self._scored = ScoredBlocks(allocator.block_size)
         self.beyond = beyond = beyond or Beyond(allocator)
-        caching, preemption = enable_prefix_caching, self._preemption
         self._admission = Admission(
             allocator, live, preemption, self.stats, scored, beyond, caching, events
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.reproduction.articles import scattered_table, worked_examples
+from quire.reproduction.articles import UTILISATION, scattered_table, worked_examples
 from quire.reproduction.experiment import QUICK, Finding
 
 
@@ -20,6 +20,11 @@ def found() -> dict[str, Finding]:
         ("slots used by a request of 120 tokens in 2,048", 100 * 120 / 2048),
         ("slots used by a request of 800 tokens in 2,048", 100 * 800 / 2048),
         ("slots used by a request of 2,000 tokens in 2,048", 100 * 2000 / 2048),
+        ("slots used by a request of 500 tokens in 2,048", 100 * 500 / 2048),
+        ("memory wasted by a request of 120 tokens in 2,048", 964),
+        ("memory wasted by a request of 2,000 tokens in 2,048", 24),
+        ("pages of a pool that the five hold", 100 * 56 / 512),
+        ("pages of a pool that the five hold, once the second has ended", 100 * 53 / 512),
         ("pages of ten system prompts of 200 tokens, each its own", 130),
         ("the same, shared", 13),
         ("memory saved", 936),
@@ -33,10 +38,20 @@ def found() -> dict[str, Finding]:
         ("41 tokens in blocks 7, 3, 12: slots filled in block 7", 16),
         ("41 tokens in blocks 7, 3, 12: slots filled in block 3", 16),
         ("41 tokens in blocks 7, 3, 12: slots filled in block 12", 9),
+        ("the same: where position 0 is in the pool", 7 * 16),
+        ("the same: where position 20 is in the pool", 3 * 16 + 4),
+        ("the same: where position 40 is in the pool", 12 * 16 + 8),
     ],
 )
 def test_arithmetic_is_exact(found: dict[str, Finding], what: str, figure: float) -> None:
     assert found[what].ours == pytest.approx(figure, rel=1e-12)
+
+
+def test_batches_are_drawn_as_the_article_draws_them(found: dict[str, Finding]) -> None:
+    for count, published in UTILISATION.items():
+        for name, share in zip(("naive", "paged"), published, strict=True):
+            one = found[f"utilisation, {count} requests, {name}"]
+            assert one.published == (share,) and round(one.ours, 1) == share
 
 
 OWN_LIMIT = "copilot: users of 50 whose requests run, 2,048 slots for each"
@@ -58,7 +73,7 @@ def test_fifty_users_of_a_copilot(found: dict[str, Finding]) -> None:
 
 
 def test_blocks_are_where_the_article_says() -> None:
-    assert scattered_table() == (7, 3, 12)
+    assert scattered_table().block_ids == (7, 3, 12)
 
 
 def test_a_figure_agrees_within_ten_percent_and_a_range_is_what_it_says() -> None:

@@ -75,7 +75,7 @@ def test_each_is_written_as_it_ends(tmp_path: Path) -> None:
     assert [(keys, whole) for _, keys, whole in told] == [
         (["articles"], False), (["articles", "table-1"], True),
     ]  # fmt: skip
-    assert told[0][0].startswith("1 of 2: articles, ") and "of 20 figures as pub" in told[0][0]
+    assert told[0][0].startswith("1 of 2: articles, ") and "of 31 figures as pub" in told[0][0]
 
 
 @pytest.mark.parametrize("key", ["table-1", "figure-19", "figure-12-sharegpt"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quire.protocol import RecoveryCosts
+from quire.reproduction.experiment import QUICK
 from quire.reproduction.request_batching import serve_in_batches
 from quire.reproduction.slow_steps import SlowSteps, slow_deployment
 from quire.reproduction.systems import (
@@ -13,12 +16,14 @@ from quire.reproduction.systems import (
     ORCA_POW2,
     PAGED,
     READABLE,
+    SYSTEMS,
     MemorySystem,
     deployment,
     requests,
     serve,
     sustained,
 )  # fmt: skip
+from quire.reproduction.technique_figures import HostBehind, techniques
 from quire.simulation.work import Work, decoding
 from quire.workload import TraceRequest
 
@@ -44,6 +49,27 @@ def test_a_batch_runs_to_its_longest_output_before_the_next_begins() -> None:
 def test_a_batch_takes_only_who_has_come() -> None:
     workload = [TraceRequest(0.0, 100, 1), TraceRequest(10.0, 100, 1)]
     assert serve_in_batches(workload, 2, Costs()).normalized_latency == pytest.approx(2.0)
+
+
+def test_what_does_not_fit_crosses_the_link_in_every_step() -> None:
+    behind = HostBehind(Costs(), slots=1000, seconds_per_token=0.001)
+    assert behind.seconds(decoding(10, 1000)) == 1.0
+    assert behind.seconds(decoding(10, 3000)) == pytest.approx(1.0 + 2.0)
+    assert behind.seconds(Work(prefill_tokens=100, prefill_context=1500)) == pytest.approx(2.5)
+
+
+def test_paging_serves_most_and_the_host_s_memory_least() -> None:
+    found = {one.what: one.ours for one in techniques(replace(QUICK, fewest=100)).findings}
+    names = (*(system.name for system in SYSTEMS), "host memory behind the machine's")
+    at_once, gains = (
+        [found[f"{name}: {what}"] for name in names]
+        for what in (
+            "requests that run at once",
+            "output tokens a second, over one request at a time",
+        )
+    )
+    assert at_once == sorted(at_once), "the host's memory lets most run"
+    assert gains[:4] == sorted(gains[:4]) and 1 < gains[4] < gains[3]
 
 
 @pytest.mark.parametrize("first", [1.0, 8.0, 100.0])

@@ -213,10 +213,10 @@ class ContiguousAllocator:
         """The whole region, what is only reserved included."""
         branch = self.branches[seq_id]
         if branch.start is None:
-            return BlockTable(branch.host_blocks)
+            return BlockTable(branch.host_blocks, self.block_size)
         if branch.view is None:
             end = branch.start + (1 << branch.family.order)
-            branch.view = BlockTable(tuple(range(branch.start, end)))
+            branch.view = BlockTable(tuple(range(branch.start, end)), self.block_size)
         return branch.view
 
     def num_tokens(self, seq_id: int) -> int:

@@ -14,6 +14,17 @@ from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 _EVENTS_KEPT = 1000
 
 
+class Ring(NamedTuple):
+    """What a session's history goes round in, in tokens.
+
+    sinks: first ones, which stay.
+    size: of the longest text or, where a window lets texts go on for ever, of sinks and window.
+    """
+
+    sinks: int = 0
+    size: int | None = None
+
+
 class SessionVerb(Enum):
     OPEN = "open"
     APPEND = "append"
@@ -40,11 +51,20 @@ class Session:
     Its history is all that has been appended and generated since the last cut, four bytes a token.
 
     client: whose it is; None: the process's own.
+    recompute_last_n: how many tokens before a turn's input it keeps, beside the sinks, when the
+        ring is full; None: it goes round, or is refused more.
     """
 
-    def __init__(self, session_id: str, resting: SequenceGroup, client: str | None = None) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        resting: SequenceGroup,
+        client: str | None = None,
+        recompute_last_n: int | None = None,
+    ) -> None:
         self.session_id = session_id
         self.client = client
+        self.recompute_last_n = recompute_last_n
         self.resting = resting
         self.turn: SequenceGroup | None = None
         self.cache_epoch = 0

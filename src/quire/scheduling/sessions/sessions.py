@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 from quire.errors import (
@@ -14,7 +15,7 @@ from quire.memory import KVAllocator
 from quire.protocol.request import Adapter, Request
 from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.sequence import SequenceGroup
-from quire.scheduling.sessions.session import Session, SessionVerb
+from quire.scheduling.sessions.session import Ring, Session, SessionVerb
 
 
 class Sessions:
@@ -31,11 +32,11 @@ class Sessions:
         live: LiveGroups,
         max_num_sessions: int,
         max_sessions_per_client: int | None,
-        num_sinks: int,
+        ring: Ring,
     ) -> None:
         self.max_num_sessions = max_num_sessions
         self.max_sessions_per_client = max_sessions_per_client
-        self.num_sinks = num_sinks
+        self.ring = ring
         self._allocator = allocator
         self._live = live
         self._sessions: dict[str, Session] = {}
@@ -67,13 +68,16 @@ class Sessions:
         cache_salt: str = "",
         client: str | None = None,
         adapter: Adapter | None = None,
+        recompute_last_n: int | None = None,
     ) -> None:
         """A sequence that lives from turn to turn; RequestError if too many are open.
 
         client: whose share it counts against; None: nobody's.
+        recompute_last_n: see ``Session``.
         """
         if session_id in self._sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
+        self._refuse_to_keep(recompute_last_n)
         self._refuse_above_share(client)
         if len(self._sessions) >= self.max_num_sessions:
             raise TooManySessionsError(
@@ -81,7 +85,7 @@ class Sessions:
                 "session_id",
             )
         resting = self._live.resting_group(session_id, cache_salt, adapter)
-        self._sessions[session_id] = Session(session_id, resting, client)
+        self._sessions[session_id] = Session(session_id, resting, client, recompute_last_n)
 
     def _refuse_above_share(self, client: str | None) -> None:
         most = self.max_sessions_per_client
@@ -91,6 +95,18 @@ class Sessions:
             raise TooManySessionsError(
                 f"this client has max_sessions_per_client, {most}, open: close one first",
                 "session_id",
+            )
+
+    def _refuse_to_keep(self, last_n: int | None) -> None:
+        """What is kept must leave room for an input and an answer."""
+        sinks, size = self.ring
+        if last_n is None:
+            return
+        most = math.inf if size is None else size - sinks - 2
+        if isinstance(last_n, bool) or not isinstance(last_n, int) or not 1 <= last_n <= most:
+            raise RequestError(
+                f"recompute_last_n must be an integer from 1 to {most:,}; got {last_n!r}",
+                "recompute_last_n",
             )
 
     def append(self, session_id: str, token_ids: Seq[int]) -> None:
@@ -113,16 +129,35 @@ class Sessions:
     def recompute(self, session_id: str, last_n: int) -> None:
         """Let attention sinks and the last tokens be the history, computed afresh from 0."""
         session = self.unused(session_id)
-        history, sinks = session.history, self.num_sinks
-        if last_n < 1 or not history:
+        if last_n < 1 or not session.history:
             raise RequestError(
                 f"last_n must be at least 1, and there must be a history; got {last_n} of "
-                f"{len(history)} tokens",
+                f"{len(session.history)} tokens",
                 "last_n",
             )
-        first = max(sinks, len(history) - last_n)
-        session.restart([*history[:sinks], *history[first:]], self._allocator)
+        self.restart(session_id, self._kept(session, last_n))
+
+    def shortened(self, session: Session, more: int) -> list[int] | None:
+        """The history before ``more`` tokens that the ring has no room for; None: as it is.
+
+        Only of a session that recomputes by itself. All of the next turn's input is in it.
+        """
+        last_n, size = session.recompute_last_n, self.ring.size
+        if last_n is None or size is None or len(session.history) + more <= size:
+            return None
+        kept = self._kept(session, last_n + session.num_input)
+        return kept if len(kept) < len(session.history) else None
+
+    def restart(self, session_id: str, history: Seq[int]) -> None:
+        """Let ``history`` be all there is, computed afresh from position 0."""
+        session = self.unused(session_id)
+        session.restart(history, self._allocator)
         session.note(SessionVerb.RECOMPUTE)
+
+    def _kept(self, session: Session, last_n: int) -> list[int]:
+        history, sinks = session.history, self.ring.sinks
+        first = max(sinks, len(history) - last_n)
+        return [*history[:sinks], *history[first:]]
 
     def close(self, session_id: str) -> None:
         """Free the session's blocks and forget it."""

@@ -1,0 +1,95 @@
+"""Ways of giving out KV memory side by side, from nothing batched to paging; and the host's memory
+as if it were the machine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from quire.protocol import RecoveryCosts
+from quire.reproduction.experiment import Experiment, Finding, Scale
+from quire.reproduction.request_batching import serve_in_batches
+from quire.reproduction.systems import SYSTEMS, deployment, requests, serve
+from quire.simulation.cost_model import CostModel
+from quire.simulation.planning.deployment import Deployment
+from quire.simulation.result import SimulationResult
+from quire.simulation.simulator import Simulator
+from quire.simulation.work import Work
+from quire.workload import TraceRequest
+
+HOST_TIMES = 3
+"""Host memory that the pool is extended by, in pools."""
+
+
+class HostBehind:
+    """A cost model in which keys and values beyond the machine's memory come from the host.
+
+    That is how a driver's virtual memory works (CUDA's unified memory): a step reads the keys of
+    all who run, so what does not fit crosses the link in every step. That no more than this does is
+    better than any driver, which does not know what the next step reads.
+    """
+
+    def __init__(self, costs: CostModel, slots: int, seconds_per_token: float) -> None:
+        """slots: tokens that the machine's own memory holds."""
+        self._costs = costs
+        self._slots = slots
+        self._seconds_per_token = seconds_per_token
+
+    def seconds(self, work: Work) -> float:
+        beyond = max(0.0, work.prefill_context + work.decode_context - self._slots)
+        return self._costs.seconds(work) + beyond * self._seconds_per_token
+
+    def recovery_costs(self, block_size: int) -> RecoveryCosts:
+        return self._costs.recovery_costs(block_size)
+
+
+def virtual_memory(where: Deployment, workload: Iterable[TraceRequest]) -> SimulationResult:
+    """Blocks as fine as a driver's pages, in a pool of which the host holds the larger part."""
+    limits = where.configured(kv_allocator="paged").limits()
+    costs = where.cost_model(limits.block_size)
+    per_token = costs.recovery_costs(limits.block_size).swap_per_block / limits.block_size
+    behind = HostBehind(costs, limits.num_blocks * limits.block_size, per_token)
+    extended = limits.with_blocks(limits.num_blocks * (1 + HOST_TIMES))
+    return Simulator(extended, behind).run(workload)
+
+
+def techniques(scale: Scale) -> Experiment:
+    """One request at a time, five ways of giving out memory, and paging."""
+    where = deployment("llama-13b")
+
+    def line() -> Iterable[TraceRequest]:
+        drawn = requests("sharegpt", 1.0, scale.count(1.0, 800), scale.seed)
+        return (replace(one, arrival=0.0) for one in drawn)
+
+    tokens = sum(one.output_tokens for one in line())
+    alone = tokens / serve_in_batches(line(), 1, where.cost_model(16)).busy_seconds
+    served = {system.name: serve(where, system, line()) for system in SYSTEMS}
+    paged = served.pop("paged")
+    served["host memory behind the machine's"] = virtual_memory(where, line())
+    served["paged"] = paged
+    findings = [Finding("one request at a time: output tokens a second", (), alone, "tokens/s")]
+    for name, result in served.items():
+        published = (24.0,) if name == "paged" else ()
+        why = 'published as "up to 24", over a server that batches nothing' if published else ""
+        findings += [
+            Finding(f"{name}: requests that run at once", (), result.mean_running, "requests"),
+            Finding(f"{name}: output tokens a second, over one request at a time", published,
+                    result.output_rate / alone, "×", why),
+        ]  # fmt: skip
+    return Experiment(
+        "techniques",
+        "One by one, five ways of giving out memory, and paging",
+        "A region for the longest text, for a power of two, for the true length; the host's memory "
+        "behind the machine's own, as virtual memory; paging. How many requests run at once, and "
+        "what is that worth over serving one at a time?",
+        "LLaMA-13B on an A100-40, ShareGPT's lengths, all requests at once. Behind the machine's "
+        f"memory is {HOST_TIMES} times as much of the host's, which the driver fills and fetches "
+        "in pages as fine as blocks: nothing is reserved, but what does not fit crosses the link "
+        "in every step, and only that, as if the driver knew what comes next.",
+        tuple(findings),
+        "What runs at once is what memory lets run, and speed follows it, less than in proportion: "
+        "larger batches read more keys. The host's memory lets most requests run and is the worst "
+        "of all that batch: each step reads every key, so that the link is what counts, not the "
+        "memory's size. To stop a few requests and swap them whole, as Quire does, moves their "
+        "keys once and not in every step.",
+    )
