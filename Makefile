@@ -12,12 +12,16 @@ BIN := $(VENV)/bin
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: serve test check lint docs sanitize attack test-clients world bench-peers clean
+.PHONY: serve test suite check lint docs sanitize attack test-clients world bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
 
-test: lint
+# mypy knows one core; the tests take the other meanwhile.
+test: $(VENV)/installed-dev
+	$(MAKE) --jobs=2 lint suite
+
+suite: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 # What needs no PyTorch, but for the tests that are marked as slow.

@@ -1,6 +1,6 @@
 """Attention alone: over blocks against over contiguous memory, and against the machine's limits.
 
-    python benchmarks/attention.py [--threads 2] [--instruction-set avx2]
+    python benchmarks/attention.py [--threads 2] [--instruction-set avx2] [--only sizes]
 
 Paged: blocks of 16 tokens in random order. Contiguous: the same code, one block for each sequence.
 Shared: most of the contexts is in the same blocks for all sequences, as of forks; its time is
@@ -30,6 +30,7 @@ from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, KVShape  # noqa: E402
 
 BLOCK_SIZE = 16
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 SECONDS = 1.0  # for all measurements of a line
 
 
@@ -118,15 +119,17 @@ def attention(
     return lambda: kernels.attend(query, key, value, kv, spec, plan)
 
 
-def in_turns(works: Sequence[Callable[[], object]]) -> list[float]:
+def in_turns(
+    works: Sequence[Callable[[], object]], clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Median seconds of each."""
     times: list[list[float]] = [[] for _ in works]
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end or len(times[0]) < 5:
         for work, own in zip(works, times, strict=True):
-            start = time.perf_counter()
+            start = clock()
             work()
-            own.append(time.perf_counter() - start)
+            own.append(clock() - start)
     return [statistics.median(own[1:]) for own in times]
 
 
@@ -155,6 +158,20 @@ def decodes(kernels: CPUKernels) -> None:
                 f"{rates[2]:.1f} | {seconds[0] / seconds[1]:.3f} | {rates[0] / rates[2]:.0%}",
                 flush=True,
             )
+
+
+def sizes(kernels: CPUKernels) -> None:
+    """The paper's figure 18 (a): processor time over blocks of each size and contiguous memory."""
+    print("decode | " + " | ".join(map(str, BLOCK_SIZES)) + ", paged / contiguous by block size")
+    for load in (DECODES[0], *DECODES[2:4]):  # a context that is no multiple of 16 is read slowly
+        for dtype, kv_dtype in CACHES[:2]:
+            works = [
+                attention(kernels, load, dtype, kv_dtype, size)
+                for size in (load.context, *BLOCK_SIZES)
+            ]
+            contiguous, *paged = in_turns(works, time.process_time)
+            ratios = " | ".join(f"{seconds / contiguous:.2f}" for seconds in paged)
+            print(f"{name(load, dtype, kv_dtype)} | {ratios}", flush=True)
 
 
 def forks(kernels: CPUKernels) -> None:
@@ -194,13 +211,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--instruction-set", choices=instruction_sets(), default="")
+    parser.add_argument("--only", choices=("decodes", "sizes", "forks", "prefills"), default="")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     kernels = CPUKernels(arguments.instruction_set)
     print(f"{kernels.instruction_set}, {arguments.threads} threads")
-    decodes(kernels)
-    forks(kernels)
-    prefills(kernels)
+    for table in (decodes, sizes, forks, prefills):
+        if arguments.only in ("", table.__name__):
+            table(kernels)
 
 
 if __name__ == "__main__":

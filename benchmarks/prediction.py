@@ -4,14 +4,14 @@
 
 The engine runs in this process and sleeps until the next request is due; prompts are random token
 ids of the trace's lengths, cut to the model's. It records what it serves, and the recording is
-simulated with the calibrated costs and the engine's own settings. Run it while nothing else runs:
-it says how much of the machine others had.
+simulated with the calibrated costs and the engine's own settings (as quire compare does). Run it
+while nothing else runs: it says how much of the machine others had. Where others use the machine,
+--unit cpu has clock and costs in processor time of one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +22,10 @@ from quire.threads import wait_briefly
 wait_briefly()  # before torch is loaded
 
 from quire.bench.machine import OthersShare, machine_facts  # noqa: E402
-from quire.calibration import Comparison, calibrate, compare  # noqa: E402
+from quire.calibration.calibrate import calibrate  # noqa: E402
+from quire.calibration.prediction import predict  # noqa: E402
+from quire.calibration.steps import UNITS  # noqa: E402
+from quire.commands.compare import describe  # noqa: E402
 from quire.config import EngineConfig  # noqa: E402
 from quire.simulation.calibrated import read_calibration  # noqa: E402
 from quire.workload import Trace  # noqa: E402
@@ -39,12 +42,14 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--kv-cache-memory-bytes", default="8MiB")
     parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--unit", choices=UNITS, default="wall")
     arguments = parser.parse_args()
     config = EngineConfig.create(
         {
             "model": arguments.model,
             "kv_cache_memory_bytes": arguments.kv_cache_memory_bytes,
             "max_model_len": arguments.max_model_len,
+            "threads": 1 if arguments.unit == "cpu" else None,
         }
     )
     machine = machine_facts()
@@ -52,7 +57,7 @@ def main() -> None:
     others = OthersShare()
     if arguments.costs is None:
         start = time.perf_counter()
-        calibration = calibrate(config, lambda text: None)
+        calibration = calibrate(config, lambda text: None, arguments.unit)
         print(f"calibrated in {time.perf_counter() - start:.0f} s; ", end="")
     else:
         calibration = read_calibration(arguments.costs)
@@ -64,30 +69,18 @@ def main() -> None:
         trace = islice(Trace.open(arguments.trace), count)
         requests = [replace(one, arrival=one.arrival / speed) for one in trace]
         others = OthersShare()
-        found = compare(config, calibration, requests)
+        found, drifts = predict(config, calibration, requests)
         print(
             f"\n{len(requests)} requests in {requests[-1].arrival:.0f} s, {speed:g} times as fast "
             f"as in the trace; others had {others.so_far():.0%} of the machine; steps took "
-            f"{found.drifts[0]:.2f} times as long as calibrated before, {found.drifts[1]:.2f} after"
+            f"{drifts[0]:.2f} times as long as calibrated before, {drifts[1]:.2f} after"
         )
-        report(found)
-        sys.stdout.flush()
+        print("\n".join(describe(found, "calibrated here, and stretched by that")), flush=True)
 
 
 def load(text: str) -> tuple[float, int]:
     speed, count = text.split(":")
     return float(speed), int(count)
-
-
-def report(found: Comparison) -> None:
-    print(f"{'':24}{'measured':>12}{'predicted':>12}{'off by':>9}")
-    for name, (real, simulated) in found.figures().items():
-        off = f"{simulated / real - 1:9.1%}" if real else f"{'':9}"
-        if name == "preemptions":
-            print(f"{name:24}{real:12.0f}{simulated:12.0f}{off}")
-        else:
-            unit, factor = ("ms", 1e3) if "T" in name else ("s", 1.0)
-            print(f"{f'{name}, {unit}':24}{real * factor:12.2f}{simulated * factor:12.2f}{off}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What a simulation costs: simulated output tokens per second, and an hour of a trace.
 
-    python benchmarks/simulator.py [TRACE]
+    python benchmarks/simulator.py [TRACE] [--replicas N]
 
 Batch: ShareGPT lengths, 64 sequences running, others in line, with and without skipping ahead, in
 turns; median of five. Trace: the whole of it for Llama-3-8B on one H100; memory is the most that
-the process had, after half of the trace and after all of it.
+the process had, after half of the trace and after all of it. With --replicas a fleet of N instead:
+output tokens per second of all its engines together, beside one engine in turns, and the memory
+after half of its requests and after all.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from quire.simulation import MODELS, Deployment, SimulationResult, Simulator, find_machine
+from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
 from quire.workload import DATASETS, Synthetic, Trace, TraceRequest
 
 DEPLOYMENT = Deployment(MODELS["llama-3-8b"], find_machine("h100"))
@@ -42,6 +45,28 @@ def batch(skip_ahead: bool) -> float:
     return result.tokens_out / seconds
 
 
+def fleet(replicas: int, requests: int, rate: float | None) -> float:
+    """Output tokens per second of so many engines together, routed by prefixes."""
+    pool = None if rate is None else 4 << 30  # soon full of what can be found again
+    deployment = DEPLOYMENT.configured(max_num_seqs=64, kv_cache_memory_bytes=pool)
+    simulator = FleetSimulator(FleetSetup((ReplicaKind(deployment),) * replicas))
+    longest = DEPLOYMENT.model.max_positions
+    workload = Synthetic(requests, *DATASETS["sharegpt"], rate=rate)
+    start = time.process_time()
+    result = simulator.run(request.clipped(longest) for request in workload)
+    return result.tokens_out / (time.process_time() - start)
+
+
+def fleets(replicas: int) -> None:
+    """A batch of 64 in each, and a load that they are up to, in which batches are of 30 or so."""
+    for _ in range(3):
+        one, many = batch(True), fleet(replicas, 300 * replicas, None)
+        print(f"one engine {one:10,.0f} output tokens/s, {replicas} at once {many:10,.0f}")
+    for requests in (100 * replicas, 200 * replicas):
+        speed = fleet(replicas, requests, 9.0 * replicas)
+        print(f"{requests:,} requests in time: {speed:,.0f} output tokens/s, {memory():.0f} MiB")
+
+
 def memory() -> float:
     """MiB that this process has had at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -50,7 +75,11 @@ def memory() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", nargs="?", type=Path, help="a trace of any known format")
+    parser.add_argument("--replicas", type=int, metavar="N", help="a fleet of so many")
     arguments = parser.parse_args()
+    if arguments.replicas is not None:
+        fleets(arguments.replicas)
+        return
     rounds = [(batch(True), batch(False)) for _ in range(5)]
     for name, rates in zip(
         ("skipping ahead", "step by step"), zip(*rounds, strict=True), strict=True

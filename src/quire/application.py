@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from fastapi import FastAPI
@@ -27,6 +28,8 @@ def build(
     replica: what the engine is called among others that serve together.
     engines: how many of them share this machine's memory.
     """
+    if engine_config.warm_up is None:
+        engine_config = replace(engine_config, warm_up=True)
     engine, capacity = build_engine(engine_config, engines)
     asked = engine_config.speculation
     facts = ModelFacts(

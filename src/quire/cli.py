@@ -24,9 +24,10 @@ from quire.commands.models import add_models, models
 from quire.commands.parser import Parser
 from quire.commands.profile import profiled
 from quire.commands.pull import add_pull, pull
+from quire.commands.record import add_record, record
+from quire.commands.replay import add_replay, replay
 from quire.commands.serve import add_serve, serve
 from quire.commands.top import add_top, top
-from quire.config import EngineConfig
 from quire.errors import ConfigError, QuireError
 from quire.threads import wait_briefly
 from quire.version import __version__
@@ -50,19 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # -- subcommands -------------------------------------------------------------------------------
-
-
-def _calibrate(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from quire.calibration import calibrate, describe
-
-    path = Path(arguments.out)
-    config = EngineConfig.create(options(arguments))
-    calibration = calibrate(config, lambda text: print(text, file=sys.stderr))
-    calibration.write(path)
-    print(describe(calibration, path))
-    return 0
 
 
 def _bench_throughput(arguments: argparse.Namespace) -> int:
@@ -133,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     text = "what running servers hold and why requests wait, as it changes"
     add_top(_command(commands, "top", top, text))
 
+    text = "what a running server's page shows, kept in a file"
+    add_record(_command(commands, "record", record, text))
+    text = "the page over a recording, with a time slider"
+    add_replay(_command(commands, "replay", replay, text))
+
     text = "download a model from Hugging Face"
     add_pull(_command(commands, "pull", pull, text))
     text = "the models that are here, whether they can be served, and for how many"
@@ -146,12 +139,6 @@ def _parser() -> argparse.ArgumentParser:
 
     # Imported with their flags: neither these rooms nor their flags load anything heavy.
     _planning_commands(commands)
-
-    text = "measure how long steps take on this machine, for simulate and plan"
-    calibrate = _command(commands, "calibrate", _calibrate, text)
-    calibrate.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
-    calibrate.add_argument("--out", default="costs.json", metavar="FILE", help="(%(default)s)")
-    add_engine_flags(calibrate)
     return parser
 
 
@@ -192,6 +179,8 @@ def _add_benchmark_flags(parser: argparse.ArgumentParser, workload: Any) -> None
 
 
 def _planning_commands(commands: Any) -> None:
+    from quire.commands.calibrate import add_calibrate, calibrate
+    from quire.commands.compare import add_compare, compare_recording
     from quire.commands.plan import add_plan, plan
     from quire.commands.reproduce import add_reproduce, reproduce
     from quire.commands.simulate import add_simulate, simulate
@@ -204,6 +193,10 @@ def _planning_commands(commands: Any) -> None:
     )
     text = "the PagedAttention paper's experiments, simulated, beside what was published"
     add_reproduce(_command(commands, "reproduce", reproduce, text))
+    text = "measure how long steps take, here or elsewhere, for simulate and plan"
+    add_calibrate(_command(commands, "calibrate", calibrate, text))
+    text = "a recording of a server against its simulation: how far off, and why"
+    add_compare(_command(commands, "compare", compare_recording, text))
 
 
 def _command(

@@ -9,6 +9,7 @@ QuireError
 │   ├── TooManySessionsError   it would open more of them than may be
 │   └── SessionBusyError      it needs a session whose turn has not ended
 ├── BusyError      one of it can be done at a time, and one is being done
+├── RequestAbortedError   whoever runs the server has ended the request
 ├── OverloadedError    more is asked for than can be served now; ``retry_after`` says when to ask
 │   ├── QueueFullError        as many requests wait as may
 │   └── QueueTimeoutError     a request has waited for longer than it may
@@ -30,6 +31,7 @@ __all__ = [
     "QueueTimeoutError",
     "QuireError",
     "RankError",
+    "RequestAbortedError",
     "RequestError",
     "SessionBusyError",
     "TooManySessionsError",
@@ -83,6 +85,10 @@ class SessionBusyError(RequestError):
 
 class BusyError(QuireError, RuntimeError):
     """What is asked for can be done once at a time, and is being done."""
+
+
+class RequestAbortedError(QuireError, RuntimeError):
+    """Whoever runs the server has ended the request. To ask again is of no use."""
 
 
 class OverloadedError(QuireError, RuntimeError):

@@ -191,12 +191,17 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm, lora_request=lora_request)
 
     def open_session(
-        self, cache_salt: str = "", lora_request: LoRARequest | None = None
+        self,
+        cache_salt: str = "",
+        lora_request: LoRARequest | None = None,
+        recompute_last_n: int | None = None,
     ) -> StreamingSession:
         """One text that is fed and continued, turn by turn, and keeps its KV blocks in between.
 
         ``with llm.open_session() as session: session.append("..."); session.generate()``.
         RequestError if ``max_num_sessions`` are open. Sessions with different salts share nothing.
+        ``recompute_last_n``: when a turn has no room in the longest text (under a window: in sinks
+        and window), the session goes on with the sinks, so many tokens before its input, and that.
         """
         session_id = f"session-{next(self._session_numbers)}"
         adapter = None
@@ -204,7 +209,9 @@ class LLM:
             self._load(lora_request)
             adapter = self.engine.input_processor.adapter(lora_request.lora_name)
         defaults = self.default_sampling_params
-        return StreamingSession(self._driver, session_id, defaults, cache_salt, adapter)
+        return StreamingSession(
+            self._driver, session_id, defaults, cache_salt, adapter, recompute_last_n
+        )
 
     def _with_adapters(
         self, prompts: list[Prompt], asked: LoRARequest | Sequence[LoRARequest | None] | None

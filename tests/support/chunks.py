@@ -12,7 +12,7 @@ def make_chunk(seq_id: int, start: int, count: int) -> Chunk:
     """Blocks 3 s, 3 s + 1, 3 s + 2 are sequence s's."""
     tokens = [5 + (7 * seq_id + 3 * i) % 250 for i in range(start, start + count)]
     blocks = tuple(_BLOCKS * seq_id + i for i in range(_BLOCKS))
-    return Chunk(seq_id, tokens, start, BlockTable(blocks), 9, Readout())
+    return Chunk(seq_id, tokens, start, BlockTable(blocks, 16), 9, Readout())
 
 
 def decode_chunks() -> list[list[Chunk]]:

@@ -102,6 +102,7 @@ class Foreseen:
     """Drafts the script, now more of it and now less, and the last draft is wrong."""
 
     num_bytes = 12345
+    drafters = ()
 
     def __init__(self, script: Seq[int], most: int = 7) -> None:
         self._script = script

@@ -32,7 +32,7 @@ from quire.protocol import (
 )
 from quire.scheduling.beam_search import BeamSearch
 from support.fake_source import FakeSource
-from support.tables import physical_block, visible
+from support.tables import visible
 
 VOCAB = 50
 EOS = 0
@@ -208,8 +208,8 @@ class FakeLayer:
 
     def place(self, table: BlockTable, position: int) -> tuple[list[int], int]:
         """The block and the offset of a position."""
-        block, offset = divmod(position, self.block_size)
-        return self.device[physical_block(table, block)], offset
+        block, offset = divmod(table.slot(position), self.block_size)
+        return self.device[block], offset
 
     def read(self, table: BlockTable, position: int) -> int:
         block, offset = self.place(table, position)

@@ -18,8 +18,9 @@ import quire
 from quire.config import ServerConfig
 from quire.engine import Engine, InputProcessor, Tokenizer, load_tokenizer
 from quire.memory import PagedAllocator
-from quire.protocol import Pooler
-from quire.scheduling import Scheduler
+from quire.protocol import Pooler, PreemptionMode
+from quire.scheduling import Ring, Scheduler
+from quire.scheduling.preemption import Preemption
 from quire.server import Server, create_app
 from support.fake_model import WIDTH, FakeExecutor
 from support.scripted_executor import ScriptedExecutor
@@ -167,17 +168,22 @@ def scripted_engine(
     session_timeout: float = 0.0,
     max_num_waiting: int | None = None,
     chat_template: str | None = None,
+    num_host_blocks: int = 0,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
     tokenizer = load_tokenizer(_DEMO, chat_template)
     texts = [tokenizer.decode([token_id]) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
-    executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size), words)
+    executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size, num_host_blocks), words)
+    allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
+    mode = PreemptionMode.SWAP if num_host_blocks else PreemptionMode.RECOMPUTE
     scheduler = Scheduler(
-        PagedAllocator(num_blocks, block_size),
+        allocator,
+        preemption=Preemption(allocator, mode),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
+        ring=Ring(0, MAX_MODEL_LEN),
         **scheduling,
     )
     input_processor = InputProcessor(
@@ -205,8 +211,8 @@ def live_server(
     """A LiveServer in a thread, stopped at the end."""
     engine, executor = scripted_engine(**(engine_options or {}))
     # Unless a test is about the end, it need not wait for what it has left running.
-    given = {"shutdown_timeout": 0, **server_options}
-    config = ServerConfig(host="127.0.0.1", port=0, **given)
+    given = {"port": 0, "shutdown_timeout": 0, **server_options}
+    config = ServerConfig(host="127.0.0.1", **given)
     server = Server(create_app(engine, [MODEL], config), config)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()

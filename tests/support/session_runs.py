@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from quire.errors import RequestError, SessionBusyError
 from quire.protocol import Progress, Request, SamplingParams, Step
-from quire.scheduling import SequenceGroup
+from quire.scheduling import Ring, SequenceGroup
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
 from support.outcomes import take_in
 from support.scheduler_runs import MakeAllocator, SchedulerRun, make_paged, random_place
@@ -42,7 +42,7 @@ class SessionRun(SchedulerRun):
     ) -> None:
         super().__init__(seed, make_allocator, windows)
         self.sinks = self.rng.choice([0, 0, 2, 5])
-        settings = {"max_num_sessions": 4, "attention_sinks": self.sinks}
+        settings = {"max_num_sessions": 4, "ring": Ring(self.sinks)}
         self.scheduler = Twin(self.make_scheduler(**settings), self.make_scheduler(**settings))
         self.num_opened = 0
         self.open: dict[str, _Session] = {}

@@ -19,11 +19,14 @@ from support.live_server import eventually
 EXAMPLES = Path(quire.__file__).parents[2] / "examples"
 PRINTED = {
     "beam_search": r"(-\d+\.\d\d +'.*'\n\s*){4}",
+    "block_tables": r"^7 tokens are in blocks \(0, 1\)\n(.*\n)*8 of 8 blocks are free\n$",
     "chat_client": r"What does str.split do\?\n  .+(\n.*)*And str.join\?\n  .+",
+    "copy_on_write": r"2 of 3 copy the last block(.*\n)*.* finds 8 of its 11 tokens\n$",
     "generate": r"('A list is' goes on: .*\n){2}",
     "planning": r"1 requests/s: the first token after .*\n4 requests/s",
     "prefix_sharing": r"^0 of \d+ tokens .*\n480 of \d+ .*\n480 of",
     "streaming": r".+\n\d+ tokens",
+    "window_and_sinks": r"^1,000 tokens are in 3 of 6 blocks(.*\n)*position 500: block 125 has",
     "structured_output": r"Function\(name='.*', kind='\w+', arguments=\d\)\n(yes|no)\n",
 }
 

@@ -18,7 +18,13 @@ from quire.assembly.pooling import read_pooler
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
-from quire.assembly.store import check_store, describe_store, open_store
+from quire.assembly.recording import recorder_of, watch_steps
+from quire.assembly.store import (
+    check_store,
+    describe_store,
+    open_store,
+    without_offloading,
+)
 from quire.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
 from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
 from quire.config import (
@@ -26,15 +32,14 @@ from quire.config import (
     NO_DRAFT_MODEL_ON_GPU,
     NO_RANKS_ON_GPU,
     NO_ROLE_ON_GPU,
-    NO_STORE_ON_GPU,
     EngineConfig,
+    no_store_on_gpu,
 )
 from quire.drafting import speculation_of
 from quire.engine import (
     AdapterShelf,
     Engine,
     InputProcessor,
-    RequestRecorder,
     Tokenizer,
     load_tokenizer,
 )
@@ -50,7 +55,7 @@ from quire.kernels.instructions import choose_instructions
 from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
-from quire.store import DiskStore
+from quire.store import DiskStore, Tiers
 from quire.threads import usable_cores
 from quire.transfer import BlockServer
 
@@ -113,7 +118,7 @@ def _build(
     costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
-    capacity = _capacity(config, loaded, runtime, beyond)
+    capacity, started = _capacity(config, loaded, runtime, beyond), time.monotonic()
     engine = Engine(
         limits.scheduler(costs, source),
         executor,
@@ -121,7 +126,7 @@ def _build(
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, cache),
-        recorder=_recorder(config),
+        recorder=recorder_of(config, capacity, started),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
         speculation=speculation_of(config.speculation),
@@ -132,6 +137,7 @@ def _build(
         transfer=transfer,
         parts=executor.parts,
     )
+    watch_steps(engine, config, limits, started)
     if events is not None:
         events.start(config.block_size, limits.windows)
     release_threads()  # it may run in another thread than this one
@@ -168,6 +174,7 @@ def _load(
     limits = EngineLimits.of(config, cache)
     shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
     budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+    budget = without_offloading(budget, config.kv_offloading_size, engines)
     budget = budget._replace(share=budget.share / engines)
     try:
         limits = fill(limits, cache, config, budget)
@@ -177,7 +184,7 @@ def _load(
 
 
 def _recovery_costs(
-    config: EngineConfig, runtime: DeviceRuntime, store: DiskStore | None
+    config: EngineConfig, runtime: DeviceRuntime, store: DiskStore | Tiers | None
 ) -> RecoveryCosts:
     """Measured, where something hangs on them."""
     if store is not None:
@@ -273,6 +280,7 @@ def _capacity(
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
         host_blocks=runtime.host_blocks,
+        warm_seconds=runtime.warm_seconds,
         kernels=runtime.kernels,
         experts=_describe_experts(model),
         speculation=config.speculation,
@@ -305,17 +313,6 @@ def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
     )
 
 
-def _recorder(config: EngineConfig) -> RequestRecorder | None:
-    if config.record_trace is None:
-        return None
-    return RequestRecorder(
-        Path(config.record_trace),
-        config.block_size,
-        time.monotonic(),
-        drafts=config.speculation is not None,
-    )
-
-
 def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     device = choose_device(config.device)
     if device.type != "cpu" and config.tensor_parallel_size > 1:
@@ -325,13 +322,15 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
             raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
         if config.async_scheduling:
             raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
-        return OnCPU(config.swap_path, choose_instructions(config.cpu_isa))
+        instructions = choose_instructions(config.cpu_isa)
+        return OnCPU(config.swap_path, instructions, warm_up=bool(config.warm_up))
     if config.speculation is not None and config.speculation.has_draft_model:
         raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
     if config.enable_lora:
         raise ConfigError(NO_ADAPTERS_ON_GPU)
-    if config.kv_store is not None:
-        raise ConfigError(NO_STORE_ON_GPU)
+    for name in ("kv_store", "kv_offloading_size"):
+        if getattr(config, name) is not None:
+            raise ConfigError(no_store_on_gpu(name))
     if config.role != "both":
         raise ConfigError(NO_ROLE_ON_GPU)
     if config.cpu_isa != "auto":

@@ -11,17 +11,18 @@ import torch
 import xxhash
 
 from quire.assembly.draft import draft_directory
-from quire.capacity import EngineLimits, size_of
+from quire.capacity import EngineLimits, MemoryBudget, size_of
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.kernels import _native
 from quire.model.weights import checkpoint_files
 from quire.protocol import RecoveryCosts
 from quire.shape import CacheShape
-from quire.store import DiskStore, RecordForm, check_writable
+from quire.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
 from quire.version import __version__
 
 _LAYOUT = 1  # of a block's bytes: keys, values and their scales, by layer, head and token
+_BEYOND = ("kv_store", "kv_offloading_size")
 _PIECE = 4 << 20  # of a file, read at once
 
 
@@ -37,33 +38,64 @@ def open_store(
     limits: EngineLimits,
     cache: CacheShape,
     forms: Any,
-) -> DiskStore | None:
-    """The store that ``config`` asks for.
+) -> DiskStore | Tiers | None:
+    """What ``config`` asks for beyond the pool.
 
     directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
     """
-    if config.kv_store is None:
+    asked = [name for name in _BEYOND if getattr(config, name) is not None]
+    if not asked:
         return None
     if not limits.enable_prefix_caching:
         raise ConfigError(
-            "kv_store: this model's rotary scaling depends on the length of the prompt, so its KV "
-            "blocks cannot be reused; leave the option out"
+            f"{asked[0]}: this model's rotary scaling depends on the length of the prompt, so its "
+            "KV blocks cannot be reused; leave the option out"
         )
-    identity = block_identity(config, directory, limits, cache, forms)
-    form = record_form(identity, limits, cache)
-    return DiskStore(Path(config.kv_store), int(config.kv_store_size * 2**30), form)
+    disk, form = None, record_form({}, limits, cache)  # nobody else's blocks are in our memory
+    if config.kv_store is not None:
+        form = record_form(block_identity(config, directory, limits, cache, forms), limits, cache)
+        disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
+    if config.kv_offloading_size is None:
+        return disk
+    size, pool = _bytes(config.kv_offloading_size), limits.pool_bytes(cache)
+    if size <= pool:
+        raise ConfigError(
+            f"kv_offloading_size: {size_of(size)} hold no more than the KV pool, {size_of(pool)}, "
+            "whose blocks lie there too: make it larger, or lower kv_cache_memory_bytes"
+        )
+    return Tiers(RecordShelf(form, size), disk)
 
 
-def describe_store(store: DiskStore | None, costs: RecoveryCosts, block_size: int) -> str:
+def without_offloading(budget: MemoryBudget, size: float | None, engines: int) -> MemoryBudget:
+    """What blocks in main memory leave for the pools. ConfigError: there is not so much."""
+    taken = 0 if size is None else _bytes(size) * engines
+    if taken > budget.free:
+        raise ConfigError(
+            f"kv_offloading_size: {size_of(taken)} are more than is free, {size_of(budget.free)}"
+        )
+    return budget._replace(free=budget.free - taken)
+
+
+def describe_store(store: DiskStore | Tiers | None, costs: RecoveryCosts, block_size: int) -> str:
     """For the person who starts the engine."""
     if store is None:
         return ""
+    places = []
+    if isinstance(store, Tiers):
+        places.append(f"{size_of(store.shelf.size)} of blocks are kept in main memory")
+    disk = store.disk if isinstance(store, Tiers) else store
+    if disk is not None:
+        places.append(f"{size_of(disk.size)} of blocks are stored in {disk.path}")
     fetching, computing = costs.fetch_per_block, block_size * costs.recompute_per_token
     pays = "" if costs.fetching_pays(block_size) else ", so that none is fetched"
     return (
-        f" Up to {size_of(store.size)} of blocks are stored in {store.path}: to fetch one takes "
-        f"{fetching * 1e3:.2g} ms, to compute it {computing * 1e3:.2g} ms{pays}."
+        f" Up to {', and '.join(places)}: to fetch one takes {fetching * 1e3:.2g} ms, to compute "
+        f"it {computing * 1e3:.2g} ms{pays}."
     )
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * 2**30)
 
 
 def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:

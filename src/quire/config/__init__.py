@@ -1,7 +1,7 @@
 """Every setting, in vLLM's names: frozen values, of which the CLI's flags are made."""
 
 from quire.config.adapters import LoraModule, problem_with_name
-from quire.config.deploy import DeployConfig, Settings
+from quire.config.deploy import DeployConfig, Settings, Span
 from quire.config.engine import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
 from quire.config.kv_events import KVEventsConfig
 from quire.config.names import check_names
@@ -10,7 +10,7 @@ from quire.config.parallel import NO_RANKS_ON_GPU
 from quire.config.server import ServerConfig
 from quire.config.settings import parse_bytes
 from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
-from quire.config.store import NO_STORE_ON_GPU
+from quire.config.store import no_store_on_gpu
 from quire.config.transfer import NO_ROLE_ON_GPU, KVTransferConfig
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "NO_DRAFT_MODEL_ON_GPU",
     "NO_RANKS_ON_GPU",
     "NO_ROLE_ON_GPU",
-    "NO_STORE_ON_GPU",
     "DeployConfig",
     "EngineConfig",
     "KVEventsConfig",
@@ -27,9 +26,11 @@ __all__ = [
     "LoraModule",
     "ServerConfig",
     "Settings",
+    "Span",
     "SpeculativeConfig",
     "check_names",
     "make_room",
+    "no_store_on_gpu",
     "parse_bytes",
     "problem_with_name",
 ]

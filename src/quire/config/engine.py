@@ -112,6 +112,11 @@ class EngineConfig:
     gpu_memory_utilization: float = setting(
         0.9, "share of a GPU's memory that weights, KV pool and computing may take together"
     )
+    warm_up: bool | None = setting(
+        None,
+        "touch the KV pool's memory at the start, so that no prompt waits for the system to map "
+        "it; what is not touched is not taken before it is used (default: where it serves)",
+    )
     enforce_eager: bool = setting(
         False, "launch every GPU kernel by itself, where decode steps could be replayed as graphs"
     )
@@ -198,6 +203,13 @@ class EngineConfig:
     kv_store_size: float = setting(
         STORE_SIZE, "GiB that all blocks in kv_store may take; the least recently used go first"
     )
+    kv_offloading_size: float | None = setting(
+        None,
+        "GiB of main memory for KV blocks that leave the pool, fetched back where that takes less "
+        "time than computing them; the least recently used go first. More than the pool, whose "
+        "blocks lie there too. On a CPU, whose pool is main memory itself, a larger pool does the "
+        "same for less; not for GPUs yet (default: none)",
+    )
     role: str = setting(
         "both",
         "prefill: compute prompts, and hand their KV blocks to other engines; decode: fetch the "
@@ -215,6 +227,9 @@ class EngineConfig:
         None,
         "file for a trace of all requests, to be simulated later: times, lengths and keyed hashes "
         "of blocks, no text",
+    )
+    record_steps: str | None = setting(
+        None, "file for a CSV of all steps: what each had to do, and its seconds"
     )
     seed: int = setting(0, "decides the seeds of requests that bring none")
     tensor_parallel_size: int = setting(

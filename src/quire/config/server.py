@@ -145,6 +145,10 @@ class ServerConfig:
     lora_directory: str | None = setting(
         None, "directory below which adapters must lie to be loaded while the server runs"
     )
+    dashboard: bool = setting(
+        True,
+        "a page at / that shows the engine live: memory, requests, and a chat; of replicas, none",
+    )
     dashboard_show_text: bool = setting(
         False, "tell operators, who bear the same keys as clients, what requests say and are "
         "answered: /v1/quire/requests/{id}",

@@ -8,7 +8,6 @@ from quire.config.settings import check_number
 from quire.errors import ConfigError
 
 STORE_SIZE = 16.0  # GiB
-NO_STORE_ON_GPU = "kv_store: blocks are stored on CPUs only: choose device cpu"
 
 
 class _Stored(Protocol):
@@ -19,6 +18,9 @@ class _Stored(Protocol):
 
     @property
     def kv_store_size(self) -> float: ...
+
+    @property
+    def kv_offloading_size(self) -> float | None: ...
 
     @property
     def device(self) -> str: ...
@@ -36,17 +38,30 @@ class _Stored(Protocol):
 def check_store(config: _Stored) -> None:
     """ConfigError where a store would do nothing, or cannot be had."""
     check_number("kv_store_size", config.kv_store_size, 2.0**-10, 2**30, "GiB")
-    if config.kv_store is None:
-        if config.kv_store_size != STORE_SIZE:
-            raise ConfigError("kv_store_size does nothing without kv_store")
-        return
-    if not config.kv_store:
+    check_number("kv_offloading_size", config.kv_offloading_size, 2.0**-10, 2**16, "GiB")
+    if config.kv_store is None and config.kv_store_size != STORE_SIZE:
+        raise ConfigError("kv_store_size does nothing without kv_store")
+    if config.kv_store is not None and not config.kv_store:
         raise ConfigError("kv_store must be a directory, got ''")
+    for name, value in (
+        ("kv_store", config.kv_store),
+        ("kv_offloading_size", config.kv_offloading_size),
+    ):
+        if value is not None:
+            _check_blocks(name, config)
+
+
+def _check_blocks(name: str, config: _Stored) -> None:
+    """ConfigError where no block could be kept beyond the pool."""
     if config.device == "cuda":
-        raise ConfigError(NO_STORE_ON_GPU)
+        raise ConfigError(no_store_on_gpu(name))
     if config.tensor_parallel_size > 1:
-        raise ConfigError("kv_store: blocks are stored with tensor_parallel_size 1 only")
+        raise ConfigError(f"{name}: blocks are stored with tensor_parallel_size 1 only")
     if config.kv_allocator != "paged":
-        raise ConfigError('kv_store needs kv_allocator "paged"')
+        raise ConfigError(f'{name} needs kv_allocator "paged"')
     if config.enable_prefix_caching is False:
-        raise ConfigError("kv_store needs enable_prefix_caching: blocks are found by their content")
+        raise ConfigError(f"{name} needs enable_prefix_caching: blocks are found by their content")
+
+
+def no_store_on_gpu(name: str) -> str:
+    return f"{name}: blocks are stored on CPUs only: choose device cpu"

@@ -81,6 +81,9 @@ class _Roled(Protocol):
     @property
     def kv_store(self) -> str | None: ...
 
+    @property
+    def kv_offloading_size(self) -> float | None: ...
+
 
 def check_transfer(config: _Roled) -> None:
     """ConfigError where a role cannot be played."""
@@ -99,5 +102,6 @@ def check_transfer(config: _Roled) -> None:
         raise ConfigError(NO_ROLE_ON_GPU)
     if config.tensor_parallel_size > 1:
         raise ConfigError(f'role "{role}": blocks are handed over with tensor_parallel_size 1 only')
-    if config.kv_store is not None:
-        raise ConfigError(f'role "{role}": kv_store is for engines of role "both"')
+    for name in ("kv_store", "kv_offloading_size"):
+        if getattr(config, name) is not None:
+            raise ConfigError(f'role "{role}": {name} is for engines of role "both"')

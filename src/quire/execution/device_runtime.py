@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -41,6 +42,7 @@ class DeviceRuntime(Protocol):
     kernels: str  # what computes, for people
     instruction_set: str  # of the kernels in main memory; empty: the best
     asynchronous: bool  # whether it computes while the thread that launched it does something else
+    warm_seconds: float | None  # for touching the pool's memory; None: it was not
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         """To be held from before the model is loaded until the executor is there."""
@@ -81,17 +83,25 @@ class OnCPU:
     """In main memory, with the host blocks in a file.
 
     ranks_here: processes that share this machine's memory, of which this is one.
+    warm_up: touch the pool's memory before the executor is there.
     """
 
     device = torch.device("cpu")
     host_blocks = "on disk"
     asynchronous = False
 
+    warm_seconds: float | None = None
+
     def __init__(
-        self, swap_path: str | None, instructions: Instructions, ranks_here: int = 1
+        self,
+        swap_path: str | None,
+        instructions: Instructions,
+        ranks_here: int = 1,
+        warm_up: bool = False,
     ) -> None:
         self._swap_path = swap_path
         self._ranks_here = ranks_here
+        self._warm_up = warm_up
         self._free_at_first = self._free()  # they all load at the same time
         self.instructions = instructions
         self.kernels, self.instruction_set = instructions.describe(), instructions.name
@@ -134,6 +144,8 @@ class OnCPU:
         self._kv_cache = KVCache(
             shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path, source
         )
+        if self._warm_up:
+            self.touch_pool()
         own_adapters = None if adapters is None else StepAdapters(adapters)
         worker, draft_model = self._worker(model, 0, kernels, own_adapters), None
         if draft is not None:
@@ -142,6 +154,12 @@ class OnCPU:
             draft_model = DraftModel(draft_worker, model.vocab_size)
         self._executor = ModelExecutor(worker, draft_model, own_adapters)
         return self._executor
+
+    def touch_pool(self) -> None:
+        """Take the memory of the executor's pool now."""
+        start = time.perf_counter()
+        self._kv_cache.touch()
+        self.warm_seconds = time.perf_counter() - start
 
     def _worker(
         self, model: Model, first: int, kernels: Kernels, adapters: StepAdapters | None = None

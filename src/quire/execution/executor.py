@@ -52,14 +52,16 @@ class ModelExecutor:
         draft_model = self._draft_model
         chunks: Sequence[Chunk] = step.chunks
         if draft_model is not None:
-            draft_model.catch_up(step)
+            with self.parts("draft"):
+                draft_model.catch_up(step)
         with self.parts("moves"):
             failed_moves = self.worker.move(step.moves)
         if not chunks:
             self._pools.follow(step)
             return PendingStep(step, lambda: StepResult({}, failed_moves))
         if draft_model is not None:
-            chunks = draft_model.fill(chunks, known, pasts)
+            with self.parts("draft"):
+                chunks = draft_model.fill(chunks, known, pasts)
         bounds = [0, *accumulate(len(chunk.token_ids) for chunk in chunks)]
         asked: list[int] = []
         for chunk, end in zip(chunks, bounds[1:], strict=True):

@@ -34,7 +34,7 @@ def measure_recovery(
     tokens = min(_PROMPT_TOKENS, num_blocks * block_size, max_tokens)
     blocks = tuple(range(-(-tokens // block_size)))
     first, *further = (
-        BlockTable(blocks, num_sink_blocks=kv_group.num_sink_blocks(block_size))
+        BlockTable(blocks, block_size, num_sink_blocks=kv_group.num_sink_blocks(block_size))
         for kv_group in kv_groups
     )
     table = first._replace(further=tuple(further))

@@ -1,4 +1,4 @@
-"""The C++ module (csrc/module.cpp): addresses and numbers in, no tensors."""
+"""The C++ module (csrc/python/module.cpp): addresses and numbers in, no tensors."""
 
 from collections.abc import Sequence
 

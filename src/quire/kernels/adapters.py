@@ -1,4 +1,4 @@
-"""What adapters (LoRA) add to products: as data, and as the C++ has it (csrc/adapters.hpp)."""
+"""What adapters (LoRA) add to products: as data, and as C++ has it (csrc/layers/adapters.hpp)."""
 
 from __future__ import annotations
 

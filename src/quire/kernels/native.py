@@ -1,4 +1,4 @@
-"""A decoder's parts as C++ has them (csrc/module.cpp): addresses and numbers.
+"""A decoder's parts as C++ has them (csrc/python/module.cpp): addresses and numbers.
 
 Whoever makes one keeps the tensors alive that it was made of.
 """

@@ -1,4 +1,4 @@
-"""Weights in the order in which the C++ products read them (csrc/products.hpp).
+"""Weights in the order in which the C++ products read them (csrc/products/products.hpp).
 
 Outputs come in panels of 16; a panel is lines of 16 lanes of four bytes, one lane an output. A lane
 holds one input in float32, two in 16 bits, four in int8 or eight in int4; int5 and int6 have their

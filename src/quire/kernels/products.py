@@ -1,4 +1,4 @@
-"""Matrix products in C++ (csrc/products.cpp), with weights that are packed once."""
+"""Matrix products in C++ (csrc/products/products.cpp), with weights that are packed once."""
 
 from __future__ import annotations
 

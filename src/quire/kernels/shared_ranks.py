@@ -1,4 +1,4 @@
-"""``RankGroup`` for processes of one machine, over memory that they share (csrc/ranks.cpp)."""
+"""``RankGroup`` for processes of one machine, over memory they share (csrc/ranks/ranks.cpp)."""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ from quire.protocol.step import (
     confirmed,
 )
 from quire.protocol.structured_outputs import Reasoning, Rules, StructuredOutputs
+from quire.protocol.work import EVERYTHING, Sight, Work, work_of
 
 __all__ = [
+    "EVERYTHING",
     "IN_FLIGHT",
     "TO_DRAFT",
     "Adapter",
@@ -58,10 +60,13 @@ __all__ = [
     "Sample",
     "SamplingParams",
     "SchedulingPolicy",
+    "Sight",
     "Step",
     "StepResult",
     "StructuredOutputs",
     "TokenLogprobs",
     "Verdict",
+    "Work",
     "confirmed",
+    "work_of",
 ]

@@ -43,6 +43,7 @@ class Request:
     max_tokens: int  # params.max_tokens with the model's length applied; 0: only the prompt counts
     seed: int  # params.seed, or one drawn for this request
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
+    ready: float | None = None  # when it had been prepared and could be queued; None: at arrival
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: Rules | None = None  # what params ask of the text, compiled

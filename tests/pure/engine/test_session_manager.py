@@ -27,7 +27,7 @@ from quire.errors import (
 )
 from quire.memory import PagedAllocator, Window
 from quire.protocol import SamplingParams
-from quire.scheduling import Scheduler
+from quire.scheduling import Ring, Scheduler
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
@@ -245,6 +245,46 @@ def test_what_waits_for_a_turn_is_bounded_under_a_window(monkeypatch: pytest.Mon
         managed.sessions.append("a", [5] * 21)
         managed.say("a")
     assert len(managed.sessions.get("a").history) > 600
+
+
+# 90 + 9 + 1 fit, 91 + 9 + 1 are too many.
+@pytest.mark.parametrize(("first", "most"), [(9, 100), (10, 91)])
+def test_without_a_window_a_session_that_recomputes_never_ends(first: int, most: int) -> None:
+    """Its turns are those of one whose client recomputes; what is refused changes nothing."""
+    by_itself, by_hand = Managed(ring=Ring(3, 100)), Managed(ring=Ring(3, 100))
+    by_itself.sessions.open("a", recompute_last_n=20)
+    by_hand.sessions.open("a")
+    for managed in (by_itself, by_hand):
+        managed.sessions.append("a", [6] * (first - 9))
+    lengths = []
+    for _ in range(25):
+        by_itself.sessions.append("a", [5] * 9)
+        if len(by_hand.sessions.get("a").history) + 9 + 1 > 100:
+            by_hand.sessions.recompute("a", 20)
+            assert len(by_hand.sessions.get("a").history) == 3 + 20
+        by_hand.sessions.append("a", [5] * 9)
+        history = list(by_itself.sessions.get("a").history)
+        for managed in (by_itself, by_hand):
+            with pytest.raises(RequestError, match=r"max_tokens"):
+                managed.engine.add_turn("no", "a", SamplingParams(max_tokens=98))
+            if managed is by_itself:
+                assert list(managed.sessions.get("a").history) == history
+            managed.engine.add_turn(f"turn-{len(lengths)}", "a", ONE_TOKEN)
+            while managed.engine.has_work:
+                managed.engine.step()
+        lengths.append(len(by_itself.sessions.get("a").history))
+        assert by_itself.sessions.get("a").history == by_hand.sessions.get("a").history
+    assert lengths[lengths.index(33) - 1] == most
+    with pytest.raises(RequestError, match="the session has 23 tokens, so that 77 more"):
+        by_itself.sessions.append("a", [5] * 77)
+
+
+@pytest.mark.parametrize("last_n", [0, 96, True, "9"])
+def test_what_is_kept_leaves_room_for_a_turn(last_n: Any) -> None:
+    sessions = Managed(ring=Ring(3, 100)).sessions
+    with pytest.raises(RequestError, match="recompute_last_n must be an integer from 1 to 95"):
+        sessions.open("a", recompute_last_n=last_n)
+    sessions.open("a", recompute_last_n=95)
 
 
 def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from quire.memory import BlockMove, Demand, MoveKind, PagedAllocator, When, Window, hash_blocks
 from support.invariants import check_allocator
-from support.tables import physical_block, visible
+from support.tables import visible
 
 WINDOWS = st.builds(Window, st.integers(1, 9), st.integers(1, 10), st.sampled_from([0, 0, 1, 3, 6]))
 
@@ -49,8 +49,7 @@ class PagedMachine(RuleBasedStateMachine):
             to_pool.update({(target, i): value for i, value in enumerate(block)})
 
     def slot(self, seq_id: int, position: int) -> tuple[int, int]:
-        block, offset = divmod(position, self.size)
-        return physical_block(self.allocator.table(seq_id), block), offset
+        return divmod(self.allocator.table(seq_id).slot(position), self.size)
 
     def seen(self, seq_id: int) -> list[int]:
         """The positions before it that the next token sees."""
@@ -153,7 +152,7 @@ class PagedMachine(RuleBasedStateMachine):
             self.allocator.settle()
         block, offset = divmod(num_tokens, self.size)
         if offset and num_tokens < self.computed[seq_id]:
-            place = physical_block(self.allocator.table(seq_id), block)
+            place = self.allocator.table(seq_id).block(block)
             if self.allocator.device.ref_counts[place] > 1:
                 with pytest.raises(ValueError, match="forked since"):
                     self.allocator.trim(seq_id, num_tokens)
@@ -182,9 +181,9 @@ class PagedMachine(RuleBasedStateMachine):
             table, sinks = self.allocator.table(i), self.window.sinks if self.window else 0
             kept = {p // self.size for p in [*self.seen(i), *range(sinks)]}
             wanted = sorted(block for block in kept if block * self.size < self.computed[i])
-            assert [physical_block(table, b) for b in wanted] == list(
-                table.block_ids[: len(wanted)]
-            ), "what is not seen is gone, all else is there"
+            assert [table.block(b) for b in wanted] == list(table.block_ids[: len(wanted)]), (
+                "what is not seen is gone, all else is there"
+            )
         for i, count in wants.items():
             while len(self.texts[i]) < self.computed[i] + count:
                 self.texts[i].append(i % 2)

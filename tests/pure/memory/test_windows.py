@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from quire.memory import (
     BlockMove,
+    ContiguousAllocator,
     Demand,
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
+    Reservation,
     When,
     Window,
     hash_blocks,
@@ -63,6 +65,29 @@ def test_the_blocks_of_attention_sinks_are_kept(sinks: int, kept: list[int]) -> 
     assert table.block_ids == tuple(blocks[logical] for logical in kept)
     assert (table.num_dropped, table.num_sink_blocks) == (6 - len(kept), -(-sinks // 4))
     assert allocator.num_free_blocks == 8 - len(kept)
+    for position in range(22):
+        if position // 4 in kept:
+            assert table.slot(position) == blocks[position // 4] * 4 + position % 4
+        else:
+            with pytest.raises(IndexError, match=f"block {position // 4} has been given back"):
+                table.slot(position)
+    for position in (-1, 24):
+        with pytest.raises(IndexError, match="is none of this table's: it ends before block 6"):
+            table.slot(position)
+
+
+def test_where_a_position_is_in_contiguous_memory_and_in_each_kv_group() -> None:
+    region = ContiguousAllocator(8, 4, Reservation.MAX, 16)
+    windowed = LayeredAllocator([PagedAllocator(8, 4), PagedAllocator(8, 4, window=Window(5, 4))])
+    for allocator in (region, windowed):
+        assert allocator.admit(0, Demand(1, longest=16)) == 0
+        for _ in range(10):
+            assert allocator.append({0: 1}) == []
+    assert [region.table(0).slot(position) for position in (0, 9, 15)] == [0, 9, 15]
+    whole, left = windowed.table(0).kv_groups
+    assert (whole.slot(1), left.slot(9)) == (whole.block_ids[0] * 4 + 1, left.block_ids[-1] * 4 + 1)
+    with pytest.raises(IndexError, match="no later token sees it"):
+        left.slot(1)
 
 
 @given(

@@ -10,7 +10,7 @@ from support.outcomes import take_in
 
 
 def chunk(start: int, count: int, blocks: tuple[int, ...], windowed: BlockTable) -> Chunk:
-    return Chunk(0, [1] * count, start, BlockTable(blocks, further=(windowed,)), 8, Readout())
+    return Chunk(0, [1] * count, start, BlockTable(blocks, 4, further=(windowed,)), 8, Readout())
 
 
 def on_device(kv_group: int, *blocks: int) -> set[Place]:
@@ -20,10 +20,10 @@ def on_device(kv_group: int, *blocks: int) -> set[Place]:
 def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
     back = BlockMove(MoveKind.SWAP_IN, 3, 20, 1)
     copy = BlockMove(MoveKind.COPY, 20, 21, 1)
-    reader = chunk(4, 4, (0, 1), BlockTable((20, 22)))  # computes blocks 1 and 22 from block 20
+    reader = chunk(4, 4, (0, 1), BlockTable((20, 22), 4))  # computes blocks 1 and 22 from block 20
     # Found block 1 in the same step. Its window has left block 20 behind.
-    finder = chunk(8, 2, (0, 1, 2), BlockTable((22, 23), num_dropped=1))
-    other = chunk(0, 4, (5,), BlockTable((25,)))
+    finder = chunk(8, 2, (0, 1, 2), BlockTable((22, 23), 4, num_dropped=1))
+    other = chunk(0, 4, (5,), BlockTable((25,), 4))
     step = Step([back, copy], [other, finder, reader])
     expected = on_device(1, 20, 21) | on_device(0, 1) | on_device(1, 22)
     expected |= on_device(0, 2) | on_device(1, 23)
@@ -33,7 +33,7 @@ def test_all_that_a_step_makes_of_a_lost_block_is_lost() -> None:
 
 def test_a_block_that_did_not_go_out_is_lost_on_the_host_alone() -> None:
     out = BlockMove(MoveKind.SWAP_OUT, 20, 3, 1)
-    step = Step([out], [chunk(0, 4, (20,), BlockTable((20,)))])
+    step = Step([out], [chunk(0, 4, (20,), BlockTable((20,), 4))])
     assert lost_places(step, [out], 4) == {Place(True, 1, 3)}
 
 

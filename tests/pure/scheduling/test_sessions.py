@@ -10,7 +10,7 @@ import pytest
 from quire.errors import RequestError, SessionBusyError, UnknownSessionError
 from quire.memory import PagedAllocator, Window
 from quire.protocol import PreemptionMode, Request, SamplingParams, Verdict
-from quire.scheduling import Preemption, Scheduler, SessionVerb
+from quire.scheduling import Preemption, Ring, Scheduler, SessionVerb
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.kv_groups import make_kv_groups, random_windows
 from support.outcomes import take_in
@@ -61,7 +61,7 @@ class Talk:
             max_num_seqs=4,
             max_num_batched_tokens=16,
             preemption=Preemption(allocator, mode),
-            attention_sinks=sight.sinks,
+            ring=Ring(sight.sinks),
             **options,
         )
         self.executor = FakeExecutor(num_blocks, 4, host_blocks)

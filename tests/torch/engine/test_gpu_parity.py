@@ -39,6 +39,7 @@ class Interpreted:
     host_blocks = "in main memory"
     kernels, instruction_set = "interpreted", ""
     asynchronous = True
+    warm_seconds = None
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         return nullcontext()

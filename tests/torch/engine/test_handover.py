@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from quire import LLM
+from quire.cluster.replica import report_of
 from quire.errors import ConfigError
+from quire.routing import Report
 from quire.transfer import BlockFetcher, BlockServer
 from support.handover import Serving, liar, relay, serving
 from support.lora import save_adapter
@@ -43,7 +47,7 @@ class Trio:
         assert isinstance(found, BlockFetcher)
         return found
 
-    def check(self, body: dict[str, Any], told: dict[str, Any]) -> int:
+    def check(self, body: dict[str, Any], told: dict[str, Any] | None) -> int:
         """That the answer is right; how many of its tokens were fetched."""
         before = self.fetched
         answer = self.decode.complete(**body, kv_transfer_params=told)
@@ -110,6 +114,66 @@ def test_what_is_cached_is_not_fetched_and_salts_keep_apart(trio: Trio) -> None:
     assert trio.check(body, told) == 31
     assert trio.fetcher.num_fetched - before == 4
     assert trio.check({**body, "cache_salt": "another's"}, told) == 0
+
+
+class Asked:
+    """See ``Prefiller``: the other server, which is asked for prompts with more than 32 tokens."""
+
+    def __init__(self, server: Serving, *, answers: bool = True) -> None:
+        self.server, self.answers = server, answers
+        self.prompts: list[Any] = []
+
+    def pays(self, new_tokens: int) -> bool:
+        return new_tokens > 32
+
+    async def prefill(self, prompt: Mapping[str, Any]) -> tuple[str, int] | None:
+        self.prompts.append(prompt)
+        if not self.answers:
+            return None
+        told = await asyncio.to_thread(
+            self.server.prefill,
+            prompt=prompt["prompt_token_ids"],
+            cache_salt=prompt["cache_salt"] or None,
+            model=prompt.get("adapter", "m"),
+        )
+        return told["remote_host"], told["remote_port"]
+
+
+def test_prompts_are_asked_for(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, if enough of them is new, under their salt and adapter; whatever comes of it."""
+    asked = Asked(trio.prefill)
+    monkeypatch.setattr(trio.fetcher, "prefiller", asked)
+    long = {"prompt": prompt(48), "cache_salt": "s", "model": "poet", **GREEDY}
+    assert trio.check(long, None) == 47
+    assert trio.check(long, None) == 0, "it is known by now"
+    assert trio.check({**long, "prompt": [*long["prompt"], *prompt(30)]}, None) == 0, "mostly"
+    assert trio.check({"prompt": prompt(39), **GREEDY}, None) == 0, "it is short"
+    assert len(asked.prompts) == 1
+    assert trio.check({"prompt": [prompt(44), prompt(45)], **GREEDY}, None) == 80
+    scored = {"prompt": prompt(48), "echo": True, **GREEDY}
+    assert trio.check(scored, None) == 0, "no block holds its scores"
+    asked.answers = False
+    assert trio.check({"prompt": prompt(48), **GREEDY}, None) == 0
+    assert len(asked.prompts) == 4
+
+
+def test_prompts_in_line_are_what_others_wait_for_where_only_prompts_are_computed() -> None:
+    """So the number of prefill replicas follows them."""
+    server, usage = BlockServer("127.0.0.1", 0), SimpleNamespace(capacity=100, free=40, cached=30)
+    branch = SimpleNamespace(num_prompt_tokens=900, num_computed=400)
+    engine: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(
+            allocator=SimpleNamespace(usage=lambda: usage),
+            queue=SimpleNamespace(running=[SimpleNamespace(branches=[branch])] * 2, waiting=[]),
+        ),
+        stats=SimpleNamespace(num_tokens=5000, busy_seconds=10.0),
+        waiting_room=SimpleNamespace(predicted_wait=0.5),
+        transfer=None,
+    )
+    assert report_of(engine, 3) == Report(3, 100, 70, 1000, 0.5, 500.0)
+    engine.transfer = server
+    assert report_of(engine, 3) == Report(3, 100, 70, 1000, 2.0, 500.0)
+    server.close()
 
 
 def test_an_answer_comes_once_blocks_can_be_fetched(

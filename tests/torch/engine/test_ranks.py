@@ -197,9 +197,10 @@ def test_four_ranks_of_a_mixture_with_fewer_kv_heads(tmp_path: Path) -> None:
     expected = LLM(directory, **options).generate(PROMPTS, params, use_tqdm=False)
     llm = LLM(
         directory, **options, speculative_config=DRAFTS,
-        tensor_parallel_size=4, distributed_timeout_seconds=20.0,
+        tensor_parallel_size=4, distributed_timeout_seconds=20.0, warm_up=True,
     )  # fmt: skip
     assert "Each of 4 ranks" in llm.capacity.describe()
+    assert "its memory was touched in" in llm.capacity.describe()
     found = llm.generate(PROMPTS, params, use_tqdm=False)
     assert list(map(tokens, found)) == list(map(tokens, expected))
     others: Any = llm.engine.others

@@ -134,6 +134,25 @@ def test_cut_and_recompute_start_from_position_0(model_dir: ModelDir) -> None:
         ]
 
 
+def test_a_session_recomputes_by_itself_when_its_ring_is_full(model_dir: ModelDir) -> None:
+    directory = model_dir("llama")
+    llm = make_llm(directory, window=16, attention_sinks=3)
+    four = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    known: list[int] = []
+    with llm.open_session(recompute_last_n=9) as session:
+        for given in ([5, 6, 7], [8, 9, 10, 11], [12], [13, 14] * 6):
+            session.append(given)
+            if len(known) + len(given) + 4 > 3 + 16:
+                known = [*known[:3], *known[3:][-9:]]
+            known += given
+            answer = session.generate(four).outputs[0].token_ids
+            assert answer == StreamingReference(directory, 16, 3).greedy(known, 4)
+            known += answer
+            assert session.token_ids == known
+        verbs = [event.what for event in session.events()]
+    assert verbs.count(SessionVerb.RECOMPUTE) == 2
+
+
 def test_streams_of_two_sessions_run_side_by_side(model_dir: ModelDir) -> None:
     directory, llm = model_dir("llama"), make_llm(model_dir("llama"))
     first, second = llm.open_session(), llm.open_session()

@@ -16,8 +16,10 @@ from quire.engine import RequestOutput
 from quire.engine.thread import EngineThread, Turn
 from quire.errors import ConfigError
 from quire.llm import LoRARequest
+from quire.memory import hash_blocks, root_hash
 from quire.protocol import RecoveryCosts
 from quire.server.metrics import ServerMetrics
+from quire.store import DiskStore, Tiers
 from support.hf_reference import random_prompts
 from support.law_of_bits import facts
 from support.lora import save_adapter
@@ -34,6 +36,7 @@ PARAMS = [
     SamplingParams(use_beam_search=True, n=2, max_tokens=8, ignore_eos=True),
     SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=1, ignore_eos=True),
 ]
+SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 4 << 20}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "float32": ("llama", {}),
     "int8 cache": ("llama", {"kv_cache_dtype": "int8", "dtype": "bfloat16"}),
@@ -92,18 +95,26 @@ def test_a_restarted_engine_gives_the_same_bits(
     cold = serve(first)
     assert bits(cold) == wanted
     first.engine.close()
-    found = serve(beside)
-    assert bits(found) == wanted
-    assert fetched(found[: len(PROMPTS)]) >= len(SHARED) // 4 * 4
-    assert all(one.metrics.cached_tokens >= one.metrics.fetched_tokens for one in found)
+    warm = serve(beside)
+    assert bits(warm) == wanted
+    assert fetched(warm[: len(PROMPTS)]) >= len(SHARED) // 4 * 4
+    assert all(one.metrics.cached_tokens >= one.metrics.fetched_tokens for one in warm)
     small = 160 * first.capacity.kv_bytes_per_token
-    again = make_llm(directory, tmp_path, **{**options, "kv_cache_memory_bytes": small})
+    options = {**options, "kv_cache_memory_bytes": small}
+    kept = make_llm(directory, **options, kv_offloading_size=2.0**-10)
+    found = serve(kept)
+    assert bits(found) == wanted
+    again = make_llm(directory, tmp_path, **options)
     squeezed = serve(again)
     assert bits(squeezed) == wanted
-    assert fetched(squeezed) > fetched(found)
-    exposed = ServerMetrics(again.engine, "m").exposition().decode()
-    assert f'quire:kv_store_hits_total{{model_name="m"}} {float(fetched(squeezed))}' in exposed
-    assert str(tmp_path) in again.capacity.describe()
+    for llm, outputs, least, told in (
+        (kept, found, 0, "1 MiB of blocks are kept in main memory"),
+        (again, squeezed, fetched(warm), str(tmp_path)),
+    ):
+        assert fetched(outputs) > least
+        exposed = ServerMetrics(llm.engine, "m").exposition().decode()
+        assert f'quire:kv_store_hits_total{{model_name="m"}} {float(fetched(outputs))}' in exposed
+        assert told in llm.capacity.describe()
 
 
 def test_bits_that_have_turned_cost_a_recompute_and_nothing_else(
@@ -128,7 +139,7 @@ def test_bits_that_have_turned_cost_a_recompute_and_nothing_else(
     llm = make_llm(directory, tmp_path, kv_cache_memory_bytes=small)
     assert bits(serve(llm, damage)) == wanted
     store = llm.engine.store
-    assert store is not None
+    assert isinstance(store, DiskStore)
     assert store.counts.bad_blocks > 0 and store.counts.read_blocks > 0
     assert llm.engine.stats.num_failed_swaps == 0, "nothing was swapped"
     store.close()
@@ -174,7 +185,7 @@ def test_what_the_last_step_has_computed_is_kept_too(model_dir: ModelDir, tmp_pa
     thread.put(lambda: llm.engine.add_request("a", SHARED, one))
     assert [thread.turn(wait=True) for _ in range(2)] == [Turn.STEPPED, Turn.ENDED]
     llm.engine.close()
-    assert llm.engine.store is not None
+    assert isinstance(llm.engine.store, DiskStore)
     assert llm.engine.store.counts.written_blocks == len(SHARED) // 4
 
 
@@ -188,6 +199,22 @@ def test_a_store_that_does_not_pay_is_not_read(
         assert output.metrics.cached_tokens == 0
         assert "so that none is fetched" in llm.capacity.describe()
         llm.engine.close()
+
+
+def test_main_memory_keeps_what_is_found_in_the_pool(model_dir: ModelDir) -> None:
+    """Or what is used most would be lost when it leaves the pool, since it was stored long ago."""
+    llm = make_llm(model_dir("llama"), kv_cache_memory_bytes=1 << 17, kv_offloading_size=2.0**-10)
+    tiers = llm.engine.store
+    assert isinstance(tiers, Tiers)
+    tiers.shelf.most = 40  # blocks
+    for other in random_prompts(*[41] * 8):
+        for prompt in (SHARED, other):
+            llm.generate([prompt], GREEDY, use_tqdm=False)
+            assert tiers.shelf.num_bytes <= tiers.shelf.size
+    names = hash_blocks(root_hash(""), SHARED, 4)
+    assert len(names) == 15 and all(map(tiers.shelf.has, names))
+    assert sum(map(tiers.shelf.has, hash_blocks(root_hash(""), other, 4))) == 10
+    assert tiers.num_read == 0
 
 
 def test_a_turn_of_a_session_finds_what_another_engine_has_computed(
@@ -211,10 +238,12 @@ def test_a_turn_of_a_session_finds_what_another_engine_has_computed(
         ("longrope", {}, "kv_store: this model's rotary scaling depends on the length"),
         ("llama", {"kv_store": "/proc/quire"}, "kv_store: /proc/quire cannot hold blocks"),
         ("llama", {"kv_store_size": 2.0**-10, "block_size": 1024}, "kv_store_size: 1,048,576 by"),
+        ("llama", {"kv_offloading_size": 2.0**-10}, "1 MiB hold no more than the KV pool, 4 MiB"),
+        ("llama", {"kv_offloading_size": 2.0**16}, "kv_offloading_size: .* more than is free"),
     ],
 )
 def test_a_store_that_cannot_be_is_refused_by_name(
     family: str, options: dict[str, Any], message: str, model_dir: ModelDir, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        LLM(model_dir(family), **{"kv_store": str(tmp_path), **options})
+        LLM(model_dir(family), **{"kv_store": str(tmp_path), **SMALL, **options})

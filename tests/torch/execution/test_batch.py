@@ -30,16 +30,17 @@ def test_every_token_stands_where_its_table_says(
         table = tuple(range(next_block + width, next_block, -1))
         next_block += width
         tokens = [1000 * seq_id + i for i in range(count)]
-        chunks.append(Chunk(seq_id, tokens, start, BlockTable(table), start + 1, Readout()))
+        chunks.append(
+            Chunk(seq_id, tokens, start, BlockTable(table, block_size), start + 1, Readout())
+        )
     token_ids, batch, *_ = pack(chunks, block_size).fields()
     row = 0
     for s, chunk in enumerate(chunks):
         assert batch.query_starts[s] == row
         for position, token in enumerate(chunk.token_ids, chunk.start):
-            block = chunk.table.block_ids[position // block_size]
             assert token_ids[row] == token
             assert batch.positions[row] == position
-            assert batch.kv_groups[0].slots[row] == block * block_size + position % block_size
+            assert batch.kv_groups[0].slots[row] == chunk.table.slot(position)
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
         assert batch.output_starts[s] == chunk.output_start

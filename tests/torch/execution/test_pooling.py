@@ -23,7 +23,7 @@ def pooled(cuts: list[int]) -> bytes:
     vectors = []
     for start, end in zip([0, *cuts], [*cuts, len(STATES)], strict=True):
         readout = Readout(rows=0, pool=True) if end == len(STATES) else None
-        chunk = Chunk(1, [0] * (end - start), start, BlockTable(()), len(STATES), readout)
+        chunk = Chunk(1, [0] * (end - start), start, BlockTable((), 16), len(STATES), readout)
         vectors += [
             one.vector for _, one in pools.outcomes([chunk], known, STATES[start:end], worker)
         ]

@@ -17,7 +17,7 @@ from quire.memory import BlockMove, BlockTable, MoveKind
 from quire.protocol import Adapter, Chunk
 
 COPY, OUT = BlockMove(MoveKind.COPY, 3, 4), BlockMove(MoveKind.SWAP_OUT, 5, 6, 1)
-TABLES = BlockTable((4, 5), further=(BlockTable((1, 2), 1, 1),))
+TABLES = BlockTable((4, 5), 4, further=(BlockTable((1, 2), 4, 1, 1),))
 CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, None)]
 
 

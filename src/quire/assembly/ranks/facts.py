@@ -20,8 +20,8 @@ _OF_EACH = frozenset({
     "model", "revision", "tokenizer", "download_dir", "chat_template", "generation_config",
     "override_generation_config", "pooler_config", "cpu_isa", "lora_modules", "max_num_waiting",
     "max_queue_time", "scheduling_policy", "session_timeout", "max_num_sessions",
-    "max_sessions_per_client", "swap_path", "threads", "record_trace", "seed", "node_rank",
-    "master_addr",
+    "max_sessions_per_client", "swap_path", "threads", "record_trace", "record_steps", "seed",
+    "node_rank", "master_addr",
 })  # fmt: skip
 """Settings that may differ: what only rank 0 needs, and what is each machine's own matter."""
 

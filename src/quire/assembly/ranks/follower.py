@@ -105,6 +105,8 @@ class _Rank:
             self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))
         weights = None if self._adapters is None else self._adapters.weights
         executor = runtime.executor(model, limits, dtype, None, weights)
+        if pool["warm_up"]:
+            runtime.touch_pool()
         line.send("ready")
         follow(group, executor.worker, executor.adapters)
 

@@ -36,7 +36,7 @@ class OnRanks(OnCPU):
         group: RankGroup,
         ranks_here: int,
     ) -> None:
-        super().__init__(config.swap_path, instructions, ranks_here)
+        super().__init__(config.swap_path, instructions, ranks_here, bool(config.warm_up))
         self._team, self._group = team, group
         self._timeout = config.distributed_timeout_seconds
 
@@ -62,7 +62,8 @@ class OnRanks(OnCPU):
         """See ``DeviceRuntime.executor``."""
         assert draft is None and source is None, "refused before anything is loaded"
         blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
-        self._team.ask("pool", blocks=blocks, max_model_len=limits.max_model_len)
+        told = {"max_model_len": limits.max_model_len, "warm_up": self._warm_up}
+        self._team.ask("pool", blocks=blocks, **told)
         executor = super().executor(model, limits, kv_dtype, None, adapters)
         self._team.answers("ready")
         return executor

@@ -38,6 +38,7 @@ class OnGPU:
 
     host_blocks = "in main memory"
     asynchronous = True
+    warm_seconds: float | None = None  # its memory is there from the start
     kernels = "Triton"
     instruction_set = ""
 

@@ -31,7 +31,9 @@ def worst_step(
         spare -= more
         tokens = [0] * (1 + more)
         blocks = (0,) * -(-len(tokens) // block_size)
-        first, *further = (BlockTable(blocks, num_sink_blocks=sinks) for sinks in sink_blocks)
+        first, *further = (
+            BlockTable(blocks, block_size, num_sink_blocks=sinks) for sinks in sink_blocks
+        )
         table = first._replace(further=tuple(further))
         request = Request(f"worst-{seq_id}", tuple(tokens), _SAMPLING, 1, seed=seq_id)
         opened.append(Opened(seq_id, request, 0, len(tokens)))

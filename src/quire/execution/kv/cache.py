@@ -11,7 +11,7 @@ import torch
 from quire.capacity.kv_groups import KVGroup
 from quire.execution.kv.swap_file import SwapFile
 from quire.execution.kv.tiles import BlockBytes
-from quire.kernels.huge_pages import HugePages
+from quire.kernels.huge_pages import HugePages, touch
 from quire.kernels.ops import Kernels, KVShape, LayerKV
 from quire.memory import BlockMove, BlockSource, Content, MoveKind
 
@@ -81,6 +81,13 @@ class KVCache:
             else None
             for kv_group, blocks in zip(kv_groups, self._blocks, strict=True)
         ]
+
+    def touch(self) -> None:
+        """Take all of the pool's memory now, which else the system gives as it is written."""
+        for layer in self.layers:
+            for tensor in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+                if tensor is not None:
+                    touch(tensor)
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves in their order, neighbours of one kind together; those that failed."""

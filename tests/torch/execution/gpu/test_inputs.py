@@ -29,7 +29,7 @@ def make_chunks(lengths: list[tuple[int, int]], num_kv_groups: int, seed: int) -
         for kv_group in range(num_kv_groups):
             dropped = min(kv_group, start // BLOCK_SIZE)
             ids = tuple(source.randrange(1000) for _ in range(width - dropped))
-            kv_groups.append(BlockTable(ids, dropped))
+            kv_groups.append(BlockTable(ids, BLOCK_SIZE, dropped))
         table = kv_groups[0]._replace(further=tuple(kv_groups[1:]))
         tokens = [source.randrange(300) for _ in range(count)]
         chunks.append(Chunk(seq_id, tokens, start, table, start + 1, Readout()))

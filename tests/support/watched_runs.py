@@ -1,0 +1,82 @@
+"""Random lives that somebody watches."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from quire.dashboard import BlockTracker, Cell, delta, holding, snapshot
+from quire.scheduling import Scheduler
+from support.block_truth import Frame, true_cells, true_holders
+from support.pipelined_runs import PipelinedRun
+from support.scheduler_runs import SchedulerRun
+from support.session_runs import SessionRun
+
+
+class Watched(SchedulerRun):
+    """Somebody watches, now and then looking away; mixed into other kinds of lives."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.tracker: BlockTracker | None = None
+        self.cells: list[Cell] = []
+        self.frames: list[tuple[bytes, list[Cell]]] = []  # and what blocks are with each
+        self.number = 0
+        self.states: Counter[int] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def check(self) -> None:
+        super().check()
+        rng = random.Random(self.number)
+        self.number += 1
+        if self.tracker is None:
+            self.tracker = BlockTracker(self.scheduler)
+        elif rng.random() < 0.02:
+            self.tracker.close()
+            self.tracker = BlockTracker(self.scheduler)
+            self.cells = []
+        if rng.random() < 0.01 and type(self.scheduler) is Scheduler:
+            self.allocator.clear_contents()
+        if rng.random() < 0.4:
+            return  # nobody looks at every step
+        if not self.tracker.update(rng.choice([3, 10_000])):
+            return  # there was more than may be looked at between two steps
+        self.look(self.tracker)
+
+    def look(self, tracker: BlockTracker) -> None:
+        truth = true_cells(self.scheduler)
+        assert [tracker.blocks[block] for block in range(len(truth))] == truth
+        data = snapshot(tracker.blocks, self.number, 7, 1.5)
+        whole = Frame(data)
+        assert (whole.cells, whole.number, whole.step, whole.time) == (truth, self.number, 7, 1.5)
+        if not self.cells:
+            self.cells = whole.cells
+        else:
+            data = delta(tracker.blocks, tracker.changed, self.number, 7, 1.5)
+            self.cells = Frame(data).apply(self.cells)
+        tracker.changed = set()
+        assert self.cells == truth
+        self.frames.append((data, truth))
+        self.ask(self.number % len(truth), truth)
+        self.states.update(cell.state for cell in truth)
+        for cell in truth:
+            self.most["shared"] = max(self.most["shared"], cell.shared)
+            self.most["found"] = max(self.most["found"], cell.found)
+
+    def ask(self, block: int, truth: list[Cell]) -> None:
+        found = holding(self.scheduler, block)
+        assert found is not None and holding(self.scheduler, len(truth)) is None
+        told = [(one.number, one.branch, one.first_token, one.end_token) for one in found.holders]
+        assert (len(told), min(told, default=(0,))[0]) == (truth[block].shared, truth[block].owner)
+        assert set(told) == true_holders(self.scheduler, block)
+        running = {group.request.request_id for group in self.scheduler.running}
+        assert all((one.id in running) == one.running for one in found.holders)
+
+
+class WatchedPipelined(Watched, PipelinedRun):
+    pass
+
+
+class WatchedSessions(Watched, SessionRun):
+    pass
