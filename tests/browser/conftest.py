@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.live_server import PATIENCE
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -20,6 +22,7 @@ def chromium() -> Iterator[sync_api.Browser]:
     if path is None:
         pytest.skip(f"none of {', '.join(NAMES)} is in PATH")
     with sync_api.sync_playwright() as play:
+        sync_api.expect.set_options(timeout=1e3 * PATIENCE)
         browser = play.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
@@ -30,7 +33,7 @@ def page(chromium: sync_api.Browser) -> Iterator[sync_api.Page]:
     """A page in which no script fails, which its policy has to refuse nothing, and which asks no
     other host."""
     page = chromium.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(1e3 * PATIENCE)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if _refused(said.text) else None)

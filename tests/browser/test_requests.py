@@ -41,7 +41,7 @@ def step_until(server: LiveServer, condition: Callable[[], bool]) -> None:
         server.executor.let(steps=1)
         return False
 
-    eventually(step_or_done, pause=0.05)
+    eventually(step_or_done, pause=0.15)
 
 
 def test_rows_are_what_the_scheduler_says(page: sync_api.Page) -> None:
@@ -117,7 +117,7 @@ def test_what_is_on_is_told_and_charts_are_read_by_keyboard(page: sync_api.Page)
         page.goto(f"{server.url}/#time")
         server.complete(prompt="hello", max_tokens=8, ignore_eos=True)
         plots = page.get_by_role("slider")
-        expect(plots.first).to_be_visible(timeout=10_000)
+        expect(plots.first).to_be_visible()
         expect(plots.first).to_have_attribute("aria-valuemax", "1")
         plots.first.press("Home")
         moment = plots.first.get_attribute("aria-valuetext") or ""

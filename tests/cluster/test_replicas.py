@@ -124,7 +124,7 @@ def deployment() -> Iterator[Deployment]:
             process.send_signal(signal.SIGTERM)
             try:
                 assert process.wait(PATIENCE) == 0
-                assert not psutil.wait_procs(below, timeout=10)[1], "processes are left"
+                assert not psutil.wait_procs(below, timeout=60)[1], "processes are left"
             finally:
                 for one in (*below, process):
                     with suppress(psutil.NoSuchProcess):

@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, server: Server, engine: Engine, directory: Path) -> None:
         url = f"http://127.0.0.1:{server.port}"
-        self.http = httpx.Client(base_url=url, timeout=20)
+        self.http = httpx.Client(base_url=url, timeout=60)
         self.server, self.engine, self.directory = server, engine, directory
 
     @property

@@ -51,7 +51,7 @@ def serving(model: Path, **options: Any) -> Iterator[Serving]:
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.005)
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as http:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
         yield Serving(engine, http)
     server.should_exit = True
     thread.join(30)

@@ -58,7 +58,7 @@ class RankProcess:
 
     def last_words(self) -> str:
         """The error with which it has ended."""
-        return self._process.communicate(timeout=20)[0].strip()
+        return self._process.communicate(timeout=60)[0].strip()
 
     def end(self) -> None:
         self._process.kill()

@@ -20,7 +20,7 @@ from quire.protocol import (
 )
 from support.fake_model import FakeExecutor
 
-_PATIENCE = 20.0  # seconds; a step that is held longer would hang the engine's thread
+_PATIENCE = 120.0  # seconds; a step that is held longer would hang the engine's thread
 
 
 class ScriptedExecutor:

@@ -14,7 +14,7 @@ from quire.engine.preparation import LONG, PreparationThreads
 from quire.errors import EngineError, RequestError
 from quire.heap import give_memory_back
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Gate:
