@@ -27,7 +27,7 @@ from support.scripted_executor import ScriptedExecutor
 
 MODEL = "demo"
 MAX_MODEL_LEN = 256
-PATIENCE = 60.0  # seconds until what anything here waits for counts as hung: the machine may be slow
+PATIENCE = 60.0  # seconds that anything here may take before it counts as hung
 
 _DEMO = Path(quire.__file__).parent / "demo"
 _VOCAB = json.loads((_DEMO / "config.json").read_text())["vocab_size"]
