@@ -79,8 +79,7 @@ struct Columns {
   int64_t sinks, start, count;
 };
 
-static inline __attribute__((always_inline)) Columns columns_seen(int64_t first, int64_t last,
-                                                                  int64_t window, int64_t sinks) {
+QUIRE_INLINE Columns columns_seen(int64_t first, int64_t last, int64_t window, int64_t sinks) {
   if (!window) return {0, 0, last + 1};
   int64_t start = first - window + 1 > 0 ? first - window + 1 : 0;
   int64_t beyond = last - window + 1 > 0 ? last - window + 1 : 0;
@@ -92,18 +91,17 @@ static inline __attribute__((always_inline)) Columns columns_seen(int64_t first,
 // them: so the order of sums depends on positions only. Those of the sinks come first.
 constexpr int64_t segment_columns = 256;
 
-static inline __attribute__((always_inline)) int64_t sink_segments(const Columns& c) {
+QUIRE_INLINE int64_t sink_segments(const Columns& c) {
   return (c.sinks + segment_columns - 1) / segment_columns;
 }
 // Which of the segments that are seen a column belongs to.
-static inline __attribute__((always_inline)) int64_t segment_of(const Columns& c, int64_t column) {
+QUIRE_INLINE int64_t segment_of(const Columns& c, int64_t column) {
   if (column < c.sinks) return column / segment_columns;
   int64_t position = column - c.sinks + c.start;
   return sink_segments(c) + position / segment_columns - c.start / segment_columns;
 }
 // Its first column that is seen.
-static inline __attribute__((always_inline)) int64_t segment_start(const Columns& c,
-                                                                   int64_t number) {
+QUIRE_INLINE int64_t segment_start(const Columns& c, int64_t number) {
   int64_t of_window = number - sink_segments(c);
   if (of_window < 0) return number * segment_columns;
   if (of_window == 0) return c.sinks;
@@ -111,7 +109,9 @@ static inline __attribute__((always_inline)) int64_t segment_start(const Columns
 }
 
 // Of a row of a part: its maximum, its sum, and the sums of values, of whole vectors.
-constexpr int64_t part_floats(int64_t value_dim) { return (value_dim + 15) / 16 * 16 + 2; }
+QUIRE_INLINE constexpr int64_t part_floats(int64_t value_dim) {
+  return (value_dim + 15) / 16 * 16 + 2;
+}
 
 struct Tables {
   const int64_t* slots;         // [T]

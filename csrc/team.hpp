@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+// A function outside the builds' namespaces must not be left to stand by itself: the linker would
+// keep the copy of any build, and run it on processors without its instructions.
+#define QUIRE_INLINE static inline __attribute__((always_inline))
+
 namespace quire {
 
 // One of them, as it sees the others. All call the same operations in the same order; when an
@@ -38,8 +42,7 @@ struct Team {
 
 // What is soon done by one is done by the first, while the others wait.
 template <class Operation>
-static inline __attribute__((always_inline)) void share(Team& team, bool soon_done,
-                                                        const Operation& operation) {
+QUIRE_INLINE void share(Team& team, bool soon_done, const Operation& operation) {
   if (!soon_done) return operation(team);
   if (team.index == 0) {
     int64_t taken = 0;

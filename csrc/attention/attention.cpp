@@ -7,6 +7,17 @@
 #include "attention/many_rows.hpp"
 #include "builds.hpp"
 
+namespace quire::QUIRE_WITHOUT_TILES {
+void norm_rows(const NormRows&, Team&);
+void activate(const Activate&, Team&);
+void argmax(const Argmax&, Team&);
+void add_up(const Sum&, int64_t first, int64_t last);
+void embed(const Embed&);
+void route(const Route&, Team&);
+void combine(const Combine&, Team&);
+void adapt(const Adapt&, Team&);
+}  // namespace quire::QUIRE_WITHOUT_TILES
+
 namespace quire::QUIRE_ISA {
 namespace {
 
@@ -94,6 +105,17 @@ struct Types {
   typedef Unit Units;
 };
 
+// What tile registers do not multiply.
+bool without_tiles(const Attend& a) {
+  return a.dtype != DType::bfloat16 || a.kv_dtype != DType::bfloat16;
+}
+
+#if QUIRE_HAS_TILES
+template <class Body>
+auto with_types(const Attend&, const Body& body) {
+  return body(Types<bf16, PairUnit>{});
+}
+#else
 template <class Body>
 auto with_types(const Attend& a, const Body& body) {
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -111,14 +133,17 @@ auto with_types(const Attend& a, const Body& body) {
     default: return body(Types<int8_t, FloatUnit>{});
   }
 }
+#endif
 
 void attend(const Attend& a, Team& team) {
+  if (has_tiles && without_tiles(a)) return QUIRE_WITHOUT_TILES::build.attend(a, team);
   with_types(a, [&](auto types) {
     run<typename decltype(types)::Number, typename decltype(types)::Units>(a, team);
   });
 }
 
 int64_t scratch_bytes(const Attend& a) {
+  if (has_tiles && without_tiles(a)) return QUIRE_WITHOUT_TILES::build.scratch_bytes(a);
   return with_types(a, [&](auto types) {
     Dealer dealer{nullptr};
     Tools<typename decltype(types)::Number, typename decltype(types)::Units> tools(a, dealer);
@@ -128,22 +153,17 @@ int64_t scratch_bytes(const Attend& a) {
 
 }  // namespace
 
-void norm_rows(const NormRows&, Team&);
-void activate(const Activate&, Team&);
-void argmax(const Argmax&, Team&);
-void add_up(const Sum&, int64_t first, int64_t last);
 int64_t product_scratch(const Product&, int threads);
 void product(const Product&, Team&);
 int64_t grouped_scratch(const Grouped&, int threads);
 void grouped_product(const Grouped&, Team&);
-void embed(const Embed&);
-void route(const Route&, Team&);
-void combine(const Combine&, Team&);
-void adapt(const Adapt&, Team&);
 
+namespace plain = QUIRE_WITHOUT_TILES;
 extern const Build build;
 const Build build = {
-    QUIRE_ISA_NAME,  tile_from,       lane_rows, scratch_bytes, attend,  norm_rows, activate, argmax,
-    add_up, product_scratch, product, grouped_scratch, grouped_product, embed, route, combine, adapt};
+    QUIRE_ISA_NAME,   tile_from,       lane_rows,       scratch_bytes,   attend,
+    plain::norm_rows, plain::activate, plain::argmax,   plain::add_up,   product_scratch,
+    product,          grouped_scratch, grouped_product, plain::embed,    plain::route,
+    plain::combine,   plain::adapt};
 
 }  // namespace quire::QUIRE_ISA

@@ -4,6 +4,11 @@
 #include "products/products_on_tiles.hpp"
 #include "products/tiles.hpp"
 
+namespace quire::QUIRE_WITHOUT_TILES {
+int64_t grouped_scratch(const Grouped&, int threads);
+void grouped_product(const Grouped&, Team&);
+}  // namespace quire::QUIRE_WITHOUT_TILES
+
 namespace quire::QUIRE_ISA {
 namespace {
 
@@ -235,21 +240,19 @@ void run(const Grouped& g, Team& team) {
   placed.fill(g, how, team);
   Way way(g, placed, how, team.size);
 #if QUIRE_HAS_TILES
-  if constexpr (on_tiles(how)) {
-    char* decoded = g.product.scratch + placed.scratch_bytes +
-                    team.index * decoded_bytes(g.product, how);
-    team.take(way.count(), [&](int64_t i) {
-      Piece piece = way.go_to(i);
-      PanelPair<how, format> pair(way.product(), way.rows(), decoded);
-      pair.multiply(piece.first, piece.last, piece.panel, piece.end);
-    });
-    return;
-  }
-#endif
+  char* decoded = g.product.scratch + placed.scratch_bytes +
+                  team.index * decoded_bytes(g.product, how);
+  team.take(way.count(), [&](int64_t i) {
+    Piece piece = way.go_to(i);
+    PanelPair<how, format> pair(way.product(), way.rows(), decoded);
+    pair.multiply(piece.first, piece.last, piece.panel, piece.end);
+  });
+#else
   team.take(way.count(), [&](int64_t i) {
     Piece piece = way.go_to(i);
     run_piece<how, format>(way.product(), way.rows(), piece);
   });
+#endif
 }
 
 template <Arithmetic how>
@@ -300,6 +303,7 @@ struct Parts {
 
 int64_t grouped_scratch(const Grouped& g, int threads) {
   Arithmetic how = arithmetic(g.product);
+  if (has_tiles && !on_tiles(how)) return QUIRE_WITHOUT_TILES::grouped_scratch(g, threads);
   int64_t decoded = on_tiles(how) ? threads * decoded_bytes(g.product, how) : 0;
   return Placed(g, how).scratch_bytes + decoded;
 }
@@ -310,7 +314,11 @@ void grouped_product(const Grouped& g, Team& team) {
   if constexpr (has_bf16_products) {
     if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(g, team);
   }
+#if QUIRE_HAS_TILES
+  QUIRE_WITHOUT_TILES::grouped_product(g, team);
+#else
   run<Arithmetic::floats>(g, team);
+#endif
 }
 
 // With one weight, that multiplies all rows.

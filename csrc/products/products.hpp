@@ -26,20 +26,28 @@ enum class Format : int {
 
 constexpr int panel_width = 16;
 constexpr int line_bytes = 64;
-constexpr int bits_of(Format format) {
+QUIRE_INLINE constexpr int bits_of(Format format) {
   constexpr int bits[] = {32, 16, 8, 4, 16, 8, 5, 6, 4};
   return bits[int(format)];
 }
-constexpr bool in_groups(Format format) {
+QUIRE_INLINE constexpr bool in_groups(Format format) {
   return format == Format::int4 || format >= Format::grouped_int8;
 }
 // Bits of a weight that are in a line of their own.
-constexpr int high_bits(Format format) { return bits_of(format) % 4; }
-constexpr int inputs_per_line(Format format) { return 32 / (bits_of(format) - high_bits(format)); }
+QUIRE_INLINE constexpr int high_bits(Format format) { return bits_of(format) % 4; }
+QUIRE_INLINE constexpr int inputs_per_line(Format format) {
+  return 32 / (bits_of(format) - high_bits(format));
+}
 // Of a unit: lines of all bits or of low ones, then all lines.
-constexpr int low_lines(Format format) { return high_bits(format) ? 4 / high_bits(format) : 1; }
-constexpr int lines_per_unit(Format format) { return low_lines(format) + (high_bits(format) > 0); }
-constexpr int inputs_per_unit(Format format) { return inputs_per_line(format) * low_lines(format); }
+QUIRE_INLINE constexpr int low_lines(Format format) {
+  return high_bits(format) ? 4 / high_bits(format) : 1;
+}
+QUIRE_INLINE constexpr int lines_per_unit(Format format) {
+  return low_lines(format) + (high_bits(format) > 0);
+}
+QUIRE_INLINE constexpr int inputs_per_unit(Format format) {
+  return inputs_per_line(format) * low_lines(format);
+}
 
 // By what the scales and offsets of several groups are multiplied for each of them.
 //   bytes  16 groups: int8 [panels, groups, 16], or [panels, groups, 2, 16] where there are offsets
@@ -68,10 +76,13 @@ struct Packed {
   const float* bias;    // [outputs]; null: none
   const Packed* rest;   // another weight, whose outputs are the last of these; null: none
 
-  int64_t panel_bytes() const { return units * lines_per_unit(format) * line_bytes; }
+  __attribute__((always_inline)) int64_t panel_bytes() const {
+    return units * lines_per_unit(format) * line_bytes;
+  }
+  __attribute__((always_inline)) int64_t num_groups() const { return units / groups.units; }
+  // Of a group's x.
+  __attribute__((always_inline)) bool needs_sums() const { return groups.zeros || groups.offsets; }
   int64_t bytes() const { return panels * panel_bytes() + (rest ? rest->bytes() : 0); }
-  int64_t num_groups() const { return units / groups.units; }
-  bool needs_sums() const { return groups.zeros || groups.offsets; }  // of a group's x
 };
 
 struct Product {

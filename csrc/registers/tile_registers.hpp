@@ -39,6 +39,13 @@ static_assert(sizeof(TileShapes) == 64);
 #define QUIRE_HAS_TILES 0
 #endif
 
+// Whose code computes what tile registers do not: compiled alike, it is in the module once.
+#if QUIRE_HAS_TILES
+#define QUIRE_WITHOUT_TILES avx512_bf16
+#else
+#define QUIRE_WITHOUT_TILES QUIRE_ISA
+#endif
+
 namespace quire::QUIRE_ISA {
 constexpr bool has_tiles = QUIRE_HAS_TILES;
 }

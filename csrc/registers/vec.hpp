@@ -15,8 +15,6 @@
 
 #include "interface.hpp"
 
-#define QUIRE_INLINE static inline __attribute__((always_inline))
-
 namespace quire::QUIRE_ISA {
 
 #if defined(__AVX512F__)
