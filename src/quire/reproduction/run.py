@@ -23,8 +23,10 @@ from quire.reproduction.rate_figures import (
     shared_prefix,
 )
 from quire.reproduction.technique_figures import techniques
+from quire.reproduction.walk_through import walk_through
 
 EXPERIMENTS: Mapping[str, Callable[[Scale], Experiment]] = {
+    "walk-through": walk_through,
     "articles": worked_examples,
     "table-1": pool_sizes,
     "figure-2": memory_waste,
