@@ -109,4 +109,4 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1, furthest=8)
+QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1, furthest=4)

@@ -92,6 +92,8 @@ def reproduce(
 def agreement(experiment: Experiment) -> str:
     """How many figures are as published, in words."""
     compared = [one.agrees for one in experiment.findings if one.agrees is not None]
+    if not compared:
+        return "no figure is published"
     return f"{sum(compared)} of {len(compared)} figures as published"
 
 

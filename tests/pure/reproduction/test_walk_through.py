@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.reproduction.experiment import QUICK
+from quire.reproduction.run import agreement
 from quire.reproduction.walk_through import walk_through
 
 FOUND = walk_through(QUICK)
@@ -46,3 +49,9 @@ def test_all_agrees_but_a_model_that_was_changed_since() -> None:
         "deepseek-v3": 61 * 576 * 2 / 1024,
     }.items():  # fmt: skip
         assert by_name[f"a token of {name}"].ours == kib
+
+
+def test_progress_tells_what_agrees_or_that_nothing_is_published() -> None:
+    assert agreement(FOUND) == "20 of 21 figures as published"
+    ours = tuple(replace(one, published=()) for one in FOUND.findings)
+    assert agreement(replace(FOUND, findings=ours)) == "no figure is published"
