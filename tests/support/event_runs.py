@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from quire.memory import KVAllocator, hash_blocks, root_hash
 from quire.protocol import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
@@ -20,7 +21,7 @@ class Replay:
         self.found: set[tuple[int, bytes]] = set()
         self.counts: Counter[str] = Counter()
 
-    def take(self, events: list[BlockEvent]) -> None:
+    def take(self, events: Sequence[BlockEvent]) -> None:
         for event in events:
             self.counts[type(event).__name__] += 1
             if isinstance(event, AllBlocksCleared):
@@ -51,12 +52,16 @@ class Told(SchedulerRun):
     def events_of(self, allocator: KVAllocator) -> BlockEvents:
         return BlockEvents(allocator)
 
+    def hear(self, events: Sequence[BlockEvent]) -> None:
+        self.replay = self.replay or Replay(self.allocator.block_size)
+        self.replay.take(events)
+
     def check(self) -> None:
         super().check()
         events = self.scheduler.block_events
         assert events is not None
-        self.replay = self.replay or Replay(self.allocator.block_size)
-        self.replay.take(events.take())
+        self.hear(events.take())
+        assert self.replay is not None
         assert not events._undescribed
         pools = [kv_group.device for kv_group in self.kv_groups()]
         assert self.replay.found == {

@@ -57,7 +57,7 @@ Keys = Sequence[Sequence[int]]
 """The keys that a token sees, by layer."""
 
 
-def _key(layer: int, sight: Sight, previous: int, token: int) -> int:
+def key_of(layer: int, sight: Sight, previous: int, token: int) -> int:
     return zlib.crc32(f"{layer},{0 if sight.window == 1 else previous},{token}".encode())
 
 
@@ -114,7 +114,7 @@ class _History:
 
     def append(self, token: int) -> None:
         for layer, (sight, keys) in enumerate(zip(self._windows, self._keys, strict=True)):
-            keys.append(_key(layer, sight, keys[-1] if keys else 0, token))
+            keys.append(key_of(layer, sight, keys[-1] if keys else 0, token))
 
     def seen(self) -> Keys:
         """The keys that the last token sees."""
@@ -255,7 +255,7 @@ class FakeExecutor:
                     if position and layer.sight.window != 1:
                         previous = layer.read(table, position - 1)
                     block, offset = layer.place(table, position)
-                    block[offset] = _key(number, layer.sight, previous, token)
+                    block[offset] = key_of(number, layer.sight, previous, token)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
         outcomes: dict[int, Outcome] = {}
         for chunk, whose in zip(step.chunks, known, strict=True):

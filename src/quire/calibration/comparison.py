@@ -15,6 +15,9 @@ from quire.simulation import CostModel, SimulationResult, Simulator, Work
 from quire.simulation.result import RequestRecord
 
 AGREES = 0.1
+FEWEST = 20
+"""Requests from which on their means say anything."""
+
 _STRETCHES = 10
 
 
@@ -100,7 +103,16 @@ class Comparison:
         return next(one for one in self.figures if one.name == name)
 
     @property
+    def num_compared(self) -> int:
+        return len(self.recording.requests) - self.result.num_refused
+
+    @property
+    def is_enough(self) -> bool:
+        return self.num_compared >= FEWEST
+
+    @property
     def agrees(self) -> bool:
+        """However few requests that says it of."""
         return all(one.agrees for one in self.figures if one.name in DECIDING)
 
     @property
@@ -115,7 +127,7 @@ class Comparison:
         return sum(kind.real for kind in self.kinds) / costed if costed else None
 
 
-DECIDING = ("TTFT, mean", "TPOT, mean", "end to end, mean", "preemptions")
+DECIDING = ("TTFT, mean", "TPOT, mean", "end to end, mean", "preemptions", "requests refused")
 """What the verdict is about."""
 
 
@@ -123,7 +135,7 @@ def compare(recording: Recording, costs: CostModel) -> Comparison:
     """Simulate a recording with these costs and the engine's own settings.
 
     Raises:
-        ConfigError: the simulation refuses a request that was served.
+        ConfigError: the simulation refuses every request that was served.
     """
     result = _simulate(recording, costs)
     pairs = _pairs(recording, result)
@@ -147,8 +159,8 @@ def compare(recording: Recording, costs: CostModel) -> Comparison:
 def _simulate(recording: Recording, costs: CostModel) -> SimulationResult:
     simulator = Simulator(recording.limits, costs, keep_records=None)
     result = simulator.run(recording.workload())
-    if result.num_refused:
-        raise ConfigError(f"the simulation refuses what was served: {result.first_refusal}")
+    if not result.num_finished:
+        raise ConfigError(f"the simulation refuses all that was served: {result.first_refusal}")
     return result
 
 
@@ -181,6 +193,8 @@ def _figures(recording: Recording, result: SimulationResult, pairs: Sequence[Pai
     cached = sum(pair.real.seen.cached_tokens for pair in pairs)
     simulated = result.preemptions.swaps + result.preemptions.recomputes
     found.append(Figure("preemptions", "", preempted, simulated))
+    if result.num_refused:
+        found.append(Figure("requests refused", "", 0, result.num_refused))
     hits = sum(pair.metrics.cached_tokens for pair in pairs)
     found.append(Figure("prompt tokens in the cache", "", cached, hits))
     if recording.steps:

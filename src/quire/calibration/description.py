@@ -11,6 +11,11 @@ _UNKNOWN = {
     "swap": "what a swapped block costs (--swap-space is refused with these costs)",
     "drafts": "what drafts cost (speculation is refused with these costs)",
 }
+_MUCH = 0.1
+_REASONS = (
+    "Did somebody else use the machine or the server meanwhile, and is --max-num-batched-tokens "
+    "the server's? What is simulated with these costs is off by as much."
+)
 
 
 def describe(calibration: Calibration, path: Path) -> str:
@@ -19,16 +24,18 @@ def describe(calibration: Calibration, path: Path) -> str:
     first, last = costs.knots[0], costs.knots[-1]
     beside = f"after a break {costs.per_wake * 1e3:.3g} ms"
     if calibration.trip_seconds:
-        beside = f"a client waits {calibration.trip_seconds * 1e3:.3g} ms beside"
+        beside = f"for its first token a client waits {calibration.trip_seconds * 1e3:.3g} ms more"
     lines = [
         f"{calibration.model.name}: a step of {first} token takes "
         f"{costs.token_seconds[0] * 1e3:.3g} ms, of {last:,} tokens "
         f"{costs.token_seconds[-1] * 1e3:.3g} ms; each sequence {costs.per_seq * 1e6:.3g} µs and "
         f"each 1,000 tokens of context {costs.per_context[0] * 1e9:.3g} µs more; {beside}.",
         f"From {calibration.measured}, in seconds of the {_CLOCKS[calibration.unit]}. What was "
-        f"held out: together predicted to {calibration.total_error:+.1%}, half of it to "
-        f"{calibration.median_error:.1%}.",
+        f"held out is predicted {calibration.total_error:+.1%} off together, and half of it no "
+        f"more than {calibration.median_error:.1%} off.",
     ]
+    if max(abs(calibration.total_error), calibration.median_error) > _MUCH:
+        lines.append(f"That is much. {_REASONS}")
     if calibration.unknown:
         unknown = "; ".join(_UNKNOWN[name] for name in calibration.unknown)
         lines.append(f"Not known: {unknown}.")

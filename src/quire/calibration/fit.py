@@ -46,7 +46,7 @@ def fit(steps: Sequence[TimedStep]) -> CalibratedCosts:
     must not bend the fit (Huber, 1964).
     """
     seen = sorted({step.work.num_tokens for step in steps})
-    inner = (knot for knot in KNOTS[1:] if knot < seen[-1] and _near(knot, seen))
+    inner = (knot for knot in KNOTS[1:] if knot * _NEAR < seen[-1] and _near(knot, seen))
     knots = (KNOTS[0], *inner, max(2, seen[-1]))
     timings = [Timing((step.work,), step.seconds) for step in steps]
     return fit_timings(timings, knots).costs

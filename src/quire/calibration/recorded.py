@@ -15,6 +15,7 @@ from quire.workload import Seen, TraceRequest, read_recording, recorded_engine
 
 _CLOSE = 1e-3  # seconds between what the two files call the same moment, at most
 _ROUNDED = 2e-6  # seconds
+_LATE = 1.0  # seconds that a request may be admitted before, or be told its end after, all steps
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,13 @@ def _within(
     within = [step for step in steps if first - _CLOSE <= (step.begin or 0.0) <= last]
     if not within:
         raise ConfigError(f"{path} holds no step of the time of the requests: is it of this run?")
+    begin, end = steps[0].begin, max((step.begin or 0.0) + step.seconds for step in within)
+    admitted = min(one.seen.admitted for one in requests)
+    if begin > admitted + _LATE or end < last - _LATE:
+        raise ConfigError(
+            f"{path} tells of steps from {begin:,.1f} to {end:,.1f} s, but requests were served "
+            f"from {admitted:,.1f} to {last:,.1f} s: it is not whole"
+        )
     return within
 
 

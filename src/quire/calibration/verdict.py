@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quire.calibration.comparison import AGREES, DECIDING, Comparison, Figure
+from quire.calibration.comparison import AGREES, DECIDING, FEWEST, Comparison, Figure
 
 _SLOWER = 0.05  # of what steps cost, from which on it counts
 _DISTURBED = 1.1
@@ -12,19 +12,26 @@ _MILLISECOND = 1e-3
 
 
 def verdict(found: Comparison) -> list[str]:
-    """Whether they agree, where they part if not, and why."""
+    """Whether they agree, if there is enough to say so; where they part if not, and why."""
     deciding = [one for one in found.figures if one.name in DECIDING]
     if found.agrees:
         far = max(deciding, key=lambda one: abs(one.off or 0.0))
         largest = f"; {_short(far)} is {_off(far)}" if far.off else ""
-        sentences = [
-            "The simulation agrees with the recording: TTFT, TPOT, end to end and preemptions "
-            f"are within {AGREES:.0%}{largest}."
-        ]
+        names = [one.name.partition(",")[0] for one in deciding]
+        within = f"{', '.join(names[:-1])} and {names[-1]} are within {AGREES:.0%}{largest}."
+        agrees = f"The simulation agrees with the recording: {within}"
+        sentences = [agrees if found.is_enough else f"{_too_few(found)} Of these, {within}"]
     else:
         wrong = ", ".join(f"{_short(one)} is {_off(one)}" for one in deciding if not one.agrees)
         sentences = [f"The simulation does not agree with the recording: {wrong}.", _where(found)]
+        if not found.is_enough:
+            sentences.insert(0, _too_few(found))
     return [*sentences, *_why(found)]
+
+
+def _too_few(found: Comparison) -> str:
+    few = "1 request is" if found.num_compared == 1 else f"{found.num_compared} requests are"
+    return f"No verdict: {few} too few, {FEWEST} are the least."
 
 
 def _short(figure: Figure) -> str:
@@ -57,6 +64,13 @@ def _why(found: Comparison) -> Iterator[str]:
         )
     if not found.agrees:
         yield from _waiting(found)
+        if not found.kinds:
+            yield "With --steps, what quire serve --record-steps wrote, it can be told why."
+    if found.result.num_refused:
+        yield (
+            f"Of {len(found.recording.requests):,} requests that were served, the simulation "
+            f"refuses {found.result.num_refused:,}; the first {found.result.first_refusal}."
+        )
     cached = found.figure("prompt tokens in the cache")
     if not cached.agrees:
         yield (

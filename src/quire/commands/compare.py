@@ -144,7 +144,7 @@ def comparison_values(found: Comparison) -> dict[str, Any]:
         "num_requests": len(recording.requests),
         "num_left_out": recording.num_left_out,
         "seconds": recording.seconds,
-        "agrees": found.agrees,
+        "agrees": found.agrees if found.is_enough else None,
         "verdict": " ".join(verdict(found)),
         "figures": [{**asdict(one), "off": one.off, "agrees": one.agrees} for one in found.figures],
         "steps": [one._asdict() for one in found.kinds],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.reports.curves import Panel
 
@@ -38,6 +38,14 @@ class Finding:
         return low <= self.ours <= high
 
 
+class Table(NamedTuple):
+    """Something that is shown row by row, beside the figures."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One experiment of the paper or of an article, done again.
@@ -58,6 +66,7 @@ class Experiment:
     panels: tuple[Panel, ...] = ()
     panels_note: str = ""
     charted: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
 
     def values(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -65,6 +74,7 @@ class Experiment:
             "key": self.key,
             "title": self.title,
             "findings": [{**asdict(one), "agrees": one.agrees} for one in self.findings],
+            "tables": [table._asdict() for table in self.tables],
             "panels": [
                 {
                     "title": panel.title, "x": panel.x, "y": panel.y,
@@ -99,4 +109,4 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1, furthest=8)
+QUICK = Scale(share=0.02, fewest=20, refinements=0, models=1, furthest=4)

@@ -64,6 +64,11 @@ def write_page(directory: Path, drawn: Sequence[Drawn], how: str) -> Path:
         page.paragraph(one.done)
         for picture in pictures:
             page.picture(picture)
+        for table in one.tables:
+            page.heading(table.title)
+            page.table(table.head, table.rows, numbers=range(2, len(table.head)))
+        if one.tables:
+            page.heading("Figures")
         page.table(
             ("figure", "published", "ours", "unit", "", "remark"),
             [_row(finding) for finding in one.findings],
@@ -149,7 +154,7 @@ def _pictures(experiment: Experiment) -> Iterable[Picture]:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     verdict = {None: "none published", True: "✓ agrees", False: "≠ differs"}[finding.agrees]
-    published = " to ".join(_figure(value) for value in finding.published)
+    published = " to ".join(f"{value:,.6g}" for value in finding.published)  # as it was
     verdict = verdict.replace(" ", "\N{NO-BREAK SPACE}")
     return (
         finding.what, published or "–", _figure(finding.ours), finding.unit, verdict, finding.why,

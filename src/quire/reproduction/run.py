@@ -23,8 +23,10 @@ from quire.reproduction.rate_figures import (
     shared_prefix,
 )
 from quire.reproduction.technique_figures import techniques
+from quire.reproduction.walk_through import walk_through
 
 EXPERIMENTS: Mapping[str, Callable[[Scale], Experiment]] = {
+    "walk-through": walk_through,
     "articles": worked_examples,
     "table-1": pool_sizes,
     "figure-2": memory_waste,
@@ -90,6 +92,8 @@ def reproduce(
 def agreement(experiment: Experiment) -> str:
     """How many figures are as published, in words."""
     compared = [one.agrees for one in experiment.findings if one.agrees is not None]
+    if not compared:
+        return "no figure is published"
     return f"{sum(compared)} of {len(compared)} figures as published"
 
 

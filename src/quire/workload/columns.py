@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.errors import ConfigError
 from quire.workload.csv_traces import timestamp
 from quire.workload.request import TraceRequest
-from quire.workload.rows import Clock, Row
+from quire.workload.rows import Clock, Row, header_of, reading
 
 _KEYS = ("prompt", "output", "time", "time_ms")
 _DELIMITERS = ",;\t"
@@ -19,7 +19,7 @@ def parse_columns(text: str) -> Mapping[str, str]:
     """Of ``prompt=NAME,output=NAME`` and ``time=NAME`` or ``time_ms=NAME``: the column of each.
 
     Raises:
-        ConfigError: a key is unknown, missing or there twice.
+        ConfigError: a key is unknown or missing, or it or a column is there twice.
     """
     columns: dict[str, str] = {}
     for part in text.split(","):
@@ -34,7 +34,15 @@ def parse_columns(text: str) -> Mapping[str, str]:
         raise ConfigError(
             f"columns must have prompt and output, and one time at the most; got {text!r:.80}"
         )
+    if len(set(columns.values())) < len(columns):
+        raise ConfigError(f"columns: one column cannot tell two things, got {text!r:.80}")
+    if _are_counted(columns) and any(int(name) < 1 for name in columns.values()):
+        raise ConfigError(f"columns are counted from 1, got {text!r:.80}")
     return columns
+
+
+def _are_counted(columns: Mapping[str, str]) -> bool:
+    return all(name.isdecimal() for name in columns.values())
 
 
 def has_times(columns: Mapping[str, str]) -> bool:
@@ -44,10 +52,12 @@ def has_times(columns: Mapping[str, str]) -> bool:
 def read_columns(path: Path, columns: Mapping[str, str]) -> Iterator[TraceRequest]:
     """The requests of a CSV file; all arrive at 0 where no column has times.
 
-    Columns that are all numbers are counted from 1, in a file without a header.
+    Columns that are all numbers are counted, in a file without a header.
     """
-    clock = Clock()
-    for row in _rows(path, columns):
+    clock, counted = Clock(), _are_counted(columns)
+    if counted:
+        columns = {key: f"column {int(number)}" for key, number in columns.items()}
+    for row in _rows(path, columns, counted):
         arrival = 0.0
         if has_times(columns):
             arrival = clock.arrival(row, _time(row, columns))
@@ -65,23 +75,19 @@ def _time(row: Row, columns: Mapping[str, str]) -> float:
     return row.seconds(columns["time"])
 
 
-def _rows(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=max(_DELIMITERS, key=first.count))
-            counted = all(name.isdecimal() for name in columns.values())
-            header = None if counted else next(reader, [])
-            for name in columns.values():
-                if header is not None and name not in header:
-                    text = f"column {name!r} is missing; there are: {', '.join(header)}"
-                    raise Row({}, path, 1).error(text)
-            for values in reader:
-                names = header or [str(i) for i in range(1, len(values) + 1)]
-                row = Row(dict(zip(names, values, strict=False)), path, reader.line_num)
-                if header is not None and len(values) != len(header):
-                    raise row.error(f"the row must have {len(header)} columns")
-                yield row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+def _rows(path: Path, columns: Mapping[str, str], counted: bool) -> Iterator[Row]:
+    with reading(path) as file:
+        first = file.readline()
+        file.seek(0)
+        reader = csv.reader(file, delimiter=max(_DELIMITERS, key=first.count))
+        header = None if counted else next(reader, [])
+        if header is not None:
+            header_of(header, path, columns.values())
+        for values in reader:
+            if not values:  # an empty line
+                continue
+            names = header or [f"column {i}" for i in range(1, len(values) + 1)]
+            row = Row(dict(zip(names, values, strict=False)), path, reader.line_num)
+            if header is not None and len(values) != len(header):
+                raise row.error(f"the row must have {len(header)} columns")
+            yield row

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from quire.errors import ConfigError
 from quire.workload.request import MOST_TOKENS
@@ -38,7 +42,7 @@ class Row:
         """A number of tokens."""
         value = self.get(name)
         try:
-            number = int(value) if isinstance(value, str) else value
+            number = float(value) if isinstance(value, str) else value
         except ValueError:
             number = None
         if isinstance(number, float) and number.is_integer():
@@ -46,7 +50,7 @@ class Row:
         if isinstance(number, bool) or not isinstance(number, int):
             raise self.error(f"{name} must be a whole number of tokens, got {value!r}")
         if not least <= number <= MOST_TOKENS:
-            raise self.error(f"{name} must be from {least} to {MOST_TOKENS:,} tokens, got {number}")
+            raise self.error(f"{name} must be from {least} to {MOST_TOKENS:,} tokens, got {value}")
         return number
 
     def seconds(self, name: str) -> float:
@@ -66,42 +70,78 @@ class Row:
             raise self.error(f"unknown column {unknown[0]!r}; known: {', '.join(sorted(known))}")
 
 
+_GZIP = b"\x1f\x8b"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[TextIO]:
+    """A file's text, unpacked where it is gzip's. ConfigError: it cannot be read, or is no text."""
+    try:
+        with _binary(path) as file, TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            yield text
+    except UnicodeDecodeError:
+        where = f"{path}, line {_first_undecodable(path)}"
+        raise ConfigError(f"{where}: not text in UTF-8") from None
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _binary(path: Path) -> BinaryIO:
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]
+
+
+def _first_undecodable(path: Path) -> int:
+    number = 0
+    with suppress(OSError, EOFError, zlib.error, UnicodeDecodeError), _binary(path) as file:
+        for line in file:
+            number += 1
+            line.decode()
+    return number
+
+
+def header_of(names: Iterable[str], path: Path, wanted: Iterable[str]) -> Row:
+    """Of a CSV. ConfigError: a column that is wanted is missing, or there twice."""
+    found = list(names)
+    header = Row(dict.fromkeys(found), path, 1)
+    for name in wanted:
+        if name not in found:
+            raise header.error(
+                f"column {name!r} is missing; there are: {', '.join(found)[:200] or 'none'}"
+            )
+        if found.count(name) > 1:
+            raise header.error(f"column {name!r} is there {found.count(name)} times")
+    return header
+
+
 def csv_rows(path: Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[Row]:
     """The rows of a CSV file with these columns, its header being line 1."""
     wanted, known = list(columns), {*columns, *optional}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            header = Row(dict.fromkeys(reader.fieldnames or ()), path, 1)
-            missing = [name for name in wanted if name not in header.values]
-            if missing:
-                raise header.error(f"column {missing[0]!r} is missing; wanted: {', '.join(wanted)}")
-            header.only(known)
-            for values in reader:
-                row = Row(values, path, reader.line_num)
-                if None in values or None in values.values():
-                    raise row.error(f"the row must have {len(header.values)} columns")
-                yield row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    with reading(path) as file:
+        reader = csv.DictReader(file)
+        header = header_of(reader.fieldnames or (), path, wanted)
+        header.only(known)
+        for values in reader:
+            row = Row(values, path, reader.line_num)
+            if None in values or None in values.values():
+                raise row.error(f"the row must have {len(header.values)} columns")
+            yield row
 
 
 def json_rows(path: Path) -> Iterator[Row]:
     """The objects of a file with one JSON object a line; empty lines are passed over."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    row = Row({}, path, number)
-                    try:
-                        row.values = json.loads(line)
-                    except ValueError as error:
-                        raise row.error(f"not JSON: {error}") from None
-                    if not isinstance(row.values, dict):
-                        raise row.error("not a JSON object")
-                    yield row
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    with reading(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                row = Row({}, path, number)
+                try:
+                    row.values = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise row.error(f"not JSON: {error}") from None
+                if not isinstance(row.values, dict):
+                    raise row.error("not a JSON object")
+                yield row
 
 
 class Clock:

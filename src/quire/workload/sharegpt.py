@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.errors import ConfigError
 from quire.workload.request import MOST_TOKENS, Segment, TraceRequest
+from quire.workload.rows import reading
 
 BYTES_PER_TOKEN = 4
 """Of UTF-8. What byte-pair encodings with vocabularies of 32,000 and more make of English prose;
@@ -56,31 +57,30 @@ def _tokens(turn: Mapping[str, Any], where: str) -> int:
 def _elements(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a JSON array, one at a time: such files are larger than memory likes."""
     decoder, buffer = json.JSONDecoder(), ""
-    try:
-        with path.open(encoding="utf-8") as file:
-            buffer = _more(file.read(_CHUNK).lstrip(), file)
-            if not buffer.startswith("["):
-                raise ConfigError(f"{path} does not hold a JSON array")
-            buffer = buffer[1:]
+    with reading(path) as file:
+        buffer = _more(file.read(_CHUNK).lstrip(), file)
+        if not buffer.startswith("["):
+            raise ConfigError(f"{path} does not hold a JSON array")
+        buffer = buffer[1:]
+        while True:
+            buffer = _more(buffer.lstrip(" \t\r\n,"), file)
+            if buffer.startswith("]"):
+                return
             while True:
-                buffer = _more(buffer.lstrip(" \t\r\n,"), file)
-                if buffer.startswith("]"):
-                    return
-                while True:
-                    try:
-                        value, end = decoder.raw_decode(buffer)
-                        break
-                    except ValueError as error:
-                        read = file.read(max(_CHUNK, len(buffer)))
-                        if not read:
-                            raise ConfigError(f"{path} is not JSON: {error}") from None
-                        buffer += read
-                if not isinstance(value, dict):
-                    raise ConfigError(f"{path} holds something that is not a conversation")
-                yield value
-                buffer = buffer[end:]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+                try:
+                    value, end = decoder.raw_decode(buffer)
+                    break
+                except RecursionError as error:
+                    raise ConfigError(f"{path} is not JSON: {error}") from None
+                except ValueError as error:
+                    read = file.read(max(_CHUNK, len(buffer)))
+                    if not read:
+                        raise ConfigError(f"{path} is not JSON: {error}") from None
+                    buffer += read
+            if not isinstance(value, dict):
+                raise ConfigError(f"{path} holds something that is not a conversation")
+            yield value
+            buffer = buffer[end:]
 
 
 def _more(buffer: str, file: Any) -> str:

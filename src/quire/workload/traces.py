@@ -14,7 +14,7 @@ from quire.workload.csv_traces import AZURE_COLUMNS, BURSTGPT_COLUMNS, read_azur
 from quire.workload.jsonl_traces import MOONCAKE_BLOCK, read_mooncake, read_timed_trace
 from quire.workload.recording import read_recording
 from quire.workload.request import TraceRequest
-from quire.workload.rows import json_rows
+from quire.workload.rows import json_rows, reading
 from quire.workload.server_logs import VLLM_LISTS, read_sglang, read_vllm_bench
 from quire.workload.sharegpt import read_sharegpt
 
@@ -71,17 +71,20 @@ class Trace:
         return cls(path, TraceFormat("columns", read, has_times(columns)), limit)
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        return islice(self.format.read(self.path), self.limit)
+        """ConfigError: what is wrong in which line, or that there is no request at all."""
+        requests = islice(self.format.read(self.path), self.limit)
+        first = next(requests, None)
+        if first is None:
+            raise ConfigError(f"{self.path} holds no request that was answered")
+        yield first
+        yield from requests
 
 
 def _format_of(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            start = file.readline(4096).lstrip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not start.strip() and not path.stat().st_size:
-        raise ConfigError(f"{path} is empty")
+    with reading(path) as file:
+        start = file.readline(4096).lstrip()
+        if not start and not file.read(1):
+            raise ConfigError(f"{path} is empty")
     columns = start.strip().split(",")
     if set(AZURE_COLUMNS) <= set(columns):
         return "azure"

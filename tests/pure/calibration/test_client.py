@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -169,6 +170,25 @@ def test_the_largest_prompt_is_never_held_out() -> None:
     for first in range(4):
         fitted, *_ = fit_server(found[first:])
         assert fitted.costs.knots[-1] == 4096
+
+
+def test_no_bend_is_sought_beyond_512_tokens() -> None:
+    """There, whole prompts cannot tell products from attention, and what is found goes on."""
+    bent = replace(TRUE, knots=(1, 16, 512, 1024, 2048), token_seconds=(5e-3, 6e-3, 2e-2, 9e-2, 1))
+    costs = fit_server(measured(costs=bent))[0].costs
+    short, long, longer = (costs.seconds(Work(n, 0, n)) for n in (640, 1280, 1920))
+    assert longer - long == pytest.approx(long - short, rel=1e-6)
+
+
+def test_what_prompts_a_little_longer_than_others_take_is_no_slope() -> None:
+    """The longest steps are of 512 tokens and a few who decode: what a knot between them would find
+    is chance, and it would go on to steps of thousands of tokens."""
+    random, room = Random(1), ROOM._replace(longest=600)
+    noisy = [one._replace(seconds=one.seconds * random.uniform(0.97, 1.03)) for one in measured(
+        room=room)]  # fmt: skip
+    costs = fit_server(noisy)[0].costs
+    assert costs.knots[-1] in range(512, 600) and costs.knots[-2] < 400
+    assert costs.seconds(Work(2048, 0, 2048)) == pytest.approx(TRUE.seconds(Work(2048)), rel=0.2)
 
 
 def test_what_bends_in_long_prompts_is_attention() -> None:

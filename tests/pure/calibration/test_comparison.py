@@ -92,6 +92,43 @@ def test_a_server_that_schedules_otherwise_is_told_from_one_that_is_slow(tmp_pat
     assert "what steps cost is not all that is simulated wrong" in " ".join(verdict(found))
 
 
+def test_few_requests_are_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = record(tmp_path, requests()[:19], COSTS)
+    few, wrong = compared(files), compared(files, COSTS.times(0.5))
+    assert few.agrees and not few.is_enough
+    assert verdict(few)[0].startswith("No verdict: 19 requests are too few, 20 are the least. Of ")
+    assert not wrong.agrees and "No verdict" in verdict(wrong)[0] and "TTFT is" in verdict(wrong)[1]
+    assert main(["compare", str(files.trace), "--steps", str(files.steps), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["agrees"] is None
+    assert compared(record(tmp_path, requests()[:20], COSTS)).is_enough
+    one = compared(record(tmp_path, [TraceRequest(0.0, 10, 1)], COSTS))
+    assert "1 request is too few" in verdict(one)[0] and "TPOT" not in verdict(one)[0], "has none"
+
+
+def test_who_is_served_and_not_in_the_simulation_is_told(tmp_path: Path) -> None:
+    """Its means would be of those who did not wait long."""
+    files = record(tmp_path, requests(), COSTS)
+    header, *rows = files.trace.read_text().splitlines()
+    values = json.loads(header)
+    values["engine"]["limits"]["max_queue_time"] = 0.05
+    files.trace.write_text("\n".join([json.dumps(values), *rows, ""]))
+    found = compared(files)
+    refused = found.figure("requests refused").simulated
+    assert 1 < refused < 40 and found.num_compared == 40 - refused and not found.agrees
+    words = " ".join(verdict(found))
+    assert f"requests refused is {refused:.0f} for none" in words
+    assert f"the simulation refuses {refused:.0f}; the first waited 0.0" in words
+
+
+def test_steps_of_a_part_of_the_time_are_refused(tmp_path: Path) -> None:
+    files = record(tmp_path, requests(), COSTS)
+    header, *rows = files.steps.read_text().splitlines()
+    for part in (rows[:10], rows[-10:]):
+        files.steps.write_text("\n".join([header, *part, ""]))
+        with pytest.raises(ConfigError, match=r"tells of steps from .* s: it is not whole"):
+            compared(files)
+
+
 def test_processor_time_does_not_depend_on_who_else_wants_the_cores(tmp_path: Path) -> None:
     files = record(tmp_path, requests(), COSTS, unsteady())
     by_clock, by_processor = compared(files), compared(files, unit="cpu")

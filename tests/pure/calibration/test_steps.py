@@ -70,6 +70,15 @@ def test_where_a_table_has_no_steps_the_line_goes_straight() -> None:
         assert costs.seconds(Work(tokens, 0, tokens)) == pytest.approx(expected, rel=0.03)
 
 
+def test_the_largest_steps_decide_no_slope_of_their_own() -> None:
+    """512 and 520 tokens, one of them held up a little; 2,048 are far from both."""
+    sizes = [1, 4, 16, 64, 256, 512, 520]
+    steps = [TimedStep(Work(n, 0, n), TRUE.seconds(Work(n, 0, n))) for n in sizes]
+    steps[-1] = steps[-1]._replace(seconds=steps[-1].seconds * 1.03)
+    expected = TRUE.seconds(Work(2048, 0, 2048))
+    assert fit(steps).seconds(Work(2048, 0, 2048)) == pytest.approx(expected, rel=0.1)
+
+
 def test_the_command_writes_what_simulate_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 
 pytestmark = pytest.mark.slow
 
-KEYS = ["articles", "figure-2", "figure-17"]
+KEYS = ["walk-through", "articles", "figure-2", "figure-17"]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,13 @@ def test_the_page_has_every_figure_beside_the_published_one(written: Path) -> No
             assert verdicts == [finding["agrees"] is one for one in (True, False, None)]
 
 
+def test_the_page_has_tables_row_by_row(written: Path) -> None:
+    page = PageReader(written / "reproduction.html")
+    values = json.loads((written / "figures.json").read_text(encoding="utf-8"))
+    for table in values["experiments"][0]["tables"]:
+        assert [table["head"], *table["rows"]] in page.tables
+
+
 def test_the_page_says_that_it_was_quick_and_that_lengths_are_drawn(written: Path) -> None:
     text = PageReader(written / "reproduction.html").text
     assert "figures are rough" in text and "ShareGPT and Alpaca are not part of Quire" in text
@@ -52,7 +59,7 @@ def test_the_page_says_that_it_was_quick_and_that_lengths_are_drawn(written: Pat
 
 def test_figure_2_has_the_papers_order(written: Path) -> None:
     values = json.loads((written / "figures.json").read_text(encoding="utf-8"))
-    used = [one["ours"] for one in values["experiments"][1]["findings"][:4]]
+    used = [one["ours"] for one in values["experiments"][2]["findings"][:4]]
     assert used == sorted(used) and used[0] < 30 and used[3] > 95
 
 
@@ -90,6 +97,6 @@ def test_what_runs_first_is_known() -> None:
 
 
 def test_an_unknown_experiment_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown experiment 'figure-99'; known: articles"):
+    with pytest.raises(ConfigError, match="unknown experiment 'figure-99'; known: walk-through"):
         reproduce(tmp_path / "new", only=["figure-99"])
     assert not (tmp_path / "new").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -80,7 +81,7 @@ Reader = Callable[[Path], Iterator[TraceRequest]]
     ("reader", "text", "message"),
     [
         (read_azure, "", "line 1: column 'TIMESTAMP' is missing"),
-        (read_azure, "a,b\n1,2\n", "line 1: column 'TIMESTAMP' is missing; wanted: TIMESTAMP"),
+        (read_azure, "a,b\n1,2\n", "line 1: column 'TIMESTAMP' is missing; there are: a, b"),
         (read_azure, AZURE.replace("\n", ",Extra\n", 1), "line 1: unknown column 'Extra'"),
         (read_azure, AZURE + "x,1,2\n", "line 5: TIMESTAMP is not a time: 'x'"),
         (read_azure, AZURE + "2023-11-16 18:15:52.1,-4,2\n", "line 5: ContextTokens must be from"),
@@ -204,7 +205,7 @@ def test_columns_of_any_csv_can_be_named(
         ("prompt=in,output=out,tokens=x", "got 'tokens=x'"),
         ("prompt=in,output=result", "line 1: column 'result' is missing; there are: in, out"),
         ("prompt=in,output=out", "line 3: the row must have 2 columns"),
-        ("prompt=1,output=3", "line 1: 1 must be a whole number of tokens, got 'in'"),
+        ("prompt=1,output=3", "line 1: column 1 must be a whole number of tokens, got 'in'"),
     ],
 )
 def test_wrong_columns_are_named(tmp_path: Path, columns: str, message: str) -> None:
@@ -212,6 +213,49 @@ def test_wrong_columns_are_named(tmp_path: Path, columns: str, message: str) -> 
     path.write_text("in,out\n10,3\n20\n")
     with pytest.raises(ConfigError, match=message):
         list(Trace.of_columns(path, columns))
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "message"),
+    [
+        ("prompt=a,output=a", "a,b\n1,2\n", "one column cannot tell two things"),
+        ("prompt=0,output=1", "1,2\n", "columns are counted from 1, got 'prompt=0,output=1'"),
+        ("prompt=1,output=3", "1,2\n", "line 1: column 3 is missing"),
+        ("prompt=a,output=b", "a,a,b\n1,9,2\n", "line 1: column 'a' is there 2 times"),
+        ("prompt=a,output=b", "a,b\n12,2.5\n", "line 2: b must be a whole number of tokens"),
+        ("prompt=a,output=b", "a,b\n\n12,inf\n", "line 3: b must be a whole number of tokens"),
+        ("prompt=a,output=b", "a,b\n", "any.csv holds no request"),
+        ("prompt=a,output=b", "a,b\n1,2\n\xe9,3\n", "line 3: not text in UTF-8"),
+    ],
+)
+def test_what_is_no_trace_is_told_by_line(
+    tmp_path: Path, columns: str, text: str, message: str
+) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=message):
+        list(Trace.of_columns(path, columns))
+
+
+def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
+    """By what is in the file, not by its name. What spreadsheets write is a number too."""
+    path, text = tmp_path / "any", b"in,out\n10.0,3\n\n2e1,4\n"
+    path.write_bytes(gzip.compress(text))
+    trace = Trace.of_columns(path, "prompt=in,output=out")
+    assert [(r.prompt_tokens, r.output_tokens) for r in trace] == [(10, 3), (20, 4)]
+    path.write_bytes(gzip.compress(MOONCAKE.encode()))
+    assert Trace.open(path).format.name == "mooncake" and len(list(Trace.open(path))) > 1
+    path.write_bytes(gzip.compress(text)[:-9])
+    with pytest.raises(ConfigError, match=r"any cannot be read: Compressed file ended"):
+        list(trace)
+
+
+def test_nesting_without_end_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    for text in ("[" * 100_000, '{"timestamp":' + "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="not JSON: maximum recursion depth"):
+            list(Trace.open(path))
 
 
 def test_logs_of_other_servers_are_traces(tmp_path: Path) -> None:

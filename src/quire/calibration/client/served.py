@@ -139,10 +139,9 @@ def _knots(measured: Sequence[Timing]) -> tuple[int, ...]:
     """Numbers of tokens that steps had, well apart. Beyond the last but one the line is straight,
     for whole prompts cannot tell what bends there: products, or attention's squares."""
     seen = sorted({work.num_tokens for one in measured for work in one.works})
+    most = seen[-1]
     knots = [seen[0]]
     for count in seen:
-        if count >= _APART * knots[-1] and count <= _LINEAR:
+        if _APART * knots[-1] <= count <= min(_LINEAR, most / _APART):
             knots.append(count)
-    if knots[-1] < seen[-1]:
-        knots.append(seen[-1])
-    return tuple(knots) if len(knots) > 1 else (knots[0], knots[0] + 1)
+    return (*knots, most) if most > knots[-1] else (knots[0], knots[0] + 1)
