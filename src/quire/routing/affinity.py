@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 TOKENS_PER_PIECE = 32
+MOST_PIECES = 1024  # of a prompt that are looked at; what is behind them still counts as work
 
 _RUNNING = 32  # tokens: what each request that runs already costs another beside it
 _FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
