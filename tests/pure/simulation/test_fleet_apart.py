@@ -64,13 +64,13 @@ def test_who_answers_is_chosen_first_and_waits_for_the_blocks() -> None:
 
 
 def test_what_came_for_another_is_not_sent_again() -> None:
-    """It lies beside the pool for as long as somebody needs it, though the pool has lost it."""
-    slow = TransferCosts(None, 0.0)
-    both = [at(0.0, "a"), at(0.0, "a")]
-    result = served(apart(1, 1, 0, transfer=slow), both)
-    once = served(apart(1, 1, 0, transfer=slow), both[:1])
-    assert result.transfers.count == 2 and once.transfers.count == 1
-    assert once.transferred_bytes <= result.transferred_bytes <= 2 * once.transferred_bytes
+    """Both have asked for all before any of it had come; ten blocks of the two are the same."""
+    at_once = TransferCosts(1e15, 0.0)
+    more = TraceRequest(0.01, 61, 3, content=(Segment("a", 41),))
+    both = served(apart(1, 1, 0, transfer=at_once), [at(0.0, "a"), more])
+    once = served(apart(1, 1, 0, transfer=at_once), [at(0.0, "a")])
+    assert (both.transfers.count, once.transfers.count) == (2, 1)
+    assert both.transferred_bytes * 10 == once.transferred_bytes * 15 > 0
 
 
 def test_who_prefills_and_dies_costs_a_recompute_and_nothing_is_lost() -> None:
