@@ -41,8 +41,13 @@ def test_a_fleet_is_told_to_people_and_programs(
                   "sent again: TTFT", "goals met"):  # fmt: skip
         assert words in text
     assert text == run(capsys, *command)  # same seed, same bytes
-    apart = run(capsys, *SIMULATE, *LOAD, "--replicas", "1:prefill,1:decode", "--users", "3")
-    assert "handed over 40 prompts" in apart
+    apart = [*SIMULATE, *LOAD, "--replicas", "1:prefill,1:decode", "--users", "3"]
+    for pairing in (["--pairing", "proxy"], ["--max-local-prefill-length", "0"]):
+        assert "handed over 40 prompts" in run(capsys, *apart, *pairing)
+    assert "for prompts with over 400 new tokens" in (
+        text := run(capsys, *apart, "--max-local-prefill-length", "400")
+    )
+    assert "handed over" not in text
 
 
 def test_the_fewest_machines_and_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +81,11 @@ def test_a_price_may_stand_in_the_machines_file(tmp_path: Path) -> None:
         ([*SIMULATE, *LOAD, "--replicas", "2", "--series-out", "x"], "series_out is of one engine"),
         ([*SIMULATE, *LOAD, "--replicas", "2xh100:prefil"], "such as 8 or 2xh100:2:prefill"),
         ([*SIMULATE, *LOAD, "--replicas", "2", "--min-replicas", "1"], "without max_replicas"),
+        ([*SIMULATE, *LOAD, "--replicas", "2", "--pairing", "proxy"], "give replicas roles"),
+        ([*SIMULATE, *LOAD, "--replicas", "1:prefill,1:decode", "--pairing", "proxy",
+          "--max-local-prefill-length", "9"], "a proxy sends every prompt to prefill"),
+        ([*SIMULATE, *LOAD, "--replicas", "1:prefill,1:decode", "--max-local-prefill-length",
+          "-1"], "must be at least 0, got -1"),
         ([*SIMULATE, *LOAD, "--replicas", "2", "--pipeline-parallel-size", "2"],
          "pipeline stages are not simulated"),
         ([*SIMULATE, *LOAD, "--pipeline-parallel-size", "2"], "pipeline stages are not simulated"),

@@ -17,8 +17,8 @@ with warnings.catch_warnings():
 
     from quire.cluster import prefillers
     from quire.cluster.prefillers import Prefillers
-from quire.cluster.pairing import Pairing
 from quire.cluster.routing import Hint
+from quire.routing import Pairing
 
 PEER = ("10.0.0.7", 14579)
 PROMPT = {"prompt_token_ids": tuple(range(200)), "cache_salt": "s", "adapter": "poet"}
@@ -70,7 +70,7 @@ class Handle:
 def test_whatever_they_do(
     deeds: list[Any], peer: Any, asked_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefillers, "_TAKEN", 0.01)
+    monkeypatch.setattr(prefillers, "TAKEN_WITHIN", 0.01)
     handle: Any = Handle(*deeds)
     own = Prefillers(handle, Pairing(100), 0.01)
     assert not own.pays(100) and own.pays(101)

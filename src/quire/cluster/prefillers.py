@@ -12,13 +12,11 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from quire.cluster.pairing import Pairing
 from quire.cluster.prompts import prefix_of
 from quire.cluster.routing import Hint
+from quire.routing import TAKEN_WITHIN, Pairing
 
 logger = logging.getLogger(__name__)
-
-_TAKEN = 1.0  # seconds until one of them has taken a prompt
 
 
 class Prefillers:
@@ -40,7 +38,7 @@ class Prefillers:
         hint = Hint(prefix_of({"prompt": list(prompt["prompt_token_ids"])}, cache))
         signs = self._prefill.remote(prompt, hint)
         try:
-            await asyncio.wait_for(anext(signs), min(_TAKEN, self._seconds))
+            await asyncio.wait_for(anext(signs), min(TAKEN_WITHIN, self._seconds))
             while (peer := await asyncio.wait_for(anext(signs), self._seconds)) is None:
                 pass
             self._pairing.answered()

@@ -9,9 +9,8 @@ from typing import Any, TypeGuard
 
 from pydantic_core import to_json
 
-from quire.routing import TOKENS_PER_PIECE, Prefix
+from quire.routing import MOST_PIECES, TOKENS_PER_PIECE, Prefix
 
-_MOST_PIECES = 1024  # that are looked at; what is behind them still counts as work
 _BYTES_PER_TOKEN = 4  # of texts about so many, of token ids just so many
 PIECE = TOKENS_PER_PIECE * _BYTES_PER_TOKEN  # bytes
 
@@ -31,7 +30,7 @@ def prefix_of(body: Mapping[str, Any], cache: str) -> Prefix:
     """
     content = b"".join(_content(body))
     digest, pieces = blake2b(cache.encode("utf-8", "surrogatepass"), digest_size=16).digest(), []
-    for end in range(PIECE, min(len(content), PIECE * _MOST_PIECES) + 1, PIECE):
+    for end in range(PIECE, min(len(content), PIECE * MOST_PIECES) + 1, PIECE):
         digest = blake2b(content[end - PIECE : end], key=digest, digest_size=16).digest()
         pieces.append(digest)
     return Prefix(tuple(pieces), len(content) // _BYTES_PER_TOKEN)

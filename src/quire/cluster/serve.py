@@ -15,10 +15,10 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from quire.cluster.pairing import Pairing
 from quire.cluster.scaling import recorded
 from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings, Span
 from quire.errors import ConfigError
+from quire.routing import Pairing
 from quire.threads import usable_cores, wait_briefly
 from quire.transfer import Prefiller
 

@@ -35,8 +35,9 @@ _GROUP = re.compile(r"(\d+)(?:x([^:,]+))?(?::(\d+))?(?::(both|prefill|decode))?"
 _SCALING = ("target_wait", "target_kv_usage", "upscale_delay", "downscale_delay")
 _OF_FLEETS = (
     "fail_at", "mtbf", "start_seconds", "min_replicas", "max_replicas", *_SCALING, "transfer_gb",
-    "transfer_ms",
+    "transfer_ms", "pairing", "max_local_prefill_length",
 )  # fmt: skip
+PAIRINGS = ("deploy", "proxy")
 _ROWS = 16  # replicas that are printed; JSON has them all
 
 
@@ -90,6 +91,17 @@ def add_fleet(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--transfer-ms", type=float, metavar="X", help="milliseconds before the first byte (1)"
     )
+    group.add_argument(
+        "--pairing", choices=PAIRINGS, help="how prefill and decode apart work together: who "
+        "answers asks for the prompts that are worth it, as quire deploy --prefill-replicas does, "
+        "or a proxy sends every prompt to prefill first, as before quire serve --role (default: "
+        "deploy)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-local-prefill-length", type=int, metavar="N", help="with --pairing deploy, new "
+        "tokens of a prompt that are computed where it is answered "
+        f"({defaults.max_local_prefill_length})",
+    )  # fmt: skip
     group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
 
 
@@ -113,14 +125,29 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
         None if given["transfer_gb"] is None else given["transfer_gb"] * 1e9,
         (1.0 if given["transfer_ms"] is None else given["transfer_ms"]) / 1e3,
     )
+    kinds = kinds_of(arguments.replicas, setup.deployment)
     return FleetSetup(
-        kinds_of(arguments.replicas, setup.deployment),
+        kinds,
         arguments.routing or "prefix-aware",
         Failures(tuple(map(Failure.parse, given["fail_at"] or ())), given["mtbf"]),
         60.0 if given["start_seconds"] is None else given["start_seconds"],
         _autoscaling(given),
         transfer,
+        _most_local(given, any(kind.role is not Role.BOTH for kind in kinds)),
     )
+
+
+def _most_local(given: dict[str, Any], is_apart: bool) -> int | None:
+    """None: a proxy pairs them."""
+    pairing, most = given["pairing"], given["max_local_prefill_length"]
+    for name in ("pairing", "max_local_prefill_length"):
+        if given[name] is not None and not is_apart:
+            raise ConfigError(f"{name} is of prefill and decode apart: give replicas roles")
+    if pairing == "proxy":
+        if most is not None:
+            raise ConfigError("max_local_prefill_length: a proxy sends every prompt to prefill")
+        return None
+    return DeployConfig().max_local_prefill_length if most is None else most
 
 
 def _autoscaling(given: dict[str, Any]) -> Autoscaling | None:
@@ -183,6 +210,12 @@ def describe_fleet(fleet: FleetSetup, setup: Setup, result: FleetResult, cut: Cu
     counts = {name: sum(str(kind) == name for kind in fleet.kinds) for name in groups}
     together = ", ".join(f"{count} ({name})" for name, count in counts.items())
     lines = [f"{setup.deployment.model.name}, replicas: {together}; routed {fleet.routing}"]
+    if fleet.is_apart:
+        most = fleet.max_local_prefill_length
+        told = "every prompt goes to prefill first"
+        if most is not None:
+            told = f"prefill is asked for prompts with over {most:,} new tokens"
+        lines[0] += f"; {told}"
     if fleet.autoscaling is not None:
         few, many = fleet.autoscaling.fewest, fleet.autoscaling.most
         lines[0] += f"; from {few} to {many}, each {seconds(fleet.start_seconds)} to start"

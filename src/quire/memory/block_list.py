@@ -53,9 +53,11 @@ class BlockList:
 
     def missing(self, num_tokens: int, block_size: int) -> int:
         """Blocks to take before the sequence has ``num_tokens``."""
-        return max(0, -(-num_tokens // block_size) - self.num_dropped - len(self.blocks))
+        missing = -(-num_tokens // block_size) - self.num_dropped - len(self.blocks)
+        return missing if missing > 0 else 0  # asked for every token: max() takes longer
 
     def tokens_in(self, index: int, block_size: int) -> int:
         """How many of the sequence's tokens are in ``blocks[index]``."""
         logical = index if index < self.num_sinks else index + self.num_dropped
-        return max(0, min(block_size, self.num_tokens - logical * block_size))
+        tokens = self.num_tokens - logical * block_size
+        return block_size if tokens >= block_size else max(0, tokens)

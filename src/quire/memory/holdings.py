@@ -48,7 +48,8 @@ class Holdings:
         first = table.num_tokens
         for _ in range(table.missing(first + count, self._block_size)):
             self.acquire(table, self._device.take())
-        self._occupancy.reserved -= min(count, table.reserved)
+        if table.promised > first:
+            self._occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
         self._occupancy.fill(table, first // self._block_size - table.num_dropped)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from quire.memory.allocator import Usage
@@ -14,16 +15,16 @@ class Occupancy:
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.reserved = 0  # the sum of BlockList.reserved over tables on the device
-        self.filled = [0] * pool.num_blocks  # slots of each block that hold a token
+        self.filled = array("I", [0]) * pool.num_blocks  # slots of each block that hold a token
         self.used = 0  # the sum of ``filled`` over held blocks
         self._pool = pool
         self._block_size = block_size
 
     def fill(self, table: BlockList, first: int = 0) -> None:
         """Count the tokens in a table's blocks from ``blocks[first]`` on."""
-        size, filled = self._block_size, self.filled
+        size, filled, blocks = self._block_size, self.filled, table.blocks
         for index in range(first, table.filled(size)):
-            block, tokens = table.blocks[index], table.tokens_in(index, size)
+            block, tokens = blocks[index], table.tokens_in(index, size)
             if tokens > filled[block]:
                 self.used += tokens - filled[block]
                 filled[block] = tokens
@@ -53,7 +54,7 @@ class Occupancy:
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""
         before = self.used, self.reserved
-        self.used, self.filled = 0, [0] * self._pool.num_blocks
+        self.used, self.filled = 0, array("I", [0]) * self._pool.num_blocks
         self.reserved = 0
         for table in tables:
             self.fill(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from quire.memory.allocator import BlockTable, Demand, Fit, Usage, When
@@ -114,16 +113,18 @@ class PagedAllocator:
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         size, tables, ref_counts = self.block_size, self.tables, self.device.ref_counts
         growth = 0
-        writers: Counter[int] = Counter()  # shared block -> sharers about to write into it
+        writers: dict[int, int] = {}  # shared block -> sharers about to write into it
         for seq_id, count in new_tokens.items():
             table = tables[seq_id]
-            first = table.num_tokens
-            dropped, blocks = table.num_dropped, table.blocks
+            first, blocks = table.num_tokens, table.blocks
             growth += table.missing(first + count, size)
-            if first % size and ref_counts[blocks[first // size - dropped]] > 1:
-                writers[blocks[first // size - dropped]] += 1
+            if first % size:
+                block = blocks[first // size - table.num_dropped]
+                if ref_counts[block] > 1:
+                    writers[block] = writers.get(block, 0) + 1
         # Of k writers among r owners all copy, except the last if nobody else holds the block.
-        return growth + sum(min(k, ref_counts[block] - 1) for block, k in writers.items())
+        copied = [min(k, ref_counts[block] - 1) for block, k in writers.items()]
+        return growth + sum(copied)
 
     def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         if self.window is not None:
@@ -355,22 +356,21 @@ class PagedAllocator:
         return find_hits(demand, self.device, self.block_size, self.window, self._unsettled)
 
     def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
-        """One more token of one sequence, into a block of its own that has room: most appends."""
+        """Tokens of one sequence, into a block of its own that has room: most appends."""
         ((seq_id, count),) = new_tokens.items()
-        table = self.tables[seq_id]
+        table, occupancy = self.tables[seq_id], self.occupancy
         index, offset = divmod(table.num_tokens, self.block_size)
-        if count != 1 or not offset:
+        end = offset + count
+        if not offset or end > self.block_size:
             return False
         block = table.blocks[index - table.num_dropped]
         if self.device.ref_counts[block] != 1:
             return False
-        occupancy = self.occupancy
         if table.promised > table.num_tokens:
-            occupancy.reserved -= 1
-        table.num_tokens += 1
-        if occupancy.filled[block] == offset:
-            occupancy.filled[block] += 1
-            occupancy.used += 1
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
         return True
 
     def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:

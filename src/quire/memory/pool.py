@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
@@ -37,11 +38,11 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.ref_counts = [0] * num_blocks
-        self.times_found = [0] * num_blocks
+        self.times_found = array("I", [0]) * num_blocks
         self.touched: set[int] | None = None
         self.now = 0.0  # seconds; whoever has a clock sets it
-        self._charged = [0.0] * num_blocks  # seconds per owner, up to _since
-        self._since = [0.0] * num_blocks
+        self._charged = array("d", [0.0]) * num_blocks  # seconds per owner, up to _since
+        self._since = array("d", [0.0]) * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
         self._evicted: OrderedDict[BlockHash, None] = OrderedDict()  # the latest num_blocks ones

@@ -1,14 +1,27 @@
-"""Which replica gets a request, and how many there should be: the rules alone, on figures that
-replicas tell. Who deploys replicas and who simulates them has them from here."""
+"""Which replica gets a request, whether another computes its prompt, and how many there should be:
+the rules alone, on figures that replicas tell. Who deploys replicas and who simulates them has
+them from here."""
 
-from quire.routing.affinity import TOKENS_PER_PIECE, Affinity, Load, Prefix, Report, RoundRobin
+from quire.routing.affinity import (
+    MOST_PIECES,
+    TOKENS_PER_PIECE,
+    Affinity,
+    Load,
+    Prefix,
+    Report,
+    RoundRobin,
+)
+from quire.routing.pairing import TAKEN_WITHIN, Pairing
 from quire.routing.scaling import Demand, demand_of, replicas_wanted
 
 __all__ = [
+    "MOST_PIECES",
+    "TAKEN_WITHIN",
     "TOKENS_PER_PIECE",
     "Affinity",
     "Demand",
     "Load",
+    "Pairing",
     "Prefix",
     "Report",
     "RoundRobin",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 TOKENS_PER_PIECE = 32
+MOST_PIECES = 1024  # of a prompt that are looked at; what is behind them still counts as work
 
 _RUNNING = 32  # tokens: what each request that runs already costs another beside it
 _FEWEST_PIECES = 1024  # remembered of a replica that has not reported yet
@@ -43,12 +44,14 @@ class _Known:
     """What is remembered of a replica.
 
     pieces: of prompts that it was sent, the one that was met last at the end.
-    sent: tokens that each request gave it to compute since its last report, if it runs still.
+    sent: tokens that each request gave it to compute since its last report, if it runs still;
+    num_sent: of all of them.
     """
 
     pieces: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     report: int = 0
     sent: dict[str, int] = field(default_factory=dict)
+    num_sent: int = 0
 
 
 class Affinity:
@@ -78,16 +81,17 @@ class Affinity:
 
     def done(self, name: str, request: str) -> None:
         """A replica has answered."""
-        if name in self._known:
-            self._known[name].sent.pop(request, None)
+        known = self._known.get(name)
+        if known is not None:
+            known.num_sent -= known.sent.pop(request, 0)
 
     def _cost(self, name: str, prefix: Prefix, load: Load) -> tuple[float, int, str]:
         """Among equals, who has met least; so prefixes that are new spread."""
         known, report = self._known.setdefault(name, _Known()), load.report
         if known.report != report.number:
-            known.report, known.sent = report.number, {}
+            known.report, known.sent, known.num_sent = report.number, {}, 0
         new = self._new_tokens(known, prefix)
-        before = max(report.backlog, report.wait * report.rate) + sum(known.sent.values())
+        before = max(report.backlog, report.wait * report.rate) + known.num_sent
         short = max(0, prefix.num_tokens - report.free) if report.number else 0
         return new + before + short + _RUNNING * load.running, len(known.pieces), name
 
@@ -102,7 +106,9 @@ class Affinity:
 
     def _send(self, request: str, prefix: Prefix, name: str, report: Report) -> None:
         known = self._known[name]
-        known.sent[request] = self._new_tokens(known, prefix)
+        new = self._new_tokens(known, prefix)
+        known.num_sent += new - known.sent.get(request, 0)
+        known.sent[request] = new
         for piece in reversed(prefix.pieces):  # beginnings are needed longest
             known.pieces[piece] = None
             known.pieces.move_to_end(piece)

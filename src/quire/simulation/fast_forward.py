@@ -15,7 +15,6 @@ from quire.memory import KVAllocator, Usage
 from quire.protocol import Chunk, Progress, Readout, SchedulingPolicy, Step, Verdict
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence, SequenceGroup
-from quire.simulation.live import own_token
 
 _NEXT = Readout()  # one sample, after the last token
 _TAKE, _FILL = 0, 1
@@ -177,37 +176,34 @@ class SteadyDecoding:
         step has been planned, and their chunks are returned: ``update`` must be given them.
         """
         steps, chunks = self.num_steps, []
-        self._append(
-            {
-                branch.seq_id: steps - settled
-                for branch, settled in zip(self.branches, self._settled, strict=True)
-                if settled < steps
-            }
-        )
-        for _, group, branch in self.members:
+        for (_, group, branch), settled in zip(self.members, self._settled, strict=True):
+            if settled < steps:
+                self._append(branch, steps - settled)
             known = branch.num_computed + steps
             if branch.seq_id in ending:
                 known -= 1
                 table = self._allocator.table(branch.seq_id)
-                token, prompt = [_token(group, branch)], branch.num_prompt_tokens
+                token, prompt = [branch.token_ids[-1]], branch.num_prompt_tokens
                 chunks.append(Chunk(branch.seq_id, token, known, table, prompt, _NEXT))
             branch.num_computed = known
-            _reach(group, branch, known + 1)
-        for group in dict.fromkeys(group for _, group, _ in self.members):
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+            _reach(branch, known + 1)
+            if group.branches[-1] is branch:
+                group.memory.hold(*self._allocator.blocks_held(group.tables()))
         if self._waits is not None:
             self._waits[Verdict.WAIT.value] += steps
         self._allocator.settle()
         return chunks
 
     def _can_take(self, events: Seq[_Event]) -> bool:
+        if self._is_paged and len(events) <= self._allocator.num_free_blocks:
+            return True
         takers = sum(kind == _TAKE for _, kind, _ in events)
         return not takers or (self._is_paged and takers <= self._allocator.num_free_blocks)
 
     def _take(self, place: int) -> None:
         """With all that the branch has added to the block before."""
         count = self.num_steps + 1 - self._settled[place]
-        self._append({self.branches[place].seq_id: count})
+        self._append(self.branches[place], count)
         self._settled[place] += count
         self._ahead -= count  # this step's token is known already
         self._plan(place, self.num_steps + 1, self._allocator.block_size - 1)
@@ -223,23 +219,21 @@ class SteadyDecoding:
 
     def _fill(self, place: int) -> None:
         """Others may find the block that this step fills."""
-        (_, group, branch), size = self.members[place], self._allocator.block_size
+        branch, size = self.branches[place], self._allocator.block_size
         end = branch.num_computed + self.num_steps + 1
-        _reach(group, branch, end)
+        _reach(branch, end)
         branch.hash_blocks(size)
         self._allocator.commit(branch.seq_id, branch.block_hashes, end // size)
 
-    def _append(self, wants: dict[int, int]) -> None:
-        moves = self._allocator.append(wants)
-        assert moves == [], "there is room where they are, or in a free block"
+    def _append(self, branch: Sequence, count: int) -> None:
+        moves = self._allocator.append({branch.seq_id: count})
+        assert moves == [], "there is room where it is, or in a free block"
         self._known = None
 
 
-def _reach(group: SequenceGroup, branch: Sequence, num_tokens: int) -> None:
-    """Give the branch tokens up to so many."""
-    missing = num_tokens - len(branch.token_ids)
-    branch.token_ids.extend([_token(group, branch)] * missing)
-
-
-def _token(group: SequenceGroup, branch: Sequence) -> int:
-    return own_token(group.request.request_id, branch.index)
+def _reach(branch: Sequence, num_tokens: int) -> None:
+    """Give the branch tokens up to so many. It says one again and again: see ``own_token``."""
+    token_ids = branch.token_ids
+    missing = num_tokens - len(token_ids)
+    if missing > 0:
+        token_ids.extend(token_ids[-1:] * missing)

@@ -55,8 +55,12 @@ class Roofline:
             + expanded * model.flops_per_expansion
             + work.samples * model.flops_per_sample
         )
-        peak = machine.peak(model.weight_form.products)
-        return attention / machine.flops + work.num_tokens * model.flops_per_token / peak
+        return attention / machine.flops + work.num_tokens * model.flops_per_token / self._peak
+
+    @cached_property
+    def _peak(self) -> float:
+        """Operations per second in products with weights."""
+        return self.machine.peak(self.model.weight_form.products)
 
     @cached_property
     def _kv_bytes(self) -> int:

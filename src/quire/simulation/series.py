@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple
 
 from quire.memory import Usage
@@ -44,7 +45,7 @@ class TimeSeries:
             self._merge()
         width = self.width
         index, last = int(start / width), int(end / width)
-        while len(self._sums) <= last:
+        for _ in range(len(self._sums), last + 1):
             self._sums.append([0.0] * 9)
             self._peaks.append([0, 0, 0])
         self._peaks[index][2] += 1
@@ -88,10 +89,7 @@ class TimeSeries:
         if len(sums) % 2:
             sums.append([0.0] * 9)
             peaks.append([0, 0, 0])
-        self._sums = [
-            [a + b for a, b in zip(sums[i], sums[i + 1], strict=True)]
-            for i in range(0, len(sums), 2)
-        ]
+        self._sums = [list(map(add, *two)) for two in zip(sums[::2], sums[1::2], strict=True)]
         self._peaks = [
             [max(a[0], b[0]), max(a[1], b[1]), a[2] + b[2]]
             for a, b in zip(peaks[::2], peaks[1::2], strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.cluster.pairing import Pairing
+from quire.routing import Pairing
 
 
 def test_what_is_short_or_known_is_computed_where_it_is_answered() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from quire.memory import BlockHash
 from quire.metrics import Goals
 from quire.protocol import Step
 from quire.routing import demand_of
 from quire.simulation.arrivals import Arrivals, OpenLoop
+from quire.simulation.fleet.asking import Asking
 from quire.simulation.fleet.autoscaling import Autoscaler
 from quire.simulation.fleet.clock import Clock
 from quire.simulation.fleet.failures import Failure
@@ -65,9 +67,11 @@ class FleetSimulator:
         roles = (Role.PREFILL, Role.DECODE) if setup.is_apart else (Role.BOTH,)
         self._routers = {role: make() for role in roles}
         self._serving: dict[Role, list[Replica]] = {role: [] for role in roles}
-        self._first = roles[0]
+        self._first = roles[0] if setup.max_local_prefill_length is None else roles[-1]
         self._replicas: list[Replica] = []
         self._handover = Handover(setup.transfer)
+        self._make_router = make
+        self._asking: Asking | None = None  # where who answers asks who prefills
         self._scaler: Autoscaler | None = None
         if setup.autoscaling is not None:
             self._scaler = Autoscaler(setup.autoscaling, len(setup.kinds))
@@ -85,6 +89,7 @@ class FleetSimulator:
         self._arrivals = arrivals
         begin = arrivals.next_time or 0.0
         clock = self._clock = Clock(begin)
+        self._asking = self._asking_of(self._setup)
         for slot in range(len(self._setup.kinds)):
             self._start(slot, begin, 0.0)
         for failure in self._setup.failures.at:
@@ -93,7 +98,7 @@ class FleetSimulator:
         recorder = self._recorder
         while recorder.num_missed <= self._most_missed:
             arrival = arrivals.next_time
-            if arrival is None and not self._num_under_way:
+            if arrival is None and not self._num_under_way and not self._computes_for_nobody:
                 break
             event = clock.next_event
             due = event if arrival is None else min(event, arrival)
@@ -106,6 +111,25 @@ class FleetSimulator:
         end = clock.now
         return recorder.result(end - begin, [one.result(begin, end) for one in self._replicas])
 
+    def _asking_of(self, setup: FleetSetup) -> Asking | None:
+        if not setup.is_apart or setup.max_local_prefill_length is None:
+            return None
+        return Asking(
+            setup.max_local_prefill_length,
+            self._make_router,
+            self._handover,
+            self._clock,
+            able=lambda: self._serving[Role.PREFILL],
+            give=self._give,
+            send=lambda flight, source, target, names, now: self._send(
+                flight, source, source.life, target, names, now
+            ),
+        )
+
+    @property
+    def _computes_for_nobody(self) -> bool:
+        return self._asking is not None and self._asking.has_work
+
     # -- requests ------------------------------------------------------------------------------
 
     def _arrive(self, now: float) -> None:
@@ -116,7 +140,8 @@ class FleetSimulator:
         self._route(flight, now)
 
     def _route(self, flight: Flight, now: float) -> None:
-        """To who computes its prompt; or, once somebody has, to who goes on."""
+        """To who answers it; or, behind a proxy, to who computes its prompt, and then to who goes
+        on."""
         role = self._first if flight.source is None else Role.DECODE
         able = self._serving[role]
         if not able:
@@ -124,10 +149,25 @@ class FleetSimulator:
             return
         replica = self._routers[role].choose(flight, able)
         if flight.source is None:
-            self._give(flight, replica)
+            if self._asking is None or not self._asking.begin(flight, replica, now):
+                self._give(flight, replica)
             return
-        slot, life = flight.source
-        sent = self._handover.begin(flight, self._replicas[slot], life, replica, now)
+        (slot, life), names = flight.source, self._handover.missing(flight, replica, now)
+        self._send(flight, self._replicas[slot], life, replica, names, now)
+
+    def _send(
+        self,
+        flight: Flight,
+        source: Replica,
+        life: int,
+        target: Replica,
+        names: Sequence[BlockHash],
+        now: float,
+    ) -> None:
+        """Blocks of its prompt, to where it counts as sent from now on."""
+        target.flights[flight.number] = flight
+        alive = source.is_up and source.life == life
+        sent = self._handover.begin(flight, source, life, target, names if alive else (), now)
         self._recorder.transfers.add(sent.end - now)
         self._recorder.transferred_bytes += sent.num_bytes
         self._clock.at(sent.end, lambda _: self._handed_over(sent))
@@ -145,6 +185,9 @@ class FleetSimulator:
     def _ended(self, replica: Replica, record: RequestRecord, now: float) -> None:
         """A replica has done its part of a request, or refused it."""
         flight = replica.flights.pop(int(record.request_id))
+        if self._asking is not None and replica.kind.role is Role.PREFILL:
+            self._asking.computed(replica, flight, record.metrics is not None, now)
+            return
         self._routers[replica.kind.role].done(flight, replica)
         replica.forget(flight)
         if replica.kind.role is Role.PREFILL and record.metrics is not None:
@@ -212,6 +255,8 @@ class FleetSimulator:
         if lives is not None:
             after = self._setup.start_seconds
             self._clock.at(now + lives, lambda now: self._fail(replica.slot, now, after, life))
+        if self._asking is not None and replica.kind.role is Role.PREFILL:
+            self._asking.ask_again()
         self._route_again(now)
 
     def _note_serving(self) -> None:
@@ -244,11 +289,19 @@ class FleetSimulator:
             replica.stop(now)
         else:
             self._start(slot, now, restart_after)
+        self._lose(replica, lost, now)
+        self._route_again(now)
+
+    def _lose(self, replica: Replica, lost: Sequence[Flight], now: float) -> None:
+        """What a replica had; but prompts that another has asked for are not lost to clients."""
+        if self._asking is not None and replica.kind.role is Role.PREFILL:
+            for flight in lost:
+                self._asking.lost(replica, flight)
+            return
         self._recorder.num_lost += len(lost)
         for flight in lost:
             flight.begin_anew()
             self._route(flight, now)
-        self._route_again(now)
 
     def _stop(self, replica: Replica, now: float) -> None:
         if replica.state is State.LEAVING and not replica.flights:

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from quire.memory import BlockHash
 from quire.workload import TraceRequest
+
+if TYPE_CHECKING:
+    from quire.simulation.fleet.asking import Ask
 
 
 class Flight:
     """From its arrival to its end, wherever it is.
 
     trace: with the time at which it came first. times_lost: by replicas that failed.
-    source: who has computed its prompt, if another goes on from it: slot and life.
+    ask: who waits for its prompt's blocks, while another computes them.
+    source: who has computed its prompt, before somebody is chosen to go on: slot and life.
     names: of its blocks that this other one has been sent.
     """
 
-    __slots__ = ("names", "number", "source", "times_lost", "trace")
+    __slots__ = ("ask", "names", "number", "source", "times_lost", "trace")
 
     def __init__(self, number: int, trace: TraceRequest) -> None:
         self.number = number
         self.trace = trace
         self.times_lost = 0
+        self.ask: Ask | None = None
         self.source: tuple[int, int] | None = None
         self.names: Sequence[BlockHash] = ()
 
     def begin_anew(self) -> None:
         """Who had it is gone."""
         self.times_lost += 1
-        self.source = None
+        self.ask = self.source = None
         self.names = ()
 
     @property

@@ -44,21 +44,28 @@ class Handover:
     def __init__(self, costs: TransferCosts) -> None:
         self._links = Links(costs)
 
-    def begin(
-        self, flight: Flight, source: Replica, life: int, target: Replica, now: float
-    ) -> Sent:
-        """The prompt's full blocks that the target does not have. It counts as sent there."""
-        target.flights[flight.number] = flight
-        trace, limits = flight.trace, target.limits
-        own = f"own {flight.number}"
-        names = block_names(trace.content, trace.prompt_tokens, limits.block_size, own)
+    def missing(self, flight: Flight, target: Replica, now: float) -> list[BlockHash]:
+        """Names of the prompt's full blocks that the target's pool does not have."""
+        trace, own = flight.trace, f"own {flight.number}"
+        size = target.limits.block_size
+        names = block_names(trace.content, trace.prompt_tokens, size, own)
         target.engine.catch_up(now)
         locate = target.engine.scheduler.allocator.locate
-        alive = source.is_up and source.life == life
-        missing = [name for name in names if alive and locate(name) is None]
-        size = len(missing) * sum(limits.block_bytes(target.kind.deployment.cache))
+        return [name for name in names if locate(name) is None]
+
+    def begin(
+        self,
+        flight: Flight,
+        source: Replica,
+        life: int,
+        target: Replica,
+        names: Sequence[BlockHash],
+        now: float,
+    ) -> Sent:
+        """These blocks, but for those that have come already for somebody else."""
+        has, limits = target.source, target.limits
+        new = [name for name in names if has is None or not has.has(name)]
+        size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache))
         ends = [(one.slot, one.kind.deployment) for one in (source, target)]
         end = self._links.send(ends[0], ends[1], size, now)
-        return Sent(
-            flight, source, target, missing, size, end, life, target.life, flight.times_lost
-        )
+        return Sent(flight, source, target, names, size, end, life, target.life, flight.times_lost)

@@ -6,15 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from quire.routing import TOKENS_PER_PIECE, Affinity, Load, Prefix, RoundRobin
+from quire.routing import MOST_PIECES, TOKENS_PER_PIECE, Affinity, Load, Prefix, RoundRobin
 from quire.simulation.fleet.flight import Flight
 from quire.simulation.work import Work
 from quire.workload import block_names
 
 if TYPE_CHECKING:
     from quire.simulation.fleet.replica import Replica
-
-_MOST_PIECES = 1024  # of a prompt that are looked at, as in quire deploy
 
 
 class Router(Protocol):
@@ -49,17 +47,23 @@ class Costs:
     def __init__(self, prefixes: bool) -> None:
         self._affinity = Affinity()
         self._prefixes = prefixes
+        self._running: dict[str, int] = {}  # requests that this one has sent, by replica
 
     def choose(self, flight: Flight, replicas: Sequence[Replica]) -> Replica:
         by_name = {replica.name: replica for replica in replicas}
-        loads = {one.name: Load(len(one.flights), one.report) for one in replicas}
+        running = self._running = {name: self._running.get(name, 0) for name in by_name}
+        loads = {one.name: Load(running[one.name], one.report) for one in replicas}
         prefix = Prefix((), flight.trace.prompt_tokens)
         if self._prefixes:
             prefix = prefix_of(flight)
-        return by_name[self._affinity.choose(str(flight.number), prefix, loads)[0]]
+        best = self._affinity.choose(str(flight.number), prefix, loads)[0]
+        running[best] += 1
+        return by_name[best]
 
     def done(self, flight: Flight, replica: Replica) -> None:
         self._affinity.done(replica.name, str(flight.number))
+        if replica.name in self._running:
+            self._running[replica.name] -= 1
 
 
 class ShortestWait:
@@ -111,7 +115,7 @@ def _work(prompt: int, running: int, held: int) -> Work:
 def prefix_of(flight: Flight) -> Prefix:
     """Of a request's prompt, in pieces as long as those of ``quire deploy``."""
     trace = flight.trace
-    length = min(trace.prompt_tokens, TOKENS_PER_PIECE * _MOST_PIECES)
+    length = min(trace.prompt_tokens, TOKENS_PER_PIECE * MOST_PIECES)
     pieces = block_names(trace.content, length, TOKENS_PER_PIECE, f"own {flight.number}")
     if trace.adapter is not None:
         salt = trace.adapter.encode()

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+from quire.config import DeployConfig
 from quire.errors import ConfigError
 from quire.simulation.fleet.autoscaling import Autoscaling
 from quire.simulation.fleet.failures import Failures
@@ -16,6 +17,7 @@ MOST_REPLICAS = 1024
 
 _NONE = Failures()
 _BY_MACHINE = TransferCosts()
+_LOCAL = DeployConfig().max_local_prefill_length
 
 
 class Role(Enum):
@@ -46,6 +48,9 @@ class FleetSetup:
     routing: one of ROUTINGS.
     start_seconds: from when a replica is started until it serves.
     autoscaling: None: there are as many replicas as there are kinds, always.
+    max_local_prefill_length: where prefill is apart, new tokens of a prompt that are computed where
+        it is answered, at most; others are asked for, as ``quire deploy`` does it. None: a proxy
+        has every prompt computed first, as before engines with ``--role``.
     """
 
     kinds: tuple[ReplicaKind, ...]
@@ -54,6 +59,7 @@ class FleetSetup:
     start_seconds: float = 60.0
     autoscaling: Autoscaling | None = None
     transfer: TransferCosts = _BY_MACHINE
+    max_local_prefill_length: int | None = _LOCAL
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.kinds) <= MOST_REPLICAS:
@@ -62,6 +68,11 @@ class FleetSetup:
             )
         if not 0 <= self.start_seconds <= 86400:
             raise ConfigError(f"start_seconds must be from 0 to 86,400, got {self.start_seconds:g}")
+        if self.max_local_prefill_length is not None and self.max_local_prefill_length < 0:
+            raise ConfigError(
+                "max_local_prefill_length must be at least 0, got "
+                f"{self.max_local_prefill_length:,}"
+            )
         self._check_roles(Counter(kind.role for kind in self.kinds))
         if self.autoscaling is not None:
             self.autoscaling.check(len(self.kinds))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+TAKEN_WITHIN = 1.0
+"""Seconds in which one of the prefill replicas must have taken a prompt."""
+
 _FIRST_REST, _LONGEST_REST = 5.0, 60.0  # seconds for which nobody is asked
 
 
