@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from quire.commands.fleet import add_routing
+from quire.commands.prices import add_price, prices_of
 from quire.commands.setup import Setup
 from quire.commands.text import number, percent, seconds, table, wanted
 from quire.errors import ConfigError
 from quire.simulation import Deployment, Machine, find_machine
+from quire.simulation.planning.changes import priced
 from quire.simulation.planning.fewest import LASTS, MachineSearch, Option
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Synthetic
@@ -28,10 +30,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         "--machines", metavar="LIST", help="machines to compare, with commas between them "
         "(default: --machine)",
     )  # fmt: skip
-    group.add_argument(
-        "--price", action="append", metavar="NAME=X", help="dollars an hour for one of these "
-        "machines (repeatable); or price_per_hour in its JSON file. There is no other source",
-    )  # fmt: skip
+    add_price(group)
     group.add_argument(
         "--budget", type=float, metavar="X", help="dollars an hour: what they would get"
     )
@@ -41,7 +40,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 def asks_for_machines(arguments: argparse.Namespace) -> bool:
     """ConfigError for what does nothing without it."""
     if not arguments.fewest_machines:
-        for name in ("machines", "price", "budget", "routing"):
+        for name in ("machines", "budget", "routing"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without fewest_machines")
     elif arguments.report is not None:
@@ -97,7 +96,9 @@ def _search(
     progress: Callable[[str], None],
 ) -> list[Option]:
     """For each machine that was named."""
-    machines = _priced(arguments, _machines(arguments, setup.deployment))
+    machines = _machines(arguments, setup.deployment)
+    prices = prices_of(arguments, [one.name for one in machines])
+    machines = [priced(one, prices) for one in machines]
     rate = arguments.rate or (sample.rate if arguments.users is None else None)
     routing = arguments.routing or "prefix-aware"
     if arguments.budget is not None and all(one.price_per_hour is None for one in machines):
@@ -118,26 +119,6 @@ def _machines(arguments: argparse.Namespace, base: Deployment) -> list[Machine]:
         raise ConfigError("machines: measured step times (cost_model) are of one machine")
     names = dict.fromkeys(name.strip() for name in arguments.machines.split(","))
     return [find_machine(name) for name in names]
-
-
-def _priced(arguments: argparse.Namespace, machines: list[Machine]) -> list[Machine]:
-    prices: dict[str, float] = {}
-    for text in arguments.price or ():
-        name, _, dollars = text.rpartition("=")
-        try:
-            prices[name.lower()] = float(dollars)
-        except ValueError:
-            raise ConfigError(f"price must be NAME=DOLLARS, such as h100=2; got {text!r}") from None
-        if not 0 < prices[name.lower()] < 1e9:
-            raise ConfigError(f"price must be above 0 dollars an hour, got {text!r:.80}")
-    known = {machine.name.lower() for machine in machines}
-    for name in prices:
-        if name not in known:
-            raise ConfigError(f"price of {name!r}: not among the machines, {', '.join(known)}")
-    return [
-        replace(one, price_per_hour=prices.get(one.name.lower(), one.price_per_hour))
-        for one in machines
-    ]
 
 
 # -- for people ---------------------------------------------------------------------------------

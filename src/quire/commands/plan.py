@@ -11,11 +11,13 @@ from pathlib import Path
 from quire.commands.machines import add_machines, asks_for_machines, plan_machines
 from quire.commands.plan_text import describe, describe_assumed, describe_sample
 from quire.commands.plan_values import plan_values
+from quire.commands.prices import prices_of
 from quire.commands.setup import Setup, add_flags
 from quire.config import EngineConfig
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
 from quire.simulation import SimulatedDrafting
+from quire.simulation.planning.changes import next_faster, priced
 from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.speculation import try_drafts
@@ -54,7 +56,11 @@ def plan(arguments: argparse.Namespace) -> int:
     if of_machines:
         told = describe_sample(sample, setup.max_model_len)
         return plan_machines(arguments, setup, sample, told, _progress)
-    planner = Planner(setup.deployment, sample, setup.goals, _progress)
+    machine = setup.deployment.machine
+    faster = next_faster(machine)
+    prices = prices_of(arguments, [one.name for one in (machine, faster) if one is not None])
+    deployment = replace(setup.deployment, machine=priced(machine, prices))
+    planner = Planner(deployment, sample, setup.goals, _progress, prices)
     found = planner.plan(arguments.users, arguments.rate)
     if setup.acceptance is not None or setup.deployment.drafting is not None:
         drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)

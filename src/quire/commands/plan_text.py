@@ -9,7 +9,17 @@ from quire.commands.text import number, percent, seconds, size, table, wanted
 from quire.metrics import Goals
 from quire.simulation import SimulationResult
 from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.planning.advice import BINDS, advice, answer, best_rate, idle, ranked, too_few
+from quire.simulation.planning.advice import (
+    BINDS,
+    advice,
+    alike,
+    answer,
+    best_rate,
+    idle,
+    per_million,
+    ranked,
+    too_few,
+)
 from quire.simulation.planning.plan import Plan, Saturation, UserLoad
 from quire.simulation.planning.search import CLOSE
 from quire.simulation.sample import WorkloadSample
@@ -162,11 +172,15 @@ def _users(load: UserLoad) -> list[str]:
 def _changes(plan: Plan) -> list[str]:
     """What would change the highest rate, ranked; then what would not."""
     measure = "requests/s" if plan.goals == Goals() else "goodput"
-    rows = [["what would change it", measure, "", "paid with"]]
-    rows.append(["as it is", number(best_rate(plan)), "x 1.00", ""])
+    best, now = best_rate(plan), plan.deployment.dollars
+    rows = [["what would change it", measure, "", "paid with", "$/h", "$/M tokens"]]
+    rows.append(["as it is", number(best), "x 1.00", "", *_dollars(plan, now, best)])
     for one in ranked(plan):
-        gain = f"x {one.gain:.2f}"
-        rows.append([one.change.name, number(one.rate), gain, one.change.price.value])
+        change, gain = one.change, f"x {one.gain:.2f}"
+        dollars = _dollars(plan, change.dollars, one.rate)
+        rows.append([change.name, number(one.rate), gain, change.price.value, *dollars])
+    if all(row[-1] == "-" for row in rows[1:]):
+        rows = [row[:-2] for row in rows]  # no price is known
     same = [one for one in idle(plan) if one.gain]
     worse = ", ".join(one.change.name for one in idle(plan) if not one.gain or one.gain < 1 - CLOSE)
     lines = table(rows, "")
@@ -179,10 +193,18 @@ def _changes(plan: Plan) -> list[str]:
         lines.append(f"no change: {names}")
     if worse:
         lines.append(f"less: {worse}")
+    lines += [f"as good as {one.like}: {one.change.name}" for one in alike(plan)]
     lines += [
         f"not to be had: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
     ]
     return lines
+
+
+def _dollars(plan: Plan, dollars: float | None, rate: float) -> list[str]:
+    """An hour, and for a million tokens."""
+    if dollars is None or not rate:
+        return ["-", "-"]
+    return [f"{dollars:,.3g}", f"{per_million(plan, dollars, rate):,.3g}"]
 
 
 def _without_paging(plan: Plan) -> list[str]:

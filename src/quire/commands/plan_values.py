@@ -62,9 +62,14 @@ def _change_values(changed: Changed) -> dict[str, Any]:
         "knob": changed.change.knob,
         "name": changed.change.name,
         "paid_with": changed.change.price.value,
+        "replicas": changed.change.replicas,
+        "routing": changed.change.routing,
+        "machines": changed.change.machines,
+        "dollars_per_hour": changed.change.dollars,
         "requests_per_second": changed.rate,
         "gain": changed.gain,
         "same_because": changed.change.same,
+        "like_routing": changed.like,
         "refused": changed.refused,
     }
 

@@ -101,12 +101,6 @@ class WorkloadSample:
         for request, time in zip(self.requests, times, strict=False):
             yield replace(request, arrival=time)
 
-    @staticmethod
-    def dealt(requests: Iterable[TraceRequest], replicas: int) -> list[list[TraceRequest]]:
-        """Requests in turn to so many."""
-        everybody = list(requests)
-        return [everybody[i::replicas] for i in range(replicas)]
-
     def repeated(self, count: int) -> Iterator[TraceRequest]:
         """So many requests, the sample over and over; what is repeated shares nothing anew."""
         for number in range(count):

@@ -89,6 +89,12 @@ class Deployment:
         return self.model.kv_copies(self.tensor_parallel)
 
     @property
+    def dollars(self) -> float | None:
+        """An hour, of all its machines; None where no price is known."""
+        each = self.machine.price_per_hour
+        return None if each is None else each * self.tensor_parallel
+
+    @property
     def slots(self) -> int:
         """Tokens that the pool holds."""
         return self.kv_bytes // self.model.kv_bytes_per_token

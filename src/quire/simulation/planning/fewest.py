@@ -46,8 +46,8 @@ class Option:
     @property
     def price(self) -> float | None:
         """Of all its machines, an hour."""
-        each = self.deployment.machine.price_per_hour
-        return None if each is None or not self.replicas else each * self.machines
+        each = self.deployment.dollars
+        return None if each is None or not self.replicas else each * self.replicas
 
     @property
     def watts(self) -> float | None:
@@ -182,10 +182,10 @@ class MachineSearch:
 
     def _within(self, option: Option, budget: float) -> Option:
         """With what the budget gets of the same."""
-        each, deployment = option.deployment.machine.price_per_hour, option.deployment
+        each, deployment = option.deployment.dollars, option.deployment
         if each is None:
             return option
-        count = min(MOST_REPLICAS, int(budget / (each * deployment.tensor_parallel) + 1e-9))
+        count = min(MOST_REPLICAS, int(budget / each + 1e-9))
         if not count or self.rate is None:
             return replace(option, afforded=count)
         self.progress(f"{count} x {deployment.machine.name} for the budget")
