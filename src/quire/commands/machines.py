@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from quire.commands.fleet import add_routing
+from quire.commands.fleet_report import report_search
 from quire.commands.prices import add_price, prices_of
 from quire.commands.setup import Setup
 from quire.commands.text import number, percent, seconds, table, wanted
@@ -43,8 +45,6 @@ def asks_for_machines(arguments: argparse.Namespace) -> bool:
         for name in ("machines", "budget", "routing"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without fewest_machines")
-    elif arguments.report is not None:
-        raise ConfigError("report is of a plan for one machine: leave out --fewest-machines")
     if arguments.budget is not None and not arguments.budget > 0:
         raise ConfigError(f"budget must be above 0 dollars an hour, got {arguments.budget:g}")
     return bool(arguments.fewest_machines)
@@ -61,17 +61,24 @@ def plan_machines(
     workload = setup.workload
     if isinstance(workload, Synthetic) and workload.turns == workload.burstiness == 1:
         sample = replace(sample, has_times=False)  # it can be drawn for as long as is wanted
-    options = _search(arguments, setup, sample, progress)
+    finder, options = _search(arguments, setup, sample, progress)
+    values = {"machines": machine_values(options)}
+    doubt = _doubt(arguments, sample)
+    if arguments.report is not None:
+        notes = [*_notes(options, arguments.budget), *doubt]
+        said = _verdict([one for one in options if one.result is not None]), notes
+        page = report_search(arguments, setup, finder, options, said, values)
+        print(f"written: {page}", file=sys.stderr)
     progress("")
     if arguments.json:
-        print(json.dumps({"machines": machine_values(options)}, indent=1))
+        print(json.dumps(values, indent=1))
         return 0
     load = f"{arguments.users} users"
     if arguments.users is None:
         load = f"{number(arguments.rate or sample.rate or 0)} requests/s"
     lines = [f"{setup.deployment.model.name} for {load} within {wanted(setup.goals)}", *told, ""]
     lines += describe_machines(options, arguments.budget)
-    print("\n".join([*lines, *_doubt(arguments, sample)]))
+    print("\n".join([*lines, *doubt]))
     return 0
 
 
@@ -94,7 +101,7 @@ def _search(
     setup: Setup,
     sample: WorkloadSample,
     progress: Callable[[str], None],
-) -> list[Option]:
+) -> tuple[MachineSearch, list[Option]]:
     """For each machine that was named."""
     machines = _machines(arguments, setup.deployment)
     prices = prices_of(arguments, [one.name for one in machines])
@@ -106,7 +113,7 @@ def _search(
     finder = MachineSearch(
         setup.deployment, sample, setup.goals, routing, arguments.users, rate, progress
     )
-    return [
+    return finder, [
         finder.option(replace(setup.deployment, machine=machine), arguments.budget)
         for machine in machines
     ]
@@ -131,7 +138,13 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
         heads = ["machine", "fewest", "replicas", "met by", "TTFT p90", "TPOT p90", "in steps",
                  "$/h", "$/M tokens", "$/M out", "$/h a user", "watts"]  # fmt: skip
         lines += [*table([heads, *map(_row, found)], ""), ""]
-    lines += [
+    return [*lines, *_notes(options, budget), *_verdict(found)]
+
+
+def _notes(options: list[Option], budget: float | None) -> list[str]:
+    """What cannot be had, what is not known, and what the budget gets."""
+    found = [one for one in options if one.result is not None]
+    lines = [
         f"not with {one.deployment.machine.name}: {one.refused}" for one in options if one.refused
     ]
     unpriced = [one.deployment.machine.name for one in found if one.price is None]
@@ -140,7 +153,7 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
         lines.append(f"no price is known of {', '.join(unpriced)}: say {hint}")
     if budget is not None:
         lines += [_afforded(one, budget) for one in found if one.afforded is not None]
-    return [*lines, *_verdict(found)]
+    return lines
 
 
 def _row(one: Option) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.protocol import RecoveryCosts, Step
+from quire.reports.fleet_load import binned
 from quire.routing import Demand
 from quire.simulation import (
     MACHINES,
@@ -36,6 +38,7 @@ from quire.simulation.fleet import (
     FleetResult,
     FleetSetup,
     FleetSimulator,
+    Life,
     ReplicaKind,
     Role,
     Router,
@@ -291,8 +294,15 @@ def test_what_a_lost_replica_had_is_sent_again() -> None:
     # It served for a tenth of a second, and was paid for no longer.
     assert first.served_seconds == first.paid_seconds == pytest.approx(0.1)
     assert first.result.busy_seconds == pytest.approx(0.1)
-    late = fleet(1, failures=Failures((Failure(0.1, 0, 5.0),)))
-    assert served(late, workload).resent_ttft.mean > 5.0
+    assert first.lives == (Life(0.0, 0.0, 0.1, failed=True),)
+    assert second.lives == (Life(0.0, 0.0, result.seconds, failed=False),)
+    loads = binned(first, 0.0, 0.2)
+    assert sum(loads[:120]) / 120 == pytest.approx(2.0, abs=0.05)  # it had half of the requests
+    assert all(map(math.isnan, loads[121:]))
+    late = served(fleet(1, failures=Failures((Failure(0.1, 0, 5.0),))), workload)
+    assert late.resent_ttft.mean > 5.0
+    again = late.replicas[0].lives[1]
+    assert (again.started, again.serves, again.failed) == (0.1, 5.1, False)
     gone = served(fleet(1, failures=Failures((Failure(0.1, 0),))), workload)
     assert (gone.num_finished, gone.num_refused) == (0, 4)
     assert gone.first_refusal == "no replica is left"

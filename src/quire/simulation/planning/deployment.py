@@ -60,6 +60,12 @@ class Deployment:
             )
 
     @property
+    def name(self) -> str:
+        """Of its machines."""
+        parallel, machine = self.tensor_parallel, self.machine.name
+        return machine if parallel == 1 else f"{parallel} x {machine}"
+
+    @property
     def activation_bytes(self) -> int:
         """Of a step of 2,048 tokens: some vectors of each, and the logits of a batch in float32."""
         model = self.model
