@@ -100,7 +100,8 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
     """None: one engine. ConfigError for what contradicts itself, or is not simulated."""
     if arguments.pipeline_parallel_size != 1:
         raise ConfigError(
-            "pipeline_parallel_size: pipeline stages are not simulated, since their steps overlap; "
+            "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
+            "disjoint batches are under way at once, and the scheduler plans one after the other; "
             "use tensor_parallel_size"
         )
     if arguments.replicas is None:

@@ -248,6 +248,9 @@ def _assumed(setup: Setup, routing: str, fleet: FleetSetup | None) -> list[tuple
         if fleet.failures.mtbf is not None:
             failures += f", and by chance after {seconds(fleet.failures.mtbf)} in the mean"
         rows.append(("failures", failures))
+        if fleet.autoscaling is not None:
+            few, many = fleet.autoscaling.fewest, fleet.autoscaling.most
+            rows.append(("replicas", f"{len(fleet.kinds)} at first, then from {few} to {many}"))
         rows.append(("start of a replica", seconds(fleet.start_seconds)))
     return rows
 

@@ -73,8 +73,8 @@ def test_simulate_writes_a_page_of_a_fleet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = ["--replicas", "2,1xt4", "--fail-at", "0.05:1:0.02", "--price", "l4=0.5"]
-    flags = [*MODEL, *LOAD, "--rate", "400", *fleet, "--ttft", "5", "--report", str(tmp_path)]
-    assert main(["simulate", *flags]) == 0
+    flags = [*MODEL, *LOAD, "--rate", "400", *fleet, "--ttft", "5"]
+    assert main(["simulate", *flags, "--report", str(tmp_path)]) == 0
     page = PageReader(tmp_path / "fleet.html")
     assert set(page.images) == {"ttft", "tpot", "load"}
     assert "2 × l4, 1 × t4 are enough for 400 requests/s: 100.0% of the requests" in page.text
