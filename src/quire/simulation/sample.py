@@ -111,6 +111,16 @@ class WorkloadSample:
                 request = replace(request, content=content)
             yield request
 
+    def lengthened(self, rounds: int) -> WorkloadSample:
+        """So many times as long, over and over at its own times, as ``repeated`` does it."""
+        count = len(self.requests)
+        span = 0.0 if self.rate is None else count / self.rate
+        requests = (
+            replace(request, arrival=request.arrival + number // count * span)
+            for number, request in enumerate(self.repeated(rounds * count))
+        )
+        return self if rounds == 1 else replace(self, requests=tuple(requests))
+
 
 class _Windows:
     """Requests in a row, as many as a sample holds: the first of them and the busiest."""

@@ -72,7 +72,7 @@ def test_plan_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_simulate_writes_a_page_of_a_fleet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = ["--replicas", "2,1xt4", "--fail-at", "0.05:1:0.02", "--price", "l4=0.5"]
+    fleet = ["--replicas", "2,1xt4", "--fail-at", "0.05:1", "--price", "l4=0.5"]
     flags = [*MODEL, *LOAD, "--rate", "400", *fleet, "--ttft", "5"]
     assert main(["simulate", *flags, "--report", str(tmp_path)]) == 0
     page = PageReader(tmp_path / "fleet.html")

@@ -276,6 +276,9 @@ def test_a_repeated_sample_shares_only_within_a_round() -> None:
     a, b, c, d = sample.repeated(4)
     assert a.content == b.content != c.content == d.content
     assert c.prompt_tokens == 10
+    longer = replace(sample, has_times=True, requests=(a, replace(b, arrival=2.0))).lengthened(3)
+    assert [one.arrival for one in longer.requests] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert longer.rate == 0.5 and longer.requests[2].content == c.content
 
 
 def test_a_window_lets_more_run_at_once() -> None:

@@ -67,7 +67,7 @@ def advice(plan: Plan) -> str:
             f"Do this: {_gain(plan, first)}, because {because}, and so {first.change.why}{beyond}."
         )
     if bought:
-        return f"No setting gives more, because {because}: {_choice(plan, bought)} does."
+        return f"No setting gives more, because {because}; this does: {_choice(plan, bought)}."
     return f"Nothing that was tried gives more: {because}."
 
 
@@ -112,7 +112,7 @@ def _choice(plan: Plan, found: list[Changed]) -> str:
         return _gain(plan, accurate or machines or found[0])
     enough = _is_enough(plan, accurate) or not _is_enough(plan, machines)
     if enough and accurate.gain - 1 >= (machines.gain - 1) / 2:
-        return f"{_gain(plan, accurate)}, or {_gain(plan, machines)}"
+        return f"{_gain(plan, accurate)}; or {_gain(plan, machines)}"
     return _gain(plan, machines)
 
 

@@ -116,7 +116,8 @@ class Ranking:
 
     def _served(self, change: Change, limits: EngineLimits) -> float:
         """Requests per second of a line that never empties."""
-        result = self._run(change, limits, self.sample.at_once())
+        sample = self.sample.lengthened(change.replicas)
+        result = self._run(change, limits, sample.at_once())
         if not result.num_finished:
             raise ConfigError(result.first_refusal or "no request can be served")
         return result.request_rate
@@ -136,8 +137,8 @@ class Ranking:
         return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)[0]
 
     def _meets(self, change: Change, limits: EngineLimits) -> Callable[[float], bool]:
-        """Whether the goals are met at a rate."""
-        sample = self.sample
+        """Whether the goals are met at a rate, for as long with several replicas as with one."""
+        sample = self.sample.lengthened(change.replicas)
         if self.goodput.poisson is not None:
             sample = replace(sample, has_times=False)
         spare = most_missed_of(len(sample.requests))
