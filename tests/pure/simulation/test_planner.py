@@ -101,6 +101,24 @@ def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
     assert "40 requests are over before a line has grown" in (too_few(plan) or "")
 
 
+def with_replicas(
+    chats: list[TraceRequest], ttft: float, asked: float
+) -> tuple[float, dict[tuple[int, str | None], Changed]]:
+    """What one takes, and what several do; asked: times what one takes."""
+    sample = WorkloadSample.take(chats, 4096, shares_prefixes=True, has_times=True, seed=0)
+    machine = replace(PLENTY.machine, price_per_hour=2.0)
+    priced = replace(PLENTY, machine=machine).configured(max_num_batched_tokens=256)
+    plan = Planner(priced, sample, Goals(ttft=ttft))
+    saturation = plan.saturation(priced.limits())
+    goodput = plan.goodput(priced.limits(), saturation)
+    ranking = Ranking(
+        priced, sample, plan.goals, saturation, goodput, plan.simulator, plan.progress,
+        asked * goodput.rate, {},
+    )  # fmt: skip
+    found = {(one.change.replicas, one.change.routing): one for one in ranking.replicas()}
+    return goodput.rate, found
+
+
 def test_more_machines_are_weighed_by_how_requests_are_routed() -> None:
     """Chats that begin alike meet in one replica by one of the routings, and it takes more."""
     drawn = Random(3)
@@ -109,20 +127,20 @@ def test_more_machines_are_weighed_by_how_requests_are_routed() -> None:
                      content=(Segment(f"{drawn.randint(0, 3)}", 280),))
         for i in range(60)
     ]  # fmt: skip
-    sample = WorkloadSample.take(chats, 4096, shares_prefixes=True, has_times=True, seed=0)
-    machine = replace(PLENTY.machine, price_per_hour=2.0)
-    priced = replace(PLENTY, machine=machine).configured(max_num_batched_tokens=256)
-    plan = Planner(priced, sample, Goals(ttft=0.06))
-    saturation = plan.saturation(priced.limits())
-    goodput = plan.goodput(priced.limits(), saturation)
-    ranking = Ranking(
-        priced, sample, plan.goals, saturation, goodput, plan.simulator, plan.progress,
-        2.5 * goodput.rate, {},
-    )  # fmt: skip
-    found = {(one.change.replicas, one.change.routing): one for one in ranking.replicas()}
+    alone, found = with_replicas(chats, 0.06, 2.5)
     assert found[2, "prefix-aware"].gain > 1.1 * found[2, "round-robin"].gain > 1.5
-    assert found[3, "prefix-aware"].rate > 2.5 * goodput.rate > found[2, "prefix-aware"].rate
+    assert found[3, "prefix-aware"].rate > 2.5 * alone > found[2, "prefix-aware"].rate
     assert [one.change.dollars for one in found.values()] == [4.0, 4.0, 4.0, 6.0]
+
+
+def test_more_machines_are_flattered_by_no_load_that_is_soon_over() -> None:
+    """As long for many as for one: prompts that share nothing are served by two twice as fast."""
+    drawn = Random(3)
+    chats = [TraceRequest(i / 10, drawn.randint(300, 400), 4) for i in range(40)]
+    _, found = with_replicas(chats, 0.3, 4.0)
+    for (count, _), one in found.items():
+        assert one.gain == pytest.approx(count, rel=0.1)
+    assert {count for count, _ in found} == {2, 3, 4}
 
 
 def test_what_is_proposed_is_enough_and_costs_least(chat_plan: Plan) -> None:
