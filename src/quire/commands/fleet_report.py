@@ -14,7 +14,7 @@ from quire.commands.text import number, percent, seconds, wanted
 from quire.metrics import Goals
 from quire.reports import FleetStory, write_fleets
 from quire.reports.against_load import Line
-from quire.simulation import Arrivals, ClosedLoop, OpenLoop
+from quire.simulation import Arrivals, ClosedLoop, Machine, OpenLoop
 from quire.simulation.fleet import Failures, FleetResult, FleetSetup, FleetSimulator
 from quire.simulation.planning.fewest import LASTS, MachineSearch, Option
 from quire.simulation.planning.plan import GOAL_SHARE
@@ -65,7 +65,9 @@ def report_run(
         shown=(together, result),
         machines=(_HEADS, _kinds(fleet, result)),
         notes=_notes(arguments, result, own),
-        assumed=_assumed(setup, fleet.routing, fleet),
+        assumed=_assumed(
+            setup, [kind.deployment.machine for kind in fleet.kinds], fleet.routing, fleet
+        ),
     )
     return write_fleets(Path(arguments.report), story, values)
 
@@ -110,7 +112,7 @@ def report_search(
         shown=None if best is None or best.result is None else (name_of(best), best.result),
         machines=(_HEADS, [_option(one) for one in found]),
         notes=notes,
-        assumed=_assumed(setup, finder.routing, None),
+        assumed=_assumed(setup, [one.deployment.machine for one in options], finder.routing, None),
     )
     return write_fleets(Path(arguments.report), story, values)
 
@@ -212,15 +214,14 @@ def _option(one: Option) -> list[str]:
     ]  # fmt: skip
 
 
-def _assumed(setup: Setup, routing: str, fleet: FleetSetup | None) -> list[tuple[str, str]]:
+def _assumed(
+    setup: Setup, machines: Sequence[Machine], routing: str, fleet: FleetSetup | None
+) -> list[tuple[str, str]]:
     base = setup.deployment
-    machine = base.machine
-    times = "as calibrated" if base.costs is not None else (
-        f"a roofline of each machine's figures; of {machine.name} "
-        f"{percent(machine.compute_share)} of {machine.flops / 1e12:,.0f} TFLOP/s, "
-        f"{percent(machine.bandwidth_share)} of {machine.bandwidth / 1e9:,.0f} GB/s, and "
-        f"{seconds(machine.step_seconds)} a step"
-    )  # fmt: skip
+    times = "as calibrated"
+    if base.costs is None:
+        each = dict.fromkeys(_peaks(machine) for machine in machines)
+        times = f"a roofline: {'; '.join(each)}"
     config = base.config
     rows = [
         ("routing", routing),
@@ -253,6 +254,14 @@ def _assumed(setup: Setup, routing: str, fleet: FleetSetup | None) -> list[tuple
             rows.append(("replicas", f"{len(fleet.kinds)} at first, then from {few} to {many}"))
         rows.append(("start of a replica", seconds(fleet.start_seconds)))
     return rows
+
+
+def _peaks(machine: Machine) -> str:
+    return (
+        f"{machine.name} attains {percent(machine.compute_share)} of "
+        f"{machine.flops / 1e12:,.0f} TFLOP/s and {percent(machine.bandwidth_share)} of "
+        f"{machine.bandwidth / 1e9:,.0f} GB/s, with {seconds(machine.step_seconds)} a step"
+    )
 
 
 def _lines(

@@ -107,3 +107,4 @@ def test_plan_writes_a_page_of_machines(tmp_path: Path, capsys: pytest.CaptureFi
     assert [row[0] for row in rows] == ["l4", "t4"]
     assert rows[0][7] == "0.5" and float(rows[0][8]) > 0 and rows[1][7:9] == ["-", "-"]
     assert "no price is known of t4" in page.text
+    assert "l4 attains" in page.text and "t4 attains" in page.text and "a100" not in page.text
