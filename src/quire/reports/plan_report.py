@@ -14,7 +14,16 @@ from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
-from quire.simulation.planning.advice import advice, answer, best_rate, idle, ranked, too_few
+from quire.simulation.planning.advice import (
+    advice,
+    answer,
+    best_rate,
+    cost,
+    idle,
+    ranked,
+    too_few,
+)
+from quire.simulation.planning.changes import Changed
 from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.plan import Plan
 from quire.simulation.planning.search import CLOSE
@@ -106,7 +115,7 @@ def _users(plan: Plan) -> list[Picture]:
 
 def _changes(page: Page, plan: Plan) -> None:
     rows = [
-        (one.change.name, f"{one.rate:.3g}", f"× {one.gain:.2f}", one.change.price.value,
+        (one.change.name, f"{one.rate:.3g}", f"× {one.gain:.2f}", _paid_with(plan, one),
          one.change.why)
         for one in ranked(plan)
     ]  # fmt: skip
@@ -120,3 +129,8 @@ def _changes(page: Page, plan: Plan) -> None:
     tried = ", ".join(one.change.name for one in idle(plan))
     if tried:
         page.paragraph(f"Tried too, and no better: {tried}.", note=True)
+
+
+def _paid_with(plan: Plan, one: Changed) -> str:
+    told = cost(plan, one.change, one.rate)
+    return one.change.price.value if told is None else f"{one.change.price.value}: {told}"

@@ -55,7 +55,7 @@ def test_a_report_that_cannot_be_written_is_an_error(
 
 
 def test_plan_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*MODEL, *LOAD, "--users", "10", "--report", str(tmp_path)]
+    flags = [*MODEL, *LOAD, "--users", "10", "--report", str(tmp_path), "--price", "l4=0.5"]
     assert main(["plan", *flags]) == 0
     page = PageReader(tmp_path / "plan.html")
     for line in capsys.readouterr().out.splitlines()[-2:]:
@@ -67,6 +67,7 @@ def test_plan_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     rows = page.table("change, made alone", "requests/s")
     assert [row[0] for row in rows[:2]] == ["as it is", best["name"]]
     assert all(row[2] != "× 1.00" for row in rows[1:])
+    assert all("$1 an hour, $" in row[3] for row in rows if row[0].startswith("2 replicas"))
 
 
 def test_simulate_writes_a_page_of_a_fleet(
