@@ -31,18 +31,8 @@ from quire.simulation import (
     Work,
 )  # fmt: skip
 from quire.simulation.fleet import (
-    ROUTINGS,
-    Autoscaling,
-    Failure,
-    Failures,
-    FleetResult,
-    FleetSetup,
-    FleetSimulator,
-    Life,
-    ReplicaKind,
-    Role,
-    Router,
-    TransferCosts,
+    ROUTINGS, Autoscaling, Failure, Failures, FleetResult, FleetSetup, FleetSimulator, Life,
+    ReplicaKind, Role, Router, TransferCosts,
 )  # fmt: skip
 from quire.simulation.fleet.autoscaling import Autoscaler
 from quire.simulation.fleet.flight import Flight
@@ -301,8 +291,7 @@ def test_what_a_lost_replica_had_is_sent_again() -> None:
     assert all(map(math.isnan, loads[121:]))
     late = served(fleet(1, failures=Failures((Failure(0.1, 0, 5.0),))), workload)
     assert late.resent_ttft.mean > 5.0
-    again = late.replicas[0].lives[1]
-    assert (again.started, again.serves, again.failed) == (0.1, 5.1, False)
+    assert late.replicas[0].lives[1][:2] == (0.1, 5.1)
     gone = served(fleet(1, failures=Failures((Failure(0.1, 0),))), workload)
     assert (gone.num_finished, gone.num_refused) == (0, 4)
     assert gone.first_refusal == "no replica is left"
