@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from quire.commands.prices import add_price, prices_of
 from quire.commands.setup import Setup
 from quire.commands.text import latencies, number, percent, seconds, served, size, table
 from quire.config import DeployConfig
@@ -28,14 +29,15 @@ from quire.simulation.fleet import (
     Role,
     TransferCosts,
 )
+from quire.simulation.planning.changes import priced
 from quire.simulation.result import RequestRecord
 from quire.workload import Cut
 
 _GROUP = re.compile(r"(\d+)(?:x([^:,]+))?(?::(\d+))?(?::(both|prefill|decode))?")
 _SCALING = ("target_wait", "target_kv_usage", "upscale_delay", "downscale_delay")
 _OF_FLEETS = (
-    "fail_at", "mtbf", "start_seconds", "min_replicas", "max_replicas", *_SCALING, "transfer_gb",
-    "transfer_ms", "pairing", "max_local_prefill_length",
+    "price", "fail_at", "mtbf", "start_seconds", "min_replicas", "max_replicas", *_SCALING,
+    "transfer_gb", "transfer_ms", "pairing", "max_local_prefill_length",
 )  # fmt: skip
 PAIRINGS = ("deploy", "proxy")
 _ROWS = 16  # replicas that are printed; JSON has them all
@@ -58,6 +60,7 @@ def add_fleet(parser: argparse.ArgumentParser) -> None:
         "or decode: 8, 4xh100,8xl40s or 2xh100:2:prefill,6:decode",
     )  # fmt: skip
     add_routing(group)
+    add_price(group)
     group.add_argument(
         "--fail-at", action="append", metavar="S:REPLICA[:AFTER]", help="a replica, counted from "
         "0, fails after S seconds, and serves again AFTER seconds later, or never (repeatable)",
@@ -109,7 +112,8 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
     """None: one engine. ConfigError for what contradicts itself, or is not simulated."""
     if arguments.pipeline_parallel_size != 1:
         raise ConfigError(
-            "pipeline_parallel_size: pipeline stages are not simulated, since their steps overlap; "
+            "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
+            "disjoint batches are under way at once, and the scheduler plans one after the other; "
             "use tensor_parallel_size"
         )
     if arguments.replicas is None:
@@ -117,7 +121,7 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} is of several engines: give --replicas too")
         return None
-    for name in ("report", "series_out"):
+    for name in ("map_at", "series_out"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"{name} is of one engine: leave out --replicas, or this")
     given = {name: getattr(arguments, name) for name in _OF_FLEETS}
@@ -126,8 +130,9 @@ def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
         (1.0 if given["transfer_ms"] is None else given["transfer_ms"]) / 1e3,
     )
     kinds = kinds_of(arguments.replicas, setup.deployment)
+    prices = prices_of(arguments, [kind.deployment.machine.name for kind in kinds])
     return FleetSetup(
-        kinds,
+        tuple(_priced(kinds, prices)),
         arguments.routing or "prefix-aware",
         Failures(tuple(map(Failure.parse, given["fail_at"] or ())), given["mtbf"]),
         60.0 if given["start_seconds"] is None else given["start_seconds"],
@@ -148,6 +153,16 @@ def _most_local(given: dict[str, Any], is_apart: bool) -> int | None:
             raise ConfigError("max_local_prefill_length: a proxy sends every prompt to prefill")
         return None
     return DeployConfig().max_local_prefill_length if most is None else most
+
+
+def _priced(kinds: Iterable[ReplicaKind], prices: Mapping[str, float]) -> Iterator[ReplicaKind]:
+    """Kinds that are one stay one."""
+    known: dict[int, Deployment] = {}
+    for kind in kinds:
+        base = kind.deployment
+        if id(base) not in known:
+            known[id(base)] = replace(base, machine=priced(base.machine, prices))
+        yield replace(kind, deployment=known[id(base)])
 
 
 def _autoscaling(given: dict[str, Any]) -> Autoscaling | None:
@@ -228,6 +243,9 @@ def describe_fleet(fleet: FleetSetup, setup: Setup, result: FleetResult, cut: Cu
          "machines"],
         ["preempted", f"{result.num_preemptions:,} times"],
     ]  # fmt: skip
+    if result.dollars is not None and result.tokens:
+        each = result.dollars / result.tokens * 1e6
+        rows.append(["cost", f"${result.dollars:,.3g}; ${each:,.3g} a million tokens"])
     if any(one.result.prefix_cache.queries for one in result.replicas):
         rows.append(["prefix hits", f"{percent(result.hit_share)} of prompt tokens"])
     if setup.goals != Goals():
@@ -292,7 +310,7 @@ _FIGURES = (
     "seconds", "num_finished", "num_refused", "num_met_goals", "goodput_share", "tokens_in",
     "tokens_out", "request_rate", "output_rate", "mean_under_way", "utilisation", "hit_share",
     "num_preemptions", "num_lost", "num_resent", "transferred_bytes", "most_serving",
-    "machine_seconds", "first_refusal",
+    "machine_seconds", "dollars", "first_refusal",
 )  # fmt: skip
 _LATENCIES = (
     "ttft", "tpot", "normalized_latency", "e2e_latency", "resent_ttft", "resent_e2e", "transfers",

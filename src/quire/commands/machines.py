@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from quire.commands.fleet import add_routing
+from quire.commands.fleet_report import report_search
+from quire.commands.prices import add_price, prices_of
 from quire.commands.setup import Setup
 from quire.commands.text import number, percent, seconds, table, wanted
 from quire.errors import ConfigError
 from quire.simulation import Deployment, Machine, find_machine
+from quire.simulation.planning.changes import priced
 from quire.simulation.planning.fewest import LASTS, MachineSearch, Option
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Synthetic
@@ -28,10 +32,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         "--machines", metavar="LIST", help="machines to compare, with commas between them "
         "(default: --machine)",
     )  # fmt: skip
-    group.add_argument(
-        "--price", action="append", metavar="NAME=X", help="dollars an hour for one of these "
-        "machines (repeatable); or price_per_hour in its JSON file. There is no other source",
-    )  # fmt: skip
+    add_price(group)
     group.add_argument(
         "--budget", type=float, metavar="X", help="dollars an hour: what they would get"
     )
@@ -41,11 +42,9 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 def asks_for_machines(arguments: argparse.Namespace) -> bool:
     """ConfigError for what does nothing without it."""
     if not arguments.fewest_machines:
-        for name in ("machines", "price", "budget", "routing"):
+        for name in ("machines", "budget", "routing"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"{name} does nothing without fewest_machines")
-    elif arguments.report is not None:
-        raise ConfigError("report is of a plan for one machine: leave out --fewest-machines")
     if arguments.budget is not None and not arguments.budget > 0:
         raise ConfigError(f"budget must be above 0 dollars an hour, got {arguments.budget:g}")
     return bool(arguments.fewest_machines)
@@ -62,17 +61,24 @@ def plan_machines(
     workload = setup.workload
     if isinstance(workload, Synthetic) and workload.turns == workload.burstiness == 1:
         sample = replace(sample, has_times=False)  # it can be drawn for as long as is wanted
-    options = _search(arguments, setup, sample, progress)
+    finder, options = _search(arguments, setup, sample, progress)
+    values = {"machines": machine_values(options)}
+    doubt = _doubt(arguments, sample)
+    if arguments.report is not None:
+        notes = [*_notes(options, arguments.budget), *doubt]
+        said = _verdict([one for one in options if one.result is not None]), notes
+        page = report_search(arguments, setup, finder, options, said, values)
+        print(f"written: {page}", file=sys.stderr)
     progress("")
     if arguments.json:
-        print(json.dumps({"machines": machine_values(options)}, indent=1))
+        print(json.dumps(values, indent=1))
         return 0
     load = f"{arguments.users} users"
     if arguments.users is None:
         load = f"{number(arguments.rate or sample.rate or 0)} requests/s"
     lines = [f"{setup.deployment.model.name} for {load} within {wanted(setup.goals)}", *told, ""]
     lines += describe_machines(options, arguments.budget)
-    print("\n".join([*lines, *_doubt(arguments, sample)]))
+    print("\n".join([*lines, *doubt]))
     return 0
 
 
@@ -95,9 +101,11 @@ def _search(
     setup: Setup,
     sample: WorkloadSample,
     progress: Callable[[str], None],
-) -> list[Option]:
+) -> tuple[MachineSearch, list[Option]]:
     """For each machine that was named."""
-    machines = _priced(arguments, _machines(arguments, setup.deployment))
+    machines = _machines(arguments, setup.deployment)
+    prices = prices_of(arguments, [one.name for one in machines])
+    machines = [priced(one, prices) for one in machines]
     rate = arguments.rate or (sample.rate if arguments.users is None else None)
     routing = arguments.routing or "prefix-aware"
     if arguments.budget is not None and all(one.price_per_hour is None for one in machines):
@@ -105,7 +113,7 @@ def _search(
     finder = MachineSearch(
         setup.deployment, sample, setup.goals, routing, arguments.users, rate, progress
     )
-    return [
+    return finder, [
         finder.option(replace(setup.deployment, machine=machine), arguments.budget)
         for machine in machines
     ]
@@ -120,26 +128,6 @@ def _machines(arguments: argparse.Namespace, base: Deployment) -> list[Machine]:
     return [find_machine(name) for name in names]
 
 
-def _priced(arguments: argparse.Namespace, machines: list[Machine]) -> list[Machine]:
-    prices: dict[str, float] = {}
-    for text in arguments.price or ():
-        name, _, dollars = text.rpartition("=")
-        try:
-            prices[name.lower()] = float(dollars)
-        except ValueError:
-            raise ConfigError(f"price must be NAME=DOLLARS, such as h100=2; got {text!r}") from None
-        if not 0 < prices[name.lower()] < 1e9:
-            raise ConfigError(f"price must be above 0 dollars an hour, got {text!r:.80}")
-    known = {machine.name.lower() for machine in machines}
-    for name in prices:
-        if name not in known:
-            raise ConfigError(f"price of {name!r}: not among the machines, {', '.join(known)}")
-    return [
-        replace(one, price_per_hour=prices.get(one.name.lower(), one.price_per_hour))
-        for one in machines
-    ]
-
-
 # -- for people ---------------------------------------------------------------------------------
 
 
@@ -150,7 +138,13 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
         heads = ["machine", "fewest", "replicas", "met by", "TTFT p90", "TPOT p90", "in steps",
                  "$/h", "$/M tokens", "$/M out", "$/h a user", "watts"]  # fmt: skip
         lines += [*table([heads, *map(_row, found)], ""), ""]
-    lines += [
+    return [*lines, *_notes(options, budget), *_verdict(found)]
+
+
+def _notes(options: list[Option], budget: float | None) -> list[str]:
+    """What cannot be had, what is not known, and what the budget gets."""
+    found = [one for one in options if one.result is not None]
+    lines = [
         f"not with {one.deployment.machine.name}: {one.refused}" for one in options if one.refused
     ]
     unpriced = [one.deployment.machine.name for one in found if one.price is None]
@@ -159,7 +153,7 @@ def describe_machines(options: list[Option], budget: float | None) -> list[str]:
         lines.append(f"no price is known of {', '.join(unpriced)}: say {hint}")
     if budget is not None:
         lines += [_afforded(one, budget) for one in found if one.afforded is not None]
-    return [*lines, *_verdict(found)]
+    return lines
 
 
 def _row(one: Option) -> list[str]:

@@ -5,34 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from quire.commands.machines import add_machines, asks_for_machines, plan_machines
+from quire.commands.plan_text import describe, describe_assumed, describe_sample
+from quire.commands.plan_values import plan_values
+from quire.commands.prices import prices_of
 from quire.commands.setup import Setup, add_flags
-from quire.commands.simulate import cut_values, describe_deployment, setup_values
-from quire.commands.speculation import describe_trials, trials_values
-from quire.commands.text import number, percent, seconds, size, table, wanted
 from quire.config import EngineConfig
-from quire.metrics import Goals
 from quire.reports import write_plan
 from quire.reports.style import require_matplotlib
-from quire.simulation import SimulatedDrafting, SimulationResult
-from quire.simulation.baselines import POLICY_NAMES
-from quire.simulation.planning.advice import BINDS, advice, answer, best_rate, idle, ranked, too_few
-from quire.simulation.planning.changes import Changed
+from quire.simulation import SimulatedDrafting
+from quire.simulation.planning.changes import next_faster, priced
 from quire.simulation.planning.curve import LoadCurve
-from quire.simulation.planning.plan import Plan, Saturation, UserLoad, Variant
 from quire.simulation.planning.planner import Planner
-from quire.simulation.planning.search import CLOSE
 from quire.simulation.planning.speculation import try_drafts
 from quire.simulation.sample import MOST_REQUESTS, MOST_SAMPLE_TOKENS, PARTS, WorkloadSample
 
 _MOST_SEQS = 1024  # more than fit as a rule: that is what is asked
-
-_FAR = 0.5
-"""Share of what memory holds, below which something else binds."""
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +54,13 @@ def plan(arguments: argparse.Namespace) -> int:
         part=arguments.part,
     )
     if of_machines:
-        told = _taken(sample, setup.max_model_len)
+        told = describe_sample(sample, setup.max_model_len)
         return plan_machines(arguments, setup, sample, told, _progress)
-    planner = Planner(setup.deployment, sample, setup.goals, _progress)
+    machine = setup.deployment.machine
+    faster = next_faster(machine)
+    prices = prices_of(arguments, [one.name for one in (machine, faster) if one is not None])
+    deployment = replace(setup.deployment, machine=priced(machine, prices))
+    planner = Planner(deployment, sample, setup.goals, _progress, prices)
     found = planner.plan(arguments.users, arguments.rate)
     if setup.acceptance is not None or setup.deployment.drafting is not None:
         drafting = setup.deployment.drafting or SimulatedDrafting(acceptance=setup.acceptance)
@@ -76,7 +71,7 @@ def plan(arguments: argparse.Namespace) -> int:
         curve = LoadCurve.of(planner, found, arguments.users)
     _progress("")
     if curve is not None:
-        assumed, values = _assumed(setup, found), plan_values(setup, found)
+        assumed, values = describe_assumed(setup, found), plan_values(setup, found)
         page = write_plan(Path(arguments.report), found, curve, assumed, values)
         print(f"written: {page}", file=sys.stderr)
     if arguments.json:
@@ -93,301 +88,3 @@ def _progress(what: str) -> None:
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
     elif line:
         print(line, file=sys.stderr, flush=True)
-
-
-# -- for people ---------------------------------------------------------------------------------
-
-
-def describe(setup: Setup, plan: Plan) -> list[str]:
-    lines = describe_deployment(setup, plan.limits)
-    lines += [*_sample(plan), ""]
-    if plan.user_load is not None:
-        lines += [*_users(plan.user_load), ""]
-    lines += [*_answers(plan), ""]
-    lines += [*_changes(plan), "", *_without_paging(plan), "", *_other_work(plan)]
-    if plan.speculation is not None:
-        lines += ["", *describe_trials(plan.speculation)]
-    doubt = too_few(plan)
-    return [*lines, "", *([] if doubt is None else [doubt]), answer(plan), advice(plan)]
-
-
-def _assumed(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
-    """What the answers rest on."""
-    deployment, *memory = describe_deployment(setup, plan.limits)
-    machine, goals = plan.machine, plan.goals
-    rows = [("deployment", deployment), ("memory", " ".join(line.strip() for line in memory))]
-    rows.append(("workload", " ".join(line.strip() for line in _sample(plan))))
-    if goals != Goals():
-        rows.append(("goals", f"{wanted(goals)} for 90 % of the requests"))
-    if plan.deployment.costs is not None:
-        times = f"as calibrated on {machine.name}"
-    else:
-        times = (
-            f"a roofline: {percent(machine.compute_share)} of {machine.flops / 1e12:,.0f} TFLOP/s, "
-            f"{percent(machine.bandwidth_share)} of {machine.bandwidth / 1e9:,.0f} GB/s, and "
-            f"{seconds(machine.step_seconds)} a step"
-        )
-    rows.append(("seconds of a step", times))
-    limits = plan.limits
-    settings = (
-        f"max_num_batched_tokens {limits.max_num_batched_tokens:,}, max_num_seqs "
-        f"{limits.max_num_seqs:,}, block size {limits.block_size}, prefix caching "
-        f"{'on' if limits.enable_prefix_caching else 'off'}"
-    )
-    accuracy = "rates within 2 %, those with a change within 5 %"
-    return [*rows, ("settings", settings), ("found", accuracy)]
-
-
-def _sample(plan: Plan) -> list[str]:
-    return _taken(plan.sample, plan.limits.max_model_len)
-
-
-def _taken(sample: WorkloadSample, longest: int | None) -> list[str]:
-    """Of which requests this is a plan."""
-    prompt, output = sample.mean_tokens
-    taken = f"{len(sample.requests):,}"
-    if sample.part == "whole":
-        which = f"all {taken} requests of the workload"
-    else:
-        row = "the busiest" if sample.part == "busiest" else "the first"
-        which = f"{row} {taken} of {sample.num_all:,} requests"
-        if sample.rate is not None:
-            start = sample.requests[0].arrival
-            which += f", from {seconds(start)} to {seconds(sample.requests[-1].arrival)}"
-    text = f"  {which}: {prompt:,.0f} tokens in and {output:,.0f} out on average"
-    if sample.rate is not None:
-        text += f", {number(sample.rate)} requests/s"
-        if sample.own_rate is not None and sample.part != "whole":
-            text += f" (over the whole {number(sample.own_rate)})"
-    lines = [text]
-    if sample.cut.tokens:
-        lines.append(f"  to {longest:,} tokens, {sample.cut}")
-    return lines
-
-
-def _answers(plan: Plan) -> list[str]:
-    saturation, goals, goodput = plan.saturation, plan.goals, plan.goodput
-    rows = [["fit at once", _fit(plan)]]
-    if plan.most_users is not None:
-        users, ((_, result),) = plan.most_users
-        rows.append(["most users", f"{users:,} at once meet the goals ({_story(result)})"])
-    if goals == Goals():
-        rows.append(["highest rate", f"{number(goodput.rate)} requests/s, "
-                     f"{number(saturation.output_rate)} output tokens/s; faster, the line grows "
-                     "without end"])  # fmt: skip
-    else:
-        named = wanted(goals)
-        text = f"{number(goodput.rate)} requests/s with {named} for 90 %"
-        if goodput.at is not None:
-            text += f" ({_story(goodput.at)})"
-        if goodput.poisson is not None:
-            text = (
-                f"none: this workload's own bursts miss {named} for 90 % however slowly it is "
-                f"played; evenly strewn (Poisson), {number(goodput.poisson)} requests/s meet them"
-            )
-        rows.append(["goodput", text])
-    rows.append(["what binds", f"{plan.binds.value}: {BINDS[plan.binds]}"])
-    if plan.memory_need is not None:
-        need = plan.memory_need
-        share = need.num_bytes / plan.kv_bytes
-        text = f"{need.load} need {size(need.num_bytes)} of KV cache at the worst moment"
-        rows.append(["memory", f"{text} if nobody waits for it: {percent(share)} of this pool"])
-    best = plan.best_block_size
-    same = ", as it is" if best == plan.limits.block_size else ""
-    rows.append(["block size", f"{best}: the largest within 2 % of the best{same}"])
-    return [f"{name:<14}{text}" for name, text in rows]
-
-
-def _fit(plan: Plan) -> str:
-    """What memory holds, and what runs; where fewer run, it is not memory that keeps them out."""
-    saturation, room = plan.saturation, plan.room
-    if saturation.all_at_once:
-        text = f"all {saturation.most_running:,} requests of the workload run at once"
-    else:
-        text = (
-            f"{number(saturation.running)} requests run at once while others wait (at most "
-            f"{saturation.most_running:,})"
-        )
-    text += f"; memory holds {room:,} of mean length to their ends"
-    if not saturation.all_at_once and saturation.running < _FAR * room:
-        text += ", so it is not what keeps them out"
-    return text
-
-
-def _story(result: SimulationResult) -> str:
-    return (
-        f"p90: TTFT {seconds(result.ttft.p90)}, TPOT {seconds(result.tpot.p90)}; "
-        f"{result.mean_running:.1f} run on average"
-    )
-
-
-def _users(load: UserLoad) -> list[str]:
-    rows = [["", "run at once", "at most", "wait", "requests/s", "TTFT p90", "TPOT p90"]]
-    for policy, result in load.results:
-        waiting = sum(point.waiting * point.seconds for point in result.series)
-        rows.append(
-            [
-                POLICY_NAMES[policy],
-                f"{result.mean_running:.1f}",
-                f"{result.most_running}",
-                f"{waiting / (result.busy_seconds or 1):.1f}",
-                number(result.request_rate),
-                seconds(result.ttft.p90),
-                seconds(result.tpot.p90),
-            ]
-        )
-    return [f"{load.users} users, each with one request at a time", *table(rows)]
-
-
-def _changes(plan: Plan) -> list[str]:
-    """What would change the highest rate, ranked; then what would not."""
-    measure = "requests/s" if plan.goals == Goals() else "goodput"
-    rows = [["what would change it", measure, "", "paid with"]]
-    rows.append(["as it is", number(best_rate(plan)), "x 1.00", ""])
-    for one in ranked(plan):
-        gain = f"x {one.gain:.2f}"
-        rows.append([one.change.name, number(one.rate), gain, one.change.price.value])
-    same = [one for one in idle(plan) if one.gain]
-    worse = ", ".join(one.change.name for one in idle(plan) if not one.gain or one.gain < 1 - CLOSE)
-    lines = table(rows, "")
-    if any(one.gain >= 1 - CLOSE for one in same):
-        names = ", ".join(
-            f"{one.change.name} ({one.change.same})" if one.change.same else one.change.name
-            for one in same
-            if one.gain >= 1 - CLOSE
-        )
-        lines.append(f"no change: {names}")
-    if worse:
-        lines.append(f"less: {worse}")
-    lines += [
-        f"not to be had: {one.change.name}: {one.refused}" for one in plan.changed if one.refused
-    ]
-    return lines
-
-
-def _without_paging(plan: Plan) -> list[str]:
-    base = plan.saturation
-    rows = [["without paging", "fit at once", "output tokens/s", "", "preempted"]]
-    rows.append(["paged, as it is" if plan.limits.is_paged else "as it is", *_cells(base, base)])
-    refused = []
-    for variant in plan.without_paging:
-        if variant.saturation is None:
-            refused.append(f"  {variant.name}: {variant.refused}")
-        else:
-            rows.append([variant.name, *_cells(variant.saturation, variant.base)])
-    return [*table(rows, ""), *refused]
-
-
-def _other_work(plan: Plan) -> list[str]:
-    """Each request asks for more; what counts is how many requests are served."""
-    rows = [["other work, no improvement", "fit at once", "requests/s", ""]]
-    for variant in plan.other_work:
-        found = variant.saturation
-        if found is None:
-            rows.append([variant.name, "-", "-", variant.refused or ""])
-            continue
-        change = found.request_rate / variant.base.request_rate
-        rate = number(found.request_rate)
-        rows.append([variant.name, f"{found.running:,.1f}", rate, f"x {change:.2f}"])
-    return table(rows, "")
-
-
-def _cells(saturation: Saturation, base: Saturation) -> list[str]:
-    preemptions = saturation.result.preemptions
-    change = saturation.output_rate / base.output_rate
-    return [
-        f"{saturation.running:,.1f}"
-        if not saturation.all_at_once
-        else f"all {saturation.running:,.0f}",
-        number(saturation.output_rate),
-        f"x {change:.2f}",
-        f"{preemptions.swaps + preemptions.recomputes:,}",
-    ]
-
-
-# -- for programs -------------------------------------------------------------------------------
-
-
-def plan_values(setup: Setup, plan: Plan) -> dict[str, Any]:
-    need, users = plan.memory_need, plan.user_load
-    return {
-        "setup": setup_values(setup, plan.limits),
-        "workload": {
-            "num_requests": len(plan.sample.requests),
-            "of_requests": plan.sample.num_all,
-            "part": plan.sample.part,
-            **cut_values(plan.sample.cut),
-            "mean_prompt_tokens": plan.sample.mean_tokens[0],
-            "mean_output_tokens": plan.sample.mean_tokens[1],
-            "requests_per_second": plan.sample.rate,
-            "requests_per_second_of_all": plan.sample.own_rate,
-        },
-        "fit": {"memory_holds": plan.room, **_saturation_values(plan.saturation)},
-        "users": None
-        if users is None
-        else {
-            "users": users.users,
-            "by_allocator": {policy: _load_values(result) for policy, result in users.results},
-        },
-        "most_users": None
-        if plan.most_users is None
-        else {"users": plan.most_users.users, **_load_values(plan.most_users.results[0][1])},
-        "goodput": {
-            "requests_per_second": plan.goodput.rate,
-            "poisson_requests_per_second": plan.goodput.poisson,
-            "at": None if plan.goodput.at is None else _load_values(plan.goodput.at),
-        },
-        "binds": plan.binds.value,
-        "memory_need": None
-        if need is None
-        else {"load": need.load, "bytes": need.num_bytes, **_load_values(need.result)},
-        "best_block_size": plan.best_block_size,
-        "speculation": plan.speculation and trials_values(plan.speculation),
-        "answer": answer(plan),
-        "advice": advice(plan),
-        "changes": [_change_values(one) for one in plan.changed],
-        "without_paging": [_variant_values(one) for one in plan.without_paging],
-        "other_work": [_variant_values(one) for one in plan.other_work],
-    }
-
-
-def _change_values(changed: Changed) -> dict[str, Any]:
-    return {
-        "knob": changed.change.knob,
-        "name": changed.change.name,
-        "paid_with": changed.change.price.value,
-        "requests_per_second": changed.rate,
-        "gain": changed.gain,
-        "same_because": changed.change.same,
-        "refused": changed.refused,
-    }
-
-
-def _variant_values(variant: Variant) -> dict[str, Any]:
-    fit = variant.saturation and _saturation_values(variant.saturation)
-    return {"name": variant.name, "refused": variant.refused, "fit": fit}
-
-
-def _saturation_values(saturation: Saturation) -> dict[str, Any]:
-    return {
-        "running": saturation.running,
-        "most_running": saturation.most_running,
-        "all_at_once": saturation.all_at_once,
-        "request_rate": saturation.request_rate,
-        "output_rate": saturation.output_rate,
-        "preemptions": saturation.result.preemptions._asdict(),
-        "kv_efficiency": saturation.result.kv_efficiency,
-    }
-
-
-def _load_values(result: SimulationResult) -> dict[str, Any]:
-    return {
-        "mean_running": result.mean_running,
-        "most_running": result.most_running,
-        "request_rate": result.request_rate,
-        "output_rate": result.output_rate,
-        "goodput_share": result.goodput_share,
-        "ttft": asdict(result.ttft),
-        "tpot": asdict(result.tpot),
-        "queueing": asdict(result.queueing),
-    }

@@ -21,6 +21,7 @@ from quire.commands.fleet import (
     fleet_values,
     simulate_fleet,
 )
+from quire.commands.fleet_report import report_run
 from quire.commands.setup import Setup, add_flags, describe_machine
 from quire.commands.text import latencies, number, percent, seconds, served, size, table
 from quire.config import EngineConfig
@@ -99,8 +100,11 @@ def _simulate_fleet(
         result = simulate_fleet(fleet, setup, arguments.seed, arrivals, on_record)
     if not result.num_finished:
         raise ConfigError(f"no request could be served: {result.first_refusal or 'there is none'}")
+    values = {**fleet_values(fleet, setup, result), **cut_values(workload.cut)}
+    if arguments.report is not None:
+        page = report_run(arguments, setup, fleet, result, values)
+        print(f"written: {page}", file=sys.stderr)
     if arguments.json:
-        values = {**fleet_values(fleet, setup, result), **cut_values(workload.cut)}
         print(json.dumps(values, indent=1))
     else:
         print("\n".join(describe_fleet(fleet, setup, result, workload.cut)))

@@ -11,7 +11,7 @@ from quire.errors import ConfigError
 from quire.reports.style import Picture
 
 _CSS = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; }
 body { margin: 0 auto; padding: 1.5rem 2rem 4rem; max-width: 74rem; background: #fff;
   color: #1a1a1a; font: 16px/1.5 system-ui, "Segoe UI", Roboto, Arial,
   sans-serif; }
@@ -42,6 +42,18 @@ a { color: #0a58a8; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
   gap: 1rem; }
 .wide { overflow-x: auto; }
+@media (prefers-color-scheme: dark) {
+  body { background: #16181b; color: #e6e6e6; }
+  h2 { border-top-color: #3a3d42; }
+  figure img { border-color: #3a3d42; border-radius: 6px; }
+  figcaption, .note, .card span { color: #b4b8be; }
+  th { background: #25282d; border-bottom-color: #777; }
+  th, td { border-bottom-color: #3a3d42; }
+  pre { background: #22252a; }
+  .card { border-color: #4a4e55; }
+  .chip { border-color: #ddd; }
+  a { color: #7db4ee; }
+}
 @media (max-width: 40rem) {
   body { padding: 1rem 1rem 3rem; }
   nav ol { columns: 1; }

@@ -7,20 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from quire.metrics import Goals
-from quire.reports.curves import Curve, Panel, draw_curves
+from quire.reports.against_load import Line, latencies_against
 from quire.reports.over_time import memory_over_time
 from quire.reports.page import Page
 from quire.reports.pairs import Pair, draw_pairs
 from quire.reports.style import Picture
 from quire.simulation.baselines import POLICY_NAMES
 from quire.simulation.export import write_json
-from quire.simulation.planning.advice import advice, answer, best_rate, idle, ranked, too_few
+from quire.simulation.planning.advice import (
+    advice,
+    answer,
+    best_rate,
+    cost,
+    idle,
+    ranked,
+    too_few,
+)
+from quire.simulation.planning.changes import Changed
 from quire.simulation.planning.curve import LoadCurve
 from quire.simulation.planning.plan import Plan
 from quire.simulation.planning.search import CLOSE
-
-_HALF = 6.0  # inches: two pictures beside each other
-_TALL = 3.0  # times the goal, above which lines leave the picture
 
 
 def write_plan(
@@ -82,25 +88,11 @@ def _latencies(plan: Plan, curve: LoadCurve) -> list[Picture]:
         ends = f"the pool ends it at {curve.pool_rate:.3g} requests/s, {ends}"
     else:
         ends += ", and the pool is large enough for that"
-    pictures = []
-    for key, what in (("ttft", "time to first token"), ("tpot", "time per token after it")):
-        curves = tuple(
-            Curve(name, tuple((rate, getattr(getattr(found, key), part)) for rate, found in points))
-            for name, part in (("90th percentile", "p90"), ("median", "p50"))
-            for points in (curve.points,)
-        )
-        goal = getattr(plan.goals, key)
-        top = None
-        if goal is not None:
-            highest = max(y for one in curves for _, y in one.points)
-            top = max(1.25 * goal, min(_TALL * goal, 1.05 * highest))
-        panel = Panel(
-            what.capitalize(), "requests per second", "seconds", curves, top,
-            None if goal is None else (goal, f"goal: {goal:g} s"), limits=tuple(limits),
-        )  # fmt: skip
-        note = f"{what.capitalize()} if requests come faster or slower. In the end {ends}."
-        pictures.append(draw_curves(key, what, note, [panel], 1, width=_HALF))
-    return pictures
+    lines = [
+        Line("90th percentile", "p90", curve.points), Line("median", "p50", curve.points)
+    ]  # fmt: skip
+    load = "requests per second"
+    return latencies_against(load, lines, plan.goals, f" In the end {ends}.", limits)
 
 
 def _users(plan: Plan) -> list[Picture]:
@@ -123,7 +115,7 @@ def _users(plan: Plan) -> list[Picture]:
 
 def _changes(page: Page, plan: Plan) -> None:
     rows = [
-        (one.change.name, f"{one.rate:.3g}", f"× {one.gain:.2f}", one.change.price.value,
+        (one.change.name, f"{one.rate:.3g}", f"× {one.gain:.2f}", _paid_with(plan, one),
          one.change.why)
         for one in ranked(plan)
     ]  # fmt: skip
@@ -137,3 +129,8 @@ def _changes(page: Page, plan: Plan) -> None:
     tried = ", ".join(one.change.name for one in idle(plan))
     if tried:
         page.paragraph(f"Tried too, and no better: {tried}.", note=True)
+
+
+def _paid_with(plan: Plan, one: Changed) -> str:
+    told = cost(plan, one.change, one.rate)
+    return one.change.price.value if told is None else f"{one.change.price.value}: {told}"

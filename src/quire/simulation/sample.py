@@ -101,12 +101,6 @@ class WorkloadSample:
         for request, time in zip(self.requests, times, strict=False):
             yield replace(request, arrival=time)
 
-    @staticmethod
-    def dealt(requests: Iterable[TraceRequest], replicas: int) -> list[list[TraceRequest]]:
-        """Requests in turn to so many."""
-        everybody = list(requests)
-        return [everybody[i::replicas] for i in range(replicas)]
-
     def repeated(self, count: int) -> Iterator[TraceRequest]:
         """So many requests, the sample over and over; what is repeated shares nothing anew."""
         for number in range(count):
@@ -116,6 +110,16 @@ class WorkloadSample:
                 content = tuple(Segment(f"{round_} {name}", size) for name, size in request.content)
                 request = replace(request, content=content)
             yield request
+
+    def lengthened(self, rounds: int) -> WorkloadSample:
+        """So many times as long, over and over at its own times, as ``repeated`` does it."""
+        count = len(self.requests)
+        span = 0.0 if self.rate is None else count / self.rate
+        requests = (
+            replace(request, arrival=request.arrival + number // count * span)
+            for number, request in enumerate(self.repeated(rounds * count))
+        )
+        return self if rounds == 1 else replace(self, requests=tuple(requests))
 
 
 class _Windows:

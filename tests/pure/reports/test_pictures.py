@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from quire.metrics import RequestMetrics
 from quire.reports.block_map import holdings, without_tokens
 from quire.reports.curves import Curve, Panel, line_styles
+from quire.reports.fleet_load import binned
 from quire.reports.waterfall import choose_rows, phases
+from quire.simulation.fleet import Life
 from quire.simulation.result import BlockMap, Owner, Preempted, RequestRecord
 
 METRICS = RequestMetrics(0.0, 3.0, 10.0, 5, 8, 0, 2, 1.0)
@@ -79,3 +84,14 @@ def test_a_known_line_looks_alike_in_every_picture() -> None:
     one, other = (line_styles([panel], ("c", "a")) for panel in (many, few))
     assert one["c"] == other["c"] and len(set(one.values())) == 3
     assert other["new"] not in (other["c"], other["a"])
+
+
+def test_a_replicas_load_is_drawn_where_it_served() -> None:
+    """Two requests for half of the time, of which it was in steps for half."""
+    point = SimpleNamespace(start=0.0, seconds=0.5, running=1.5, waiting=0.5)
+    series = (point, SimpleNamespace(**{**vars(point), "start": 1.0, "seconds": 1.0}))
+    lives = (Life(0.0, 0.0, 2.0, failed=True), Life(2.0, None, 4.0, failed=False))
+    one: Any = SimpleNamespace(lives=lives, result=SimpleNamespace(series=series))
+    loads = binned(one, 0.0, 4.0)
+    assert math.isclose(sum(loads[:60]) / 60, 1.0) and math.isclose(sum(loads[60:120]) / 60, 2.0)
+    assert all(map(math.isnan, loads[120:]))

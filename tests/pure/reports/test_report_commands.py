@@ -55,7 +55,7 @@ def test_a_report_that_cannot_be_written_is_an_error(
 
 
 def test_plan_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*MODEL, *LOAD, "--users", "10", "--report", str(tmp_path)]
+    flags = [*MODEL, *LOAD, "--users", "10", "--report", str(tmp_path), "--price", "l4=0.5"]
     assert main(["plan", *flags]) == 0
     page = PageReader(tmp_path / "plan.html")
     for line in capsys.readouterr().out.splitlines()[-2:]:
@@ -67,3 +67,45 @@ def test_plan_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     rows = page.table("change, made alone", "requests/s")
     assert [row[0] for row in rows[:2]] == ["as it is", best["name"]]
     assert all(row[2] != "× 1.00" for row in rows[1:])
+    assert all("$1 an hour, $" in row[3] for row in rows if row[0].startswith("2 replicas"))
+
+
+def test_simulate_writes_a_page_of_a_fleet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = ["--replicas", "2,1xt4", "--fail-at", "0.05:1", "--price", "l4=0.5"]
+    flags = [*MODEL, *LOAD, "--rate", "400", *fleet, "--ttft", "5"]
+    assert main(["simulate", *flags, "--report", str(tmp_path)]) == 0
+    page = PageReader(tmp_path / "fleet.html")
+    assert set(page.images) == {"ttft", "tpot", "load"}
+    assert "2 × l4, 1 × t4 are enough for 400 requests/s: 100.0% of the requests" in page.text
+    assert "A replica failed once." in page.text and "replica 1 after 50 ms" in page.text
+    assert "No price is known of all" in page.text  # of the other machine there is none
+    rows = page.table("machine", "replicas")
+    assert [row[:3] for row in rows] == [["l4", "2", "2"], ["t4", "1", "1"], ["all", "3", "3"]]
+    assert rows[0][7] == "1" and rows[2][7] == "-"
+    written = json.loads((tmp_path / "fleet.json").read_text(encoding="utf-8"))
+    assert written["num_finished"] == 60 and written["dollars"] is None
+    capsys.readouterr()
+    priced = [*flags, "--price", "t4=0.25", "--json"]
+    assert main(["simulate", *priced]) == 0
+    told = json.loads(capsys.readouterr().out)
+    paid = sum(
+        (0.5, 0.5, 0.25)[one["slot"]] * one["paid_seconds"] / 3600 for one in told["replicas"]
+    )
+    assert told["dollars"] == pytest.approx(paid)
+
+
+def test_plan_writes_a_page_of_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = ["--fewest-machines", "--machines", "l4,t4", "--price", "l4=0.5", "--ttft", "5"]
+    flags = [*MODEL[:1], *MODEL[3:], *LOAD, "--users", "8", *search, "--report", str(tmp_path)]
+    assert main(["plan", *flags]) == 0
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    page = PageReader(tmp_path / "fleet.html")
+    assert verdict == "Fewest: 1 x l4." and verdict in page.text
+    assert {"ttft", "tpot", "load"} == set(page.images)
+    rows = page.table("machine", "replicas")
+    assert [row[0] for row in rows] == ["l4", "t4"]
+    assert rows[0][7] == "0.5" and float(rows[0][8]) > 0 and rows[1][7:9] == ["-", "-"]
+    assert "no price is known of t4" in page.text
+    assert "l4 attains" in page.text and "t4 attains" in page.text and "a100" not in page.text

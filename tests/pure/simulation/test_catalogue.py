@@ -63,6 +63,18 @@ def test_pools_are_about_those_of_the_paper(
     assert deployment.slots == pytest.approx(slots, rel=0.1)
 
 
+def test_memory_is_what_drivers_report() -> None:
+    """In MiB, as nvidia-smi and rocm-smi print it: some names count in GB, most in GiB."""
+    told = {
+        "a100-40": 40960, "a100-80": 81920, "h100": 81559, "h200": 143771, "b200": 183359,
+        "gb200": 189471, "mi300x": 206141652992 / 2**20, "l4": 23034, "l40s": 46068, "a10": 23028,
+        "t4": 15360, "rtx-4090": 24564, "rtx-5090": 32607, "rtx-pro-6000": 97887,
+        "rtx-6000-ada": 49140,
+    }  # fmt: skip
+    for name, size in told.items():
+        assert MACHINES[name].memory / 2**20 == pytest.approx(size, rel=0.01), name
+
+
 def test_a_model_from_its_config_alone(tmp_path: Path) -> None:
     shape = find_model(str(write(tmp_path)))
     known = MODELS["llama-3-8b"]

@@ -31,6 +31,7 @@ from quire.simulation.fleet import (
     Failures,
     FleetSetup,
     FleetSimulator,
+    Life,
     ReplicaKind,
     Role,
     Router,
@@ -266,8 +267,11 @@ def test_what_a_lost_replica_had_is_sent_again() -> None:
     # It served for a tenth of a second, and was paid for no longer.
     assert first.served_seconds == first.paid_seconds == pytest.approx(0.1)
     assert first.result.busy_seconds == pytest.approx(0.1)
-    late = fleet(1, failures=Failures((Failure(0.1, 0, 5.0),)))
-    assert served(late, workload).resent_ttft.mean > 5.0
+    assert first.lives == (Life(0.0, 0.0, 0.1, failed=True),)
+    assert second.lives == (Life(0.0, 0.0, result.seconds, failed=False),)
+    late = served(fleet(1, failures=Failures((Failure(0.1, 0, 5.0),))), workload)
+    assert late.resent_ttft.mean > 5.0
+    assert late.replicas[0].lives[1][:2] == (0.1, 5.1)
     gone = served(fleet(1, failures=Failures((Failure(0.1, 0),))), workload)
     assert (gone.num_finished, gone.num_refused) == (0, 4)
     assert gone.first_refusal == "no replica is left"

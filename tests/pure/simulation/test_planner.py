@@ -11,10 +11,12 @@ from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
-from quire.simulation.planning.advice import advice, too_few
-from quire.simulation.planning.changes import changes
-from quire.simulation.planning.plan import Binding, binding, most_missed_of
+from quire.simulation.planning.advice import advice, ranked, too_few
+from quire.simulation.planning.changes import Change, Changed, Price, changes
+from quire.simulation.planning.plan import Binding, Plan, binding, most_missed_of
 from quire.simulation.planning.planner import Planner
+from quire.simulation.planning.ranking import Ranking
+from quire.simulation.planning.replicas import replicated
 from quire.simulation.planning.search import highest_count, highest_rate
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
@@ -75,30 +77,101 @@ def test_changes_are_ranked_by_what_they_give() -> None:
     assert two is not None and plan.saturation.running / 2 < two.running < plan.saturation.running
 
 
-def test_a_plan_names_the_knob_that_binds() -> None:
-    """Tokens take too long, because whole prompts share their steps: smaller steps are the cure."""
+@pytest.fixture(scope="module")
+def chat_plan() -> Plan:
+    """Tokens take too long, because whole prompts share their steps."""
     drawn = Random(7)
     chats = [
         TraceRequest(i / 4, round(drawn.lognormvariate(7.2, 0.6)), drawn.randint(20, 60))
-        for i in range(60)
+        for i in range(40)
     ]
     sample = WorkloadSample.take(chats, 4096, shares_prefixes=False, has_times=True, seed=0)
-    plan = Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, None)
+    return Planner(PLENTY, sample, Goals(ttft=3.0, tpot=0.12)).plan(None, None)
+
+
+def test_a_plan_names_the_knob_that_binds(chat_plan: Plan) -> None:
+    plan = chat_plan
     assert plan.binds is Binding.LATENCY
     told = advice(plan)
     assert told.startswith("Do this: max_num_batched_tokens 1,024"), told
     assert "because steps take longer than the goal for a token" in told
     gains = {one.change.name: one.gain for one in plan.changed}
     assert gains["max_num_batched_tokens 1,024"] > 1.5 > gains["max_num_batched_tokens 4,096"]
-    assert gains["twice the machines, each on its own"] > 1.9
-    assert "60 requests are over before a line has grown" in (too_few(plan) or "")
+    assert gains["2 replicas (a100-40), prefix-aware"] > 1.9
+    assert "40 requests are over before a line has grown" in (too_few(plan) or "")
+
+
+def with_replicas(
+    chats: list[TraceRequest], ttft: float, asked: float
+) -> tuple[float, dict[tuple[int, str | None], Changed]]:
+    """What one takes, and what several do; asked: times what one takes."""
+    sample = WorkloadSample.take(chats, 4096, shares_prefixes=True, has_times=True, seed=0)
+    machine = replace(PLENTY.machine, price_per_hour=2.0)
+    priced = replace(PLENTY, machine=machine).configured(max_num_batched_tokens=256)
+    plan = Planner(priced, sample, Goals(ttft=ttft))
+    saturation = plan.saturation(priced.limits())
+    goodput = plan.goodput(priced.limits(), saturation)
+    ranking = Ranking(
+        priced, sample, plan.goals, saturation, goodput, plan.simulator, plan.progress,
+        asked * goodput.rate, {},
+    )  # fmt: skip
+    found = {(one.change.replicas, one.change.routing): one for one in ranking.replicas()}
+    return goodput.rate, found
+
+
+def test_more_machines_are_weighed_by_how_requests_are_routed() -> None:
+    """Chats that begin alike meet in one replica by one of the routings, and it takes more."""
+    drawn = Random(3)
+    chats = [
+        TraceRequest(i / 10, drawn.randint(300, 400), 4,
+                     content=(Segment(f"{drawn.randint(0, 3)}", 280),))
+        for i in range(60)
+    ]  # fmt: skip
+    alone, found = with_replicas(chats, 0.06, 2.5)
+    assert found[2, "prefix-aware"].gain > 1.1 * found[2, "round-robin"].gain > 1.5
+    assert found[3, "prefix-aware"].rate > 2.5 * alone > found[2, "prefix-aware"].rate
+    assert [one.change.dollars for one in found.values()] == [4.0, 4.0, 4.0, 6.0]
+
+
+def test_more_machines_are_flattered_by_no_load_that_is_soon_over() -> None:
+    """As long for many as for one: prompts that share nothing are served by two twice as fast."""
+    drawn = Random(3)
+    chats = [TraceRequest(i / 10, drawn.randint(300, 400), 4) for i in range(40)]
+    _, found = with_replicas(chats, 0.3, 4.0)
+    for (count, _), one in found.items():
+        assert one.gain == pytest.approx(count, rel=0.1)
+    assert {count for count, _ in found} == {2, 3, 4}
+
+
+def test_what_is_proposed_is_enough_and_costs_least(chat_plan: Plan) -> None:
+    plan = replace(chat_plan, deployment=PLENTY)
+    own = plan.goodput.rate
+    slow = replace(PLENTY, machine=replace(PLENTY.machine, price_per_hour=2.0))
+    fast = replace(PLENTY, machine=replace(MACHINES["h100"], price_per_hour=9.0))
+    two, three = (replicated(slow, count, "round-robin") for count in (2, 3))
+    other = Change("machine", "h100 for a100-40", Price.MONEY, "its steps are shorter", fast)
+    changed = (
+        Changed(three, 2.9 * own, 2.9), Changed(other, 2.5 * own, 2.5), Changed(two, 2 * own, 2.0),
+        Changed(two._replace(routing="shortest-wait"), 2 * own, 2.0, like="round-robin"),
+    )  # fmt: skip
+
+    def told(asked: float, *without: Changed) -> str:
+        left = tuple(one for one in changed if one not in without)
+        return advice(replace(plan, changed=left, asked_rate=asked * own))
+
+    assert f"3 replicas (a100-40), round-robin ({2.9 * own:.3g} requests/s, +190%" in told(2.2)
+    assert "at the price of hardware: $6 an hour, $" in told(2.2)
+    assert "h100 for a100-40" in told(2.2, changed[0])
+    assert "2 replicas" in told(1.5) and "$4 an hour" in told(1.5)
+    assert "h100 for a100-40" in told(0.5)  # it is enough as it is: the most of what is no more
+    assert len(ranked(replace(plan, changed=changed))) == 3
 
 
 def test_a_change_that_cannot_matter_is_not_simulated() -> None:
     plan = planner(FEW, PLENTY, Goals(ttft=1.0))
     limits = plan.deployment.limits()
     beyond = plan.simulator(limits).run(plan.sample.at_rate(4.0))
-    same = {one.name: one.same for one in changes(plan.deployment, beyond, shares=False)}
+    same = {one.name: one.same for one in changes(plan.deployment, beyond, False, {})}
     assert same["64 GiB of swap space"] == "nobody gives way"
     assert same["block size 32"] == "nobody waits for a block"
     assert same["weights in int8"] is None
@@ -221,6 +294,9 @@ def test_a_repeated_sample_shares_only_within_a_round() -> None:
     a, b, c, d = sample.repeated(4)
     assert a.content == b.content != c.content == d.content
     assert c.prompt_tokens == 10
+    longer = replace(sample, has_times=True, requests=(a, replace(b, arrival=2.0))).lengthened(3)
+    assert [one.arrival for one in longer.requests] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert longer.rate == 0.5 and longer.requests[2].content == c.content
 
 
 def test_a_window_lets_more_run_at_once() -> None:

@@ -3,7 +3,7 @@
 from quire.simulation.fleet.autoscaling import Autoscaling
 from quire.simulation.fleet.failures import Failure, Failures
 from quire.simulation.fleet.fleet import FleetSimulator
-from quire.simulation.fleet.result import FleetResult, ReplicaResult
+from quire.simulation.fleet.result import FleetResult, Life, ReplicaResult
 from quire.simulation.fleet.routing import ROUTINGS, Router
 from quire.simulation.fleet.setup import FleetSetup, ReplicaKind, Role
 from quire.simulation.fleet.transfer import TransferCosts
@@ -16,6 +16,7 @@ __all__ = [
     "FleetResult",
     "FleetSetup",
     "FleetSimulator",
+    "Life",
     "ReplicaKind",
     "ReplicaResult",
     "Role",

@@ -11,7 +11,7 @@ from quire.routing import Report
 from quire.scheduling.stats import SchedulerStats
 from quire.simulation.engine import Pause, SimulatedEngine
 from quire.simulation.fleet.flight import Flight
-from quire.simulation.fleet.result import ReplicaResult
+from quire.simulation.fleet.result import MOST_LIVES, Life, ReplicaResult
 from quire.simulation.fleet.setup import ReplicaKind, Role
 from quire.simulation.fleet.transfer import Delivered, HandedOver
 from quire.simulation.recorder import SimulationRecorder
@@ -71,6 +71,7 @@ class Replica:
         self._since: float | None = None  # it has been paid for, or served
         self._paid_seconds = self._served_seconds = 0.0
         self._serves_since = self.started = 0.0
+        self._lives: list[Life] = []
 
     @property
     def engine(self) -> SimulatedEngine:
@@ -115,7 +116,9 @@ class Replica:
     def stop(self, now: float) -> None:
         """It is not paid for any more."""
         if self.is_up:
-            self._end_life(now)
+            self._end_life(now, failed=False)
+        elif self.state is State.STARTING:
+            self._note(None, now, failed=False)
         self.state = State.DOWN
         if self._since is not None:
             self._paid_seconds += now - self._since
@@ -130,11 +133,16 @@ class Replica:
         self._num_failures += 1
         self._num_lost += len(lost)
         self.flights = {}
-        self._end_life(now)
+        self._end_life(now, failed=True)
         self.state = State.DOWN
         return lost
 
-    def _end_life(self, now: float) -> None:
+    def _note(self, serves: float | None, now: float, failed: bool) -> None:
+        if len(self._lives) < MOST_LIVES:
+            self._lives.append(Life(self.started, serves, now, failed))
+
+    def _end_life(self, now: float, failed: bool) -> None:
+        self._note(self._serves_since, now, failed)
         self._served_seconds += now - self._serves_since
         ended, stats = self.engine.stats, self._stats
         stats.decisions.update(ended.decisions)
@@ -182,6 +190,7 @@ class Replica:
             slot=self.slot,
             kind=str(self.kind),
             num_machines=self.kind.deployment.tensor_parallel,
+            dollars_per_hour=self.kind.deployment.dollars,
             role=self.kind.role.value,
             num_sent=self._num_sent,
             num_lost=self._num_lost,
@@ -191,5 +200,6 @@ class Replica:
             paid_seconds=self._paid_seconds,
             served_seconds=self._served_seconds,
             fetched_tokens=self._stats.prefix_fetched,
+            lives=tuple(self._lives),
             result=self._recorder.result(self.limits, self._stats, begin, end),
         )

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.metrics import Distribution, Goals, RequestMetrics, Summary
 from quire.simulation.result import RequestRecord, Served, SimulationResult
+
+MOST_LIVES = 256
+
+
+class Life(NamedTuple):
+    """Of a replica, in seconds of the clock. serves: None, if it ended before it could."""
+
+    started: float
+    serves: float | None
+    ended: float
+    failed: bool
 
 
 @dataclass(frozen=True)
@@ -14,8 +26,10 @@ class ReplicaResult:
     """One replica, over all of its lives.
 
     num_sent: requests, each time that one was. lost_tokens: of outputs, that clients had been sent.
+    dollars_per_hour: of all its machines; None: nobody has said.
     paid_seconds: from each start to the end after it, loading and failures included.
     served_seconds: in which it could serve.
+    lives: the first MOST_LIVES of them.
     result: of the requests that ended here, with all that they had waited elsewhere before; of
         prompts alone, where others go on.
     """
@@ -23,6 +37,7 @@ class ReplicaResult:
     slot: int
     kind: str
     num_machines: int
+    dollars_per_hour: float | None
     role: str
     num_sent: int
     num_lost: int
@@ -32,6 +47,7 @@ class ReplicaResult:
     paid_seconds: float
     served_seconds: float
     fetched_tokens: int
+    lives: tuple[Life, ...]
     result: SimulationResult
 
     @property
@@ -79,6 +95,21 @@ class FleetResult(Served):
     def machine_seconds(self) -> float:
         """That were paid for."""
         return sum(one.paid_seconds * one.num_machines for one in self.replicas)
+
+    @property
+    def dollars(self) -> float | None:
+        """For that; None where a price is missing."""
+        total = 0.0
+        for one in self.replicas:
+            if one.dollars_per_hour is None:
+                return None
+            total += one.dollars_per_hour * one.paid_seconds / 3600
+        return total
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and outputs."""
+        return self.tokens_in + self.tokens_out
 
     @property
     def hit_share(self) -> float:

@@ -36,8 +36,7 @@ class ReplicaKind:
     role: Role = Role.BOTH
 
     def __str__(self) -> str:
-        number, machine = self.deployment.tensor_parallel, self.deployment.machine.name
-        each = machine if number == 1 else f"{number} x {machine}"
+        each = self.deployment.name
         return each if self.role is Role.BOTH else f"{each}, {self.role.value}"
 
 

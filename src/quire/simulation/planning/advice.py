@@ -22,7 +22,7 @@ _LASTING = 1.1
 
 def ranked(plan: Plan) -> tuple[Changed, ...]:
     """The changes that change something for the better, the best first; drafts if weighed."""
-    found = [one for one in plan.changed if one.gain >= 1 + CLOSE]
+    found = [one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is None]
     trials = plan.speculation
     if trials is not None and trials.measure == "goodput" and trials.gain(trials.chosen) >= WORTH:
         found.append(_speculation(plan, trials.gain(trials.chosen)))
@@ -32,6 +32,11 @@ def ranked(plan: Plan) -> tuple[Changed, ...]:
 def idle(plan: Plan) -> tuple[Changed, ...]:
     """The changes that change nothing, or for the worse."""
     return tuple(one for one in plan.changed if one.gain < 1 + CLOSE and one.refused is None)
+
+
+def alike(plan: Plan) -> tuple[Changed, ...]:
+    """Other routings that give as much as one of those above."""
+    return tuple(one for one in plan.changed if one.gain >= 1 + CLOSE and one.like is not None)
 
 
 def answer(plan: Plan) -> str:
@@ -57,11 +62,12 @@ def advice(plan: Plan) -> str:
     if free:
         first = free[0]
         more = [one for one in bought if one.gain > first.gain]
-        beyond = f"; more than that takes {_gain(_cheapest(more))}" if more else ""
-        return f"Do this: {_gain(first)}, because {because}, and so {first.change.why}{beyond}."
+        beyond = f"; more than that takes {_choice(plan, more)}" if more else ""
+        return (
+            f"Do this: {_gain(plan, first)}, because {because}, and so {first.change.why}{beyond}."
+        )
     if bought:
-        one = _cheapest(bought)
-        return f"No setting gives more, because {because}: {_gain(one)} does, for {one.change.why}."
+        return f"No setting gives more, because {because}; this does: {_choice(plan, bought)}."
     return f"Nothing that was tried gives more: {because}."
 
 
@@ -82,19 +88,61 @@ def best_rate(plan: Plan) -> float:
     return plan.goodput.rate if even is None else even
 
 
-def _cheapest(found: list[Changed]) -> Changed:
-    """The best that costs accuracy, if it gives half of what machines do; else the best."""
-    accurate = [one for one in found if one.change.price is Price.ACCURACY]
-    if accurate and accurate[0].gain - 1 >= (found[0].gain - 1) / 2:
-        return accurate[0]
-    return found[0]
+def per_million(plan: Plan, dollars: float, rate: float) -> float:
+    """Dollars for a million tokens, of prompts and outputs together, served at this rate.
+
+    dollars: an hour.
+    """
+    return dollars / (rate * sum(plan.sample.mean_tokens) * 3600) * 1e6
 
 
-def _gain(one: Changed) -> str:
-    price = (
-        "" if one.change.price is Price.NOTHING else f", at the price of {one.change.price.value}"
-    )
-    return f"{one.change.name} ({one.rate:.3g} requests/s, {one.gain - 1:+.0%}{price})"
+def cost(plan: Plan, change: Change, rate: float) -> str | None:
+    """An hour, and for a million tokens; None where no price is known."""
+    if change.dollars is None or not rate:
+        return None
+    million = per_million(plan, change.dollars, rate)
+    return f"${change.dollars:,.3g} an hour, ${million:,.3g} a million tokens"
+
+
+def _choice(plan: Plan, found: list[Changed]) -> str:
+    """Of what is not free, the best first: what to take, and what else would do."""
+    accurate = next((one for one in found if one.change.price is Price.ACCURACY), None)
+    machines = _machines(plan, [one for one in found if one.change.price is Price.MONEY])
+    if accurate is None or machines is None:
+        return _gain(plan, accurate or machines or found[0])
+    enough = _is_enough(plan, accurate) or not _is_enough(plan, machines)
+    if enough and accurate.gain - 1 >= (machines.gain - 1) / 2:
+        return f"{_gain(plan, accurate)}; or {_gain(plan, machines)}"
+    return _gain(plan, machines)
+
+
+def _machines(plan: Plan, found: list[Changed]) -> Changed | None:
+    """Of what is bought, the best first: what is enough, and of that what costs least; where
+    nothing has to be enough, no more than twice the machines."""
+    enough = [one for one in found if _is_enough(plan, one)]
+    if plan.asked_rate is None or plan.asked_rate <= best_rate(plan):
+        few = 2 * plan.tensor_parallel
+        return next((one for one in found if one.change.machines <= few), None)
+    if not enough:
+        return found[0] if found else None
+    dollars = [one.change.dollars for one in enough]
+    if all(each is not None for each in dollars):
+        return min(enough, key=lambda one: (one.change.dollars or 0.0, -one.rate))
+    return min(enough, key=lambda one: (one.change.machines, -one.rate))
+
+
+def _is_enough(plan: Plan, one: Changed) -> bool:
+    """For what is asked about."""
+    return plan.asked_rate is not None and one.rate >= plan.asked_rate
+
+
+def _gain(plan: Plan, one: Changed) -> str:
+    change = one.change
+    price = "" if change.price is Price.NOTHING else f", at the price of {change.price.value}"
+    told = cost(plan, change, one.rate) if change.price is Price.MONEY else None
+    price += "" if told is None else f": {told}"
+    text = f"{change.name} ({one.rate:.3g} requests/s, {one.gain - 1:+.0%}{price})"
+    return text if change.price is Price.NOTHING else f"{text}, since {change.why}"
 
 
 def _speculation(plan: Plan, gain: float) -> Changed:

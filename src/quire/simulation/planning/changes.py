@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Price(Enum):
 class Change(NamedTuple):
     """One knob turned alone.
 
-    deployment: with it. replicas: so many of them, which get the requests in turn.
+    deployment: with it. replicas: so many of them, behind a router with this ``routing``.
     why: what it does, as the end of a sentence that begins with "because".
     same: how it is known without a simulation that it changes nothing.
     further: more of the same, tried if this much is better than nothing.
@@ -39,29 +39,47 @@ class Change(NamedTuple):
     why: str
     deployment: Deployment
     replicas: int = 1
+    routing: str | None = None
     same: str | None = None
     further: Change | None = None
+
+    @property
+    def machines(self) -> int:
+        return self.replicas * self.deployment.tensor_parallel
+
+    @property
+    def dollars(self) -> float | None:
+        """An hour; None where no price is known."""
+        each = self.deployment.dollars
+        return None if each is None else each * self.replicas
 
 
 class Changed(NamedTuple):
     """What a change gives: requests per second, and times as many as without it.
 
     Both are 0 where it gives less than nothing: how much less is not looked for.
-    refused: why it cannot be had.
+    refused: why it cannot be had. like: another routing of as many replicas that gives as much.
     """
 
     change: Change
     rate: float
     gain: float
     refused: str | None = None
+    like: str | None = None
 
 
-def changes(deployment: Deployment, beyond: SimulationResult, shares: bool) -> Iterator[Change]:
-    """``beyond``: what a rate that is too high came to. shares: whether prompts begin alike."""
+def changes(
+    deployment: Deployment, beyond: SimulationResult, shares: bool, prices: Mapping[str, float]
+) -> Iterator[Change]:
+    """All but replicas, for which see ``replicas.py``.
+
+    beyond: what a rate that is too high came to. shares: whether prompts begin alike.
+    prices: dollars an hour, by name of a machine.
+    """
     yield from _settings(deployment, beyond, shares)
     if deployment.costs is None:  # else times of steps are known of this machine and model alone
         yield from _forms(deployment)
-        yield from _machines(deployment)
+        yield from _machines(deployment, prices)
 
 
 def _settings(base: Deployment, beyond: SimulationResult, shares: bool) -> Iterator[Change]:
@@ -127,9 +145,11 @@ def _forms(base: Deployment) -> Iterator[Change]:
     model, price = base.model, Price.ACCURACY
     if model.form is None and model.stored_bytes is None:
         plain = plain_form(model.dtype, BYTES[model.dtype])
-        for name in ("int8", "int4", *(("fp8",) if base.machine.flops_fp8 else ())):
+        machine = base.machine
+        of_8_bits = {"w8a8": machine.flops_int8, "fp8": machine.flops_fp8}
+        for name in ("int8", "int4", *(form for form, peak in of_8_bits.items() if peak)):
             other = replace(base, model=replace(model, form=rounded_form(name, plain)))
-            faster = other.model.weight_form.products == "fp8"
+            faster = name in of_8_bits
             why = "products in 8 bits are faster, and " * faster + "less is read in each step"
             yield Change("quantization", f"weights in {name}", price, why, other)
     if model.kv_dtype is None:
@@ -138,7 +158,7 @@ def _forms(base: Deployment) -> Iterator[Change]:
         yield Change("kv_cache_dtype", "KV cache in 8 bits", price, why, other)
 
 
-def _machines(base: Deployment) -> Iterator[Change]:
+def _machines(base: Deployment, prices: Mapping[str, float]) -> Iterator[Change]:
     price, machine = Price.MONEY, base.machine
     for parallel in (2, 4, 8):
         try:
@@ -147,16 +167,20 @@ def _machines(base: Deployment) -> Iterator[Change]:
             continue
         number = other.tensor_parallel
         why = f"{number} machines share each step"
-        yield Change("tensor_parallel_size", f"{number} x {machine.name}", price, why, other)
+        name = f"tensor parallel {number}"
+        yield Change("tensor_parallel_size", name, price, why, other)
         break
     faster = next_faster(machine)
     if faster is not None:
-        other = replace(base, machine=faster)
+        other = replace(base, machine=priced(faster, prices))
         number = base.tensor_parallel
         name = f"{faster.name} for {machine.name}" + (f", {number} of each" * (number > 1))
         yield Change("machine", name, price, "its steps are shorter", other)
-    why = "each gets every second request"
-    yield Change("machines", "twice the machines, each on its own", price, why, base, replicas=2)
+
+
+def priced(machine: Machine, prices: Mapping[str, float]) -> Machine:
+    """With the price that is told of it, if one is."""
+    return replace(machine, price_per_hour=prices.get(machine.name.lower(), machine.price_per_hour))
 
 
 def next_faster(machine: Machine) -> Machine | None:

@@ -60,6 +60,12 @@ class Deployment:
             )
 
     @property
+    def name(self) -> str:
+        """Of its machines."""
+        parallel, machine = self.tensor_parallel, self.machine.name
+        return machine if parallel == 1 else f"{parallel} x {machine}"
+
+    @property
     def activation_bytes(self) -> int:
         """Of a step of 2,048 tokens: some vectors of each, and the logits of a batch in float32."""
         model = self.model
@@ -87,6 +93,12 @@ class Deployment:
     def copies(self) -> int:
         """Machines that keep the same keys and values."""
         return self.model.kv_copies(self.tensor_parallel)
+
+    @property
+    def dollars(self) -> float | None:
+        """An hour, of all its machines; None where no price is known."""
+        each = self.machine.price_per_hour
+        return None if each is None else each * self.tensor_parallel
 
     @property
     def slots(self) -> int:

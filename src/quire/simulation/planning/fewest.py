@@ -46,8 +46,8 @@ class Option:
     @property
     def price(self) -> float | None:
         """Of all its machines, an hour."""
-        each = self.deployment.machine.price_per_hour
-        return None if each is None or not self.replicas else each * self.machines
+        each = self.deployment.dollars
+        return None if each is None or not self.replicas else each * self.replicas
 
     @property
     def watts(self) -> float | None:
@@ -120,6 +120,17 @@ class MachineSearch:
             return Option(deployment, refused=why)
         return best if budget is None else self._within(best, budget)
 
+    def at(self, option: Option, share: float) -> tuple[float, FleetResult]:
+        """So much of the load, and all that comes of it with these machines."""
+        other = self
+        if self.users is not None:
+            other = replace(self, users=max(1, round(share * self.users)))
+        rate = None if self.rate is None else share * self.rate
+        load = float(other.users or rate or 0.0)
+        self.progress(f"{load:.3g} on {option.replicas} x {option.deployment.name}, for the page")
+        result = other._served(option.deployment, option.replicas, rate, whole=True)
+        return load, result
+
     def _divided(self, deployment: Deployment) -> Iterator[Deployment]:
         parallel = deployment.tensor_parallel
         while parallel <= max(deployment.machine.per_node, deployment.tensor_parallel):
@@ -157,14 +168,17 @@ class MachineSearch:
             return math.ceil((self.rate or 0.0) / base.request_rate)
         return math.ceil(self.users / max(1.0, base.running))
 
-    def _served(self, deployment: Deployment, count: int, rate: float | None) -> FleetResult:
-        """What comes of the load, or of this rate; less, once too many have missed the goals."""
+    def _served(
+        self, deployment: Deployment, count: int, rate: float | None, whole: bool = False
+    ) -> FleetResult:
+        """What comes of the load, or of this rate; less, once too many have missed the goals,
+        unless the ``whole`` is wanted."""
         arrivals, requests = self._arrivals(rate)
         simulator = FleetSimulator(
             FleetSetup((ReplicaKind(deployment),) * count, self.routing),
             seed=deployment.config.seed,
             goals=self.goals,
-            most_missed=most_missed_of(requests),
+            most_missed=None if whole else most_missed_of(requests),
         )
         return simulator.serve(arrivals)
 
@@ -182,10 +196,10 @@ class MachineSearch:
 
     def _within(self, option: Option, budget: float) -> Option:
         """With what the budget gets of the same."""
-        each, deployment = option.deployment.machine.price_per_hour, option.deployment
+        each, deployment = option.deployment.dollars, option.deployment
         if each is None:
             return option
-        count = min(MOST_REPLICAS, int(budget / (each * deployment.tensor_parallel) + 1e-9))
+        count = min(MOST_REPLICAS, int(budget / each + 1e-9))
         if not count or self.rate is None:
             return replace(option, afforded=count)
         self.progress(f"{count} x {deployment.machine.name} for the budget")

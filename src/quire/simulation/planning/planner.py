@@ -6,8 +6,8 @@ Every answer is a simulation of the sample under other settings; nothing is extr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
@@ -43,6 +43,7 @@ class Planner:
     sample: WorkloadSample
     goals: Goals
     progress: Callable[[str], None] = lambda _: None  # told what is being simulated
+    prices: Mapping[str, float] = field(default_factory=dict)  # of machines, dollars an hour
 
     def plan(self, users: int | None, rate: float | None) -> Plan:
         """The whole plan. ``users``, ``rate``: the load that was asked about."""
@@ -71,6 +72,8 @@ class Planner:
                 goodput,
                 self.simulator,
                 self.progress,
+                rate,
+                self.prices,
             ).changed(),
             without_paging=self.without_paging(saturation),
             other_work=self.other_work(limits, saturation),

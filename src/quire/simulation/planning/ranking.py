@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
+from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
 from quire.simulation.planning.changes import Change, Changed, changes
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
-from quire.simulation.planning.search import highest_rate
+from quire.simulation.planning.replicas import halves, numbers, pairs, replicated
+from quire.simulation.planning.search import CLOSE, highest_rate
+from quire.simulation.result import Served
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
+from quire.workload import TraceRequest
 
 _CLOSE = 0.05
 """Share to which the rate with a change is found."""
@@ -26,6 +30,7 @@ class Ranking:
 
     goodput: without any; where bursts miss the goals at every rate, that of even arrivals counts.
     simulator: of a deployment with these limits, which gives up once so many have missed the goals.
+    asked_rate: requests per second that have to be served. prices: as ``changes`` takes them.
     """
 
     deployment: Deployment
@@ -35,66 +40,126 @@ class Ranking:
     goodput: Goodput
     simulator: Callable[[EngineLimits, Deployment, int | None], Simulator]
     progress: Callable[[str], None]
+    asked_rate: float | None
+    prices: Mapping[str, float]
 
     def changed(self) -> tuple[Changed, ...]:
         """The best first."""
         beyond = self.goodput.beyond or self.saturation.result
-        coming = changes(self.deployment, beyond, self.sample.shares_prefixes)
+        coming = changes(self.deployment, beyond, self.sample.shares_prefixes, self.prices)
         found = []
         for change in coming:
             turned: Change | None = change
             while turned is not None:
                 found.append(self._turned(turned))
                 turned = turned.further if found[-1].gain > 1 else None
-        return tuple(sorted(found, key=lambda one: -one.gain))
+        return tuple(sorted([*found, *self.replicas()], key=lambda one: -one.gain))
+
+    # -- replicas ------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[Changed]:
+        """More machines: two by each routing, and by the best of these as many as are needed."""
+        base = self.deployment
+        in_halves = halves(base)
+        if in_halves is not None:
+            yield self._turned(in_halves)
+        best: Changed | None = None
+        for change in pairs(base):
+            found = self._turned(change) if best is None else self._rerouted(change, best)
+            yield found
+            if found.like is None and found.gain > (1 if best is None else best.gain):
+                best = found
+        if best is None:
+            return
+        each, routing = best.rate / 2, best.change.routing
+        assert routing is not None, "they are behind one"
+        for count in numbers(each, self.asked_rate):
+            yield self._turned(replicated(base, count, routing), count * each)
+
+    def _rerouted(self, change: Change, best: Changed) -> Changed:
+        """The same replicas by another routing: as good, or how much better or worse."""
+        if self.goals == Goals():
+            found = self._turned(change)
+            near = abs(found.rate - best.rate) <= CLOSE * best.rate
+            return found._replace(like=best.change.routing if near else None)
+        self.progress(change.name)
+        limits = change.deployment.limits()
+        meets = self._meets(change, limits)
+        if meets((1 + _CLOSE) * best.rate):
+            return self._turned(change, (1 + 2 * _CLOSE) * best.rate)
+        if meets((1 - _CLOSE) * best.rate):
+            return Changed(change, best.rate, best.gain, like=best.change.routing)
+        return self._turned(change, (1 - 2 * _CLOSE) * best.rate)
+
+    # -- one change ----------------------------------------------------------------------------
 
     @property
     def _base(self) -> float:
         even = self.goodput.poisson
         return self.goodput.rate if even is None else even
 
-    def _turned(self, change: Change) -> Changed:
+    def _turned(self, change: Change, hint: float | None = None) -> Changed:
+        """``hint``: a rate to look at first."""
         base = self._base
         if change.same is not None:
             return Changed(change, base, 1.0)
         self.progress(change.name)
         try:
             limits = change.deployment.limits()
-            find = self._served if self.goals == Goals() else self._met
-            rate = find(change, limits)
+            if self.goals == Goals():
+                rate = self._served(change, limits)
+            else:
+                rate = self._met(change, limits, hint or change.replicas * base)
         except ConfigError as error:
             return Changed(change, 0.0, 0.0, refused=str(error))
         return Changed(change, rate, rate / base if base else 1.0)
 
     def _served(self, change: Change, limits: EngineLimits) -> float:
         """Requests per second of a line that never empties."""
-        parts = self.sample.dealt(self.sample.at_once(), change.replicas)
-        results = [self.simulator(limits, change.deployment, None).run(part) for part in parts]
-        if not any(result.num_finished for result in results):
-            raise ConfigError(results[0].first_refusal or "no request can be served")
-        return sum(result.request_rate for result in results)
+        sample = self.sample.lengthened(change.replicas)
+        result = self._run(change, limits, sample.at_once())
+        if not result.num_finished:
+            raise ConfigError(result.first_refusal or "no request can be served")
+        return result.request_rate
 
-    def _met(self, change: Change, limits: EngineLimits) -> float:
+    def _met(self, change: Change, limits: EngineLimits, hint: float) -> float:
         """The highest rate that meets the goals."""
-        sample, base, high = self.sample, self._base, self.goodput.beyond_rate
-        if self.goodput.poisson is not None:
-            sample = replace(sample, has_times=False)
-
-        def meets(rate: float) -> bool:
-            met, spare = 0, most_missed_of(len(sample.requests))
-            for part in sample.dealt(sample.at_rate(rate), change.replicas):
-                result = self.simulator(limits, change.deployment, spare).run(part)
-                met += result.num_met_goals
-                spare -= len(part) - result.num_met_goals
-                if spare < 0:
-                    return False
-            return met >= GOAL_SHARE * len(sample.requests)
-
+        base, high = self._base, self.goodput.beyond_rate
+        meets = self._meets(change, limits)
         if not base:
             guess = 0.7 * self.saturation.request_rate
             return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
-        copies = change.replicas
+        if change.replicas > 1:
+            return highest_rate(meets, [hint], base, 30 * hint, _CLOSE)[0]
         high = high if math.isfinite(high) else base * (1 + _CLOSE)
-        if not meets(copies * high):
-            return base * copies if meets(copies * base) else 0.0
-        return highest_rate(meets, [], 0.0, 30 * copies * base, _CLOSE, low=copies * high)[0]
+        if not meets(high):
+            return base if meets(base) else 0.0
+        return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)[0]
+
+    def _meets(self, change: Change, limits: EngineLimits) -> Callable[[float], bool]:
+        """Whether the goals are met at a rate, for as long with several replicas as with one."""
+        sample = self.sample.lengthened(change.replicas)
+        if self.goodput.poisson is not None:
+            sample = replace(sample, has_times=False)
+        spare = most_missed_of(len(sample.requests))
+
+        def meets(rate: float) -> bool:
+            result = self._run(change, limits, sample.at_rate(rate), spare)
+            return result.goodput_share >= GOAL_SHARE
+
+        return meets
+
+    def _run(
+        self,
+        change: Change,
+        limits: EngineLimits,
+        requests: Iterable[TraceRequest],
+        most_missed: int | None = None,
+    ) -> Served:
+        if change.routing is None:
+            return self.simulator(limits, change.deployment, most_missed).run(requests)
+        fleet = FleetSetup((ReplicaKind(change.deployment),) * change.replicas, change.routing)
+        seed = change.deployment.config.seed
+        return FleetSimulator(fleet, seed=seed, goals=self.goals, most_missed=most_missed).run(
+            requests
+        )
