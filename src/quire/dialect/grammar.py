@@ -35,9 +35,13 @@ SAID = {"title", "description", "default", "examples", "format", *_DEFINITIONS}
 
 @dataclass
 class Rules:
-    """A grammar while it is made. What adds to it gives the name of what it has added."""
+    """A grammar while it is made. What adds to it gives the name of what it has added.
+
+    any_token: how one token of a text is spelled, none of which is special.
+    """
 
     spell: Spell
+    any_token: str
     lines: list[str] = field(default_factory=list)
 
     def rule(self, expression: str, *, lazy: bool = False) -> str:
@@ -52,11 +56,13 @@ class Rules:
 
     def up_to(self, mark: str, most: int | None) -> str:
         """A text and the mark that ends it, which is not in it. most: tokens of the text."""
-        text, end = self.terminal(TEXT), self.spell(mark)
+        end = self.spell(mark)
+        if most is not None:
+            return f"{self.any_token}{{0,{most}}} {end}"
+        text = self.terminal(TEXT)
         if end.startswith('"'):  # no token of its own: the first one that comes is it
             return self.rule(f"{text} {end}", lazy=True)
-        bound = "" if most is None else f"[max_tokens={most}]"
-        return f"{self._add('r', bound, text)} {end}"
+        return f"{text} {end}"
 
     def bound(self, mark: str, most: int | None) -> int | None:
         """Tokens that a text before a mark may have: none, where no bound could be kept to."""
@@ -86,11 +92,13 @@ class Wanted:
     several: more than one call may be made.
     text: there may be text around calls, or in place of them; where they are bare, in place only.
     instead: a schema that the answer may follow in place of calls, unless these are bare.
+    any_token: how a grammar spells one token of a text, none of which is special.
     """
 
     tools: Mapping[str, Schema]
     spell: Spell
     several: bool
+    any_token: str = "<[*]>"
     text: bool = False
     instead: Schema | None = None
     thought: Thought | None = None
@@ -128,7 +136,7 @@ class Frame:
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
-        rules, spell = Rules(wanted.spell), wanted.spell
+        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
         mark, *beyond = self.opening or self.before
         head = spell(mark)
         if self.bare:

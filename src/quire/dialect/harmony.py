@@ -32,7 +32,7 @@ class Channels:
 
     def grammar(self, wanted: Wanted) -> str:
         """See ``quire.dialect.grammar.Wanted``. What is said on other channels comes first."""
-        rules, spell = Rules(wanted.spell), wanted.spell
+        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
         channel, message = spell(CHANNEL), spell(MESSAGE)
         most = rules.bound(END, wanted.thought.most if wanted.thought else None)
         before = [] if most == 0 else [f'{channel} "analysis"']

@@ -90,6 +90,7 @@ def _grammar(
             for tool in counting
         },
         speech.spelled,
+        any_token=speech.any_token,
         several=several and not (must and len(counting) == 1),
         text=not must,
         instead=instead,

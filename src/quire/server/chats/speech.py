@@ -99,6 +99,11 @@ class Speech:
             if piece
         )
 
+    @property
+    def any_token(self) -> str:
+        """How a grammar spells one token, none of which is special."""
+        return f"<[^{','.join(map(str, sorted(self.tokenizer.special_ids)))}]>"
+
     @cached_property
     def _mark(self) -> re.Pattern[str]:
         marks = sorted(self.special, key=len, reverse=True)
