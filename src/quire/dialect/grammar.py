@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,9 +28,23 @@ _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = {"properties", "patternProperties", "dependentSchemas", *_DEFINITIONS}
 _PLAIN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
 _WORDS = {"title", "description", "default", "examples"}  # which bind nobody
-ABOUT = {*_WORDS, "$schema", "$id"}
-SAID = {"title", "description", "default", "examples", "format", *_DEFINITIONS}
-"""Of a text's schema, what a grammar need not keep to."""
+_BINDING = {
+    *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+    *("contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"),
+    *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
+    *("minProperties", "maxProperties", "dependencies", "dependentRequired", "dependentSchemas"),
+    *("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$dynamicRef"),
+}
+
+
+def beyond(schema: Schema, known: Collection[str]) -> str | None:
+    """What a schema asks for beside ``known``. A word that JSON Schema does not have asks nothing.
+
+    A format is taken for a description.
+    """
+    return min((schema.keys() & _BINDING) - {"format", *known}, default=None)
 
 
 @dataclass
@@ -198,9 +212,9 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
     RequestError where the schema asks for more than that.
     """
-    if others := sorted(schema.keys() - _PLAIN - ABOUT):
+    if other := beyond(schema, _PLAIN):
         raise RequestError(
-            f"where this model must call, a tool's schema may not hold {others[0]} at its top",
+            f"where this model must call, a tool's schema may not hold {other} at its top",
             "tools",
         )
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.dialect.grammar import ABOUT, SAID, Rules, Schema, literal, members
+from quire.dialect.grammar import Rules, Schema, beyond, literal, members
 from quire.dialect.plain_text import text_terminal, values
 from quire.errors import RequestError, shown
 
@@ -81,7 +81,7 @@ class _Writer:
     def value(self, schema: object, level: int) -> str:
         if level > _MOST_LEVELS:
             raise _refusal(f"levels beyond {_MOST_LEVELS}")
-        if schema is True or (isinstance(schema, Mapping) and not schema.keys() - ABOUT - SAID):
+        if schema is True or (isinstance(schema, Mapping) and beyond(schema, ()) is None):
             return self.anything()
         if not isinstance(schema, Mapping):
             raise _refusal(shown(schema))
@@ -206,8 +206,8 @@ def _without_definitions(schema: Schema) -> Schema:
 
 
 def _check(schema: Schema, known: set[str]) -> None:
-    if others := sorted(schema.keys() - known - ABOUT - SAID):
-        raise _refusal(others[0])
+    if other := beyond(schema, known):
+        raise _refusal(other)
 
 
 def _refusal(what: str) -> RequestError:

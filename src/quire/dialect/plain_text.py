@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from quire.dialect.grammar import SAID, Rules, Schema, literal
+from quire.dialect.grammar import Rules, Schema, beyond, literal
 from quire.errors import RequestError
 
 _TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
@@ -17,9 +17,9 @@ def text_terminal(rules: Rules, schema: Schema, stops: Sequence[str], chars: str
 
     chars: an expression for one character. RequestError where the schema asks for more.
     """
-    if others := sorted(schema.keys() - _TEXTS - SAID):
+    if other := beyond(schema, _TEXTS):
         raise RequestError(
-            f"where this model must call, the schema of a text may not hold {others[0]}", "tools"
+            f"where this model must call, the schema of a text may not hold {other}", "tools"
         )
     named = values(schema)
     if named:

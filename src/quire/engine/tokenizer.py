@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from tokenizers.models import BPE, Unigram
 from quire.engine.final_message import cut_at_mark, marked
 from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
+from quire.engine.own_texts import OwnTexts
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
     MOST_SECONDS,
@@ -47,6 +49,11 @@ class Tokenizer(Protocol):
     @property
     def special_ids(self) -> frozenset[int]:
         """The tokens that ``skip_special_tokens`` leaves out."""
+        ...
+
+    @property
+    def own_texts(self) -> Mapping[int, str]:
+        """What a token adds to a text wherever it stands, by its id; "" where that depends."""
         ...
 
     @property
@@ -235,6 +242,7 @@ class JsonTokenizer:
         self.longest_token = longest_token(backend)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.own_texts: Mapping[int, str] = OwnTexts(backend, self.special_ids)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -272,6 +280,7 @@ class ConvertedTokenizer(JsonTokenizer):
         super().__init__(owner.backend_tokenizer, template)
         self._backend.encode_special_tokens = owner.split_special_tokens
         self._owner = owner
+        self.own_texts = defaultdict(str)  # what is tidied depends on what is around it
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
@@ -285,6 +294,7 @@ class PythonTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
+        self.own_texts = defaultdict[int, str](str)
         self.special_ids = frozenset(backend.all_special_ids)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared

@@ -157,6 +157,12 @@ def test_a_grammar_holds_only_what_binds() -> None:
     assert json.dumps({"description": one, "title": one}) in grammar
 
 
+@pytest.mark.parametrize("name", ["qwen3_xml", "pythonic"])
+def test_words_that_are_no_schema_s_say_nothing(name: str) -> None:
+    schema = {"optional": ["a"], "properties": {"a": {"type": "string", "optional": True}}}
+    assert calls_grammar(DIALECTS[name].writing, {"f": schema}, several=False)
+
+
 def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     schema = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
     grammar = calls_grammar(DIALECTS["qwen3_xml"].writing, {"f": schema}, spell, several=False)
@@ -171,6 +177,7 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     [
         ("pythonic", {"anyOf": [{"required": ["a"]}]}),
         ("pythonic", {"properties": {"a-b": {}}}),
+        ("pythonic", {"properties": {"from": {}}}),
         ("qwen3_xml", {"minProperties": 1}),
         ("qwen3_xml", {"properties": {"a": {"type": "string", "not": {"const": "x"}}}}),
         ("qwen3_xml", {"properties": {"a>": {}}}),
