@@ -13,12 +13,10 @@ from typing import Any, Protocol
 import tokenizers
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
-from tokenizers.models import BPE, Unigram
 
 from quire.engine.final_message import cut_at_mark, marked
 from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
-from quire.engine.own_texts import OwnTexts
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
     MOST_SECONDS,
@@ -26,6 +24,7 @@ from quire.engine.sandbox import (
     Sandbox,
     TooMuch,
 )
+from quire.engine.token_texts import OwnTexts, bound_words
 from quire.errors import ModelError, RequestError
 from quire.files import check_plain, one_line, read_object, read_text
 from quire.gguf import is_gguf, open_gguf
@@ -33,7 +32,6 @@ from quire.gguf import is_gguf, open_gguf
 Message = Mapping[str, Any]
 
 _MOST_INDENT = 16  # spaces, in JSON
-_WORDS_KEPT = 2_000
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
@@ -236,7 +234,7 @@ class JsonTokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
         backend.no_padding()
         backend.no_truncation()
-        _bound_cache(backend)
+        bound_words(backend)
         self._backend = backend
         self._template = template
         self.longest_token = longest_token(backend)
@@ -322,12 +320,6 @@ class PythonTokenizer:
         max_characters: float = math.inf,
     ) -> str:
         return _render(self._template, messages, variables, max_characters)
-
-
-def _bound_cache(backend: tokenizers.Tokenizer) -> None:
-    """Keep fewer words than the library's 10,000: hostile ones take 8 KB each, for ever."""
-    if isinstance(backend.model, (BPE, Unigram)):  # the others keep none
-        backend.model._resize_cache(_WORDS_KEPT)
 
 
 def _render(

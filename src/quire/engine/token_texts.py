@@ -1,8 +1,18 @@
-"""What single tokens stand for, looked up in place of decoding them again and again."""
+"""What a tokenizer keeps of words and tokens that it has met."""
 
 from __future__ import annotations
 
 import tokenizers
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE, Unigram
+
+_WORDS_KEPT = 2_000
+
+
+def bound_words(backend: tokenizers.Tokenizer) -> None:
+    """Keep fewer words than the library's 10,000: hostile ones take 8 KB each, for ever."""
+    if isinstance(backend.model, (BPE, Unigram)):  # the others keep none
+        backend.model._resize_cache(_WORDS_KEPT)
 
 
 class OwnTexts(dict[int, str]):
@@ -15,7 +25,7 @@ class OwnTexts(dict[int, str]):
     def __init__(self, backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> None:
         super().__init__()
         self._backend, self._special_ids = backend, special_ids
-        self._joins_bytes = type(backend.decoder) is tokenizers.decoders.ByteLevel
+        self._joins_bytes = type(backend.decoder) is ByteLevel
 
     def __missing__(self, token_id: int) -> str:
         text = ""
