@@ -83,4 +83,5 @@ class Obedient:
                 break
             text, count = text + said.push(token), count + 1
             assert matcher.consume_token(token) and count < 2000, text
+            assert matcher.rollback(1) and matcher.consume_token(token), "as drafts need it"
         return text + said.flush()

@@ -30,7 +30,7 @@ def check(call: Call) -> None:
 
 def test_a_call_that_must_be_comes_after_reasoning_or_without(gpt_oss: Obedient) -> None:
     reasoned = set()
-    for seed in range(24):
+    for seed in range(10):
         text, whole, pieces = gpt_oss.call(TOOLS, REQUIRED, seed)
         assert whole == pieces and len(whole.calls) == 1 and not whole.content, text
         check(whole.calls[0])
@@ -43,7 +43,7 @@ def test_a_call_that_must_be_comes_after_reasoning_or_without(gpt_oss: Obedient)
 def test_a_budget_ends_the_reasoning(gpt_oss: Obedient) -> None:
     for most in (0, 2):
         lengths = set()
-        for seed in range(12):
+        for seed in range(8):
             params = SamplingParams(thinking_token_budget=most)
             _, whole, _ = gpt_oss.call(TOOLS, REQUIRED, seed, params)
             check(whole.calls[0])
@@ -53,7 +53,7 @@ def test_a_budget_ends_the_reasoning(gpt_oss: Obedient) -> None:
 
 def test_strict_tools_leave_room_for_answers(gpt_oss: Obedient) -> None:
     kinds = set()
-    for seed in range(24):
+    for seed in range(16):
         text, whole, pieces = gpt_oss.call(TOOLS, AUTO, seed)
         assert whole == pieces and len(whole.calls) <= 1, text
         for call in whole.calls:
@@ -62,7 +62,7 @@ def test_strict_tools_leave_room_for_answers(gpt_oss: Obedient) -> None:
     assert {(True, False), (False, True)} <= kinds
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     asked = SamplingParams(structured_outputs=StructuredOutputs(json=schema))
-    for seed in range(12):
+    for seed in range(8):
         _, whole, _ = gpt_oss.call(TOOLS[:1], AUTO, seed, asked)
         if not whole.calls:
             jsonschema.validate(json.loads(whole.content), schema)
