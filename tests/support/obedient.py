@@ -58,11 +58,18 @@ class Obedient:
             speech, params or SamplingParams(), tools, choice, several=True, reasons=reasons
         )
         assert asked.structured_outputs is not None
+        if speech.marks is not None:  # either the grammar has the reasoning, or what is before it
+            assert (asked.reasoning is None) == speech.reasons_within(opened=reasons)
         text = self._write(str(asked.structured_outputs.grammar), asked, random.Random(seed))
         whole, pieces = (speech.parser(schemas, reasons=reasons, tail=tail) for _ in range(2))
         events = whole.push(text) + whole.finish()
         told: list[Event] = [event for one in text for event in pieces.push(one)]
         return text, Reply.of(events), Reply.of(told + pieces.finish())
+
+    def allows(self, grammar: str, text: str) -> bool:
+        matcher = LLMatcher(self._guide, LLMatcher.grammar_from_lark(grammar), log_level=0)
+        tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
     def _write(self, grammar: str, asked: SamplingParams, chance: random.Random) -> str:
         matcher = LLMatcher(self._guide, LLMatcher.grammar_from_lark(grammar), log_level=0)

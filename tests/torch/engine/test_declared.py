@@ -16,7 +16,7 @@ from transformers.cli.serving import utils as serving
 
 import quire
 from quire.config import ServerConfig
-from quire.dialect import Declared, Event, Parser, Reply
+from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
 from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
@@ -179,3 +179,13 @@ def test_reasoning_is_known_by_its_declared_marks() -> None:
         [Tool("f")], ToolChoice("required"), 5, SamplingParams(thinking_token_budget=0)
     )
     assert whole.calls and not whole.reasoning
+
+
+def test_a_text_cannot_hold_what_ends_it_or_its_call() -> None:
+    assert DECLARED.writing is not None
+    schema = {"properties": {"s": {"type": "string"}}, "required": ["s"]}
+    grammar = DECLARED.writing.grammar(Wanted({"f": schema}, literal, several=False))
+    model, call = Obedient("no marks", []), '<|tool_call>call:f{s:<|"|>%s<|"|>}<tool_call|>'
+    assert model.allows(grammar, call % 'a "b", c:\n')
+    for end in ("<tool_call|>", '<|"|>', "\x01"):
+        assert not model.allows(grammar, call % f"a{end}b")
