@@ -13,7 +13,7 @@ from quire.dialect.events import (
     ReasoningPiece,
     Reply,
 )
-from quire.dialect.grammar import Frame, calls_grammar, literal
+from quire.dialect.grammar import Thought, Wanted, Writing, literal
 from quire.dialect.parser import CallForm, Marks, OutputParser, Parser
 
 __all__ = [
@@ -28,14 +28,15 @@ __all__ = [
     "Declared",
     "Dialect",
     "Event",
-    "Frame",
     "Marks",
     "OutputParser",
     "Parser",
     "ReasoningPiece",
     "Reply",
+    "Thought",
     "Tools",
-    "calls_grammar",
+    "Wanted",
+    "Writing",
     "dialect_of",
     "literal",
     "marks_of",

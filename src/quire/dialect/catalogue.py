@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.dialect import glm, harmony, llama, marked, mistral, pythonic, qwen_xml, tagged
 from quire.dialect.calls import Tools
-from quire.dialect.grammar import Frame
+from quire.dialect.grammar import Frame, Writing
 from quire.dialect.parser import CallForm, Marks, Parser
 
 
@@ -19,24 +19,24 @@ class Dialect:
     sign: what a chat template holds where its model speaks so.
     marks: of its calls; where they are special tokens, they must not be left out of the text.
     id_length: characters of a call's id, where its chat template insists.
-    old_frame: of chat templates that do not hold ``new_sign``.
+    old_writing: of chat templates that do not hold ``new_sign``.
     parser: of a format that orders the whole output, not only its calls.
     """
 
     names: tuple[str, ...]
     form: CallForm | None
-    frame: Frame | None  # None: calls cannot be asked for
+    writing: Writing
     sign: str
     marks: tuple[str, ...]
     id_length: int | None = None
-    old_frame: Frame | None = None
+    old_writing: Writing | None = None
     new_sign: str = ""
     parser: Callable[[Tools | None], Parser] | None = None
 
-    def frame_in(self, template: str) -> Frame | None:
-        if self.old_frame is not None and self.new_sign not in template:
-            return self.old_frame
-        return self.frame
+    def writing_in(self, template: str) -> Writing:
+        if self.old_writing is not None and self.new_sign not in template:
+            return self.old_writing
+        return self.writing
 
 
 def _tagged(
@@ -55,7 +55,7 @@ _ALL = (
     Dialect(
         ("openai", "harmony", "gpt_oss"),
         form=None,
-        frame=None,
+        writing=harmony.Channels(),
         sign="<|channel|>analysis",
         marks=harmony.MARKS,
         parser=harmony.parser,
@@ -66,7 +66,7 @@ _ALL = (
         marked.FENCED_FRAME,
         sign=marked.DEEPSEEK.opens,
         marks=marked.DEEPSEEK.marks,
-        old_frame=marked.DEEPSEEK_FRAME,
+        old_writing=marked.DEEPSEEK_FRAME,
         new_sign=marked.FENCE,
     ),
     Dialect(
@@ -82,7 +82,7 @@ _ALL = (
         glm.DENSE_FRAME,
         sign=glm.KEY,
         marks=(glm.OPENS, glm.CLOSES),
-        old_frame=glm.FRAME,
+        old_writing=glm.FRAME,
         new_sign=glm.DENSE_SIGN,
     ),
     Dialect(
@@ -108,7 +108,7 @@ _ALL = (
         sign=mistral.OPENS,
         marks=(mistral.OPENS, mistral.ID, mistral.ARGUMENTS),
         id_length=9,
-        old_frame=mistral.LIST_FRAME,
+        old_writing=mistral.LIST_FRAME,
         new_sign=mistral.ARGUMENTS,
     ),
     Dialect(

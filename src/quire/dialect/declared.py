@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quire.dialect.calls import Tools
+from quire.dialect.declared_calls import frame_of
 from quire.dialect.events import (
     CallArguments,
     CallBegun,
@@ -15,6 +16,8 @@ from quire.dialect.events import (
     Event,
     ReasoningPiece,
 )
+from quire.dialect.grammar import Frame
+from quire.dialect.parser import Marks
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _CALLS = "tool_calls"
@@ -24,7 +27,14 @@ class Declared:
     """A response template that can be used.
 
     ValueError if it makes no sense; ImportError if this transformers has no parser for it.
+
+    marks: of reasoning, where they are plain.
+    writing: how a model is made to call; None where the template does not tell it: ``why_not``.
     """
+
+    marks: Marks | None
+    writing: Frame | None
+    why_not: str
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         from transformers.utils.chat_parsing.response_parser import ResponseParser
@@ -44,6 +54,8 @@ class Declared:
         fields = {name: {**field, "optional": True} for name, field in spec["fields"].items()}
         self._spec = load_response_template({**spec, "fields": fields})
         self._make = Lenient
+        self.marks = _marks(spec["fields"])
+        self.writing, self.why_not = _writing(spec["fields"])
         self._text = json.dumps(spec, ensure_ascii=False).replace("\\", "")
 
     def mentions(self, token: str) -> bool:
@@ -58,6 +70,23 @@ class Declared:
             for name, schema in (tools or {}).items()
         ]
         return DeclaredParser(self._make(self._spec, begun, tools=told), calls=tools is not None)
+
+
+def _marks(fields: Mapping[str, Any]) -> Marks | None:
+    for name in _REASONING:
+        start, end = (fields.get(name, {}).get(key) for key in ("open", "close"))
+        if isinstance(start, str) and isinstance(end, str):
+            return Marks(start, end)
+    return None
+
+
+def _writing(fields: Mapping[str, Any]) -> tuple[Frame | None, str]:
+    if _CALLS not in fields:
+        return None, f"has no field {_CALLS}"
+    try:
+        return frame_of(fields[_CALLS]), ""
+    except ValueError as error:
+        return None, str(error)
 
 
 class DeclaredParser:

@@ -9,18 +9,61 @@ from __future__ import annotations
 import re
 
 from quire.dialect.calls import Calls, Tools
+from quire.dialect.grammar import TEXT, Rules, Wanted
 from quire.dialect.parser import Marks, TextParser
 from quire.dialect.reader import Reader, Reading
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-ENDS = ("<|end|>", "<|call|>", "<|return|>")
-MARKS = (START, CHANNEL, "<|constrain|>", MESSAGE, *ENDS)
+CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"
+ENDS = (END, CALL, "<|return|>")
+MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
 REASONING = Marks(f"{CHANNEL}analysis{MESSAGE}", f"{CHANNEL}final{MESSAGE}", implied=True)
 
 _LONGEST_HEADER = 512  # characters
 _TO = "to="
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.-]+)")
 _ANALYSIS = re.compile(rf"{re.escape(CHANNEL)}\s*analysis\b")
+
+
+class Channels:
+    """How gpt-oss is made to write a call: one ends its output."""
+
+    bare = False
+
+    def grammar(self, wanted: Wanted) -> str:
+        """See ``quire.dialect.grammar.Wanted``. What is said on other channels comes first."""
+        rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
+        channel, message = spell(CHANNEL), spell(MESSAGE)
+        most = rules.bound(END, wanted.thought.most if wanted.thought else None)
+        before = [] if most == 0 else [f'{channel} "analysis"']
+        last = [self._call(rules, wanted)]
+        if wanted.text:
+            before.append(f'{channel} "commentary"')
+        if wanted.instead is not None:
+            last.append(f'{channel} "final" {message} {rules.json(wanted.instead)}')
+        elif wanted.text:
+            last.append(f'{channel} "final" {message} {rules.terminal(TEXT)}')
+        start = f"({' | '.join(last)})"
+        if before:
+            said = rules.up_to(END, most)
+            head = rules.rule(" | ".join(before))
+            times = "*" if most is None else "?"
+            start = f'({head} {message} {said} {spell(START)} "assistant"){times} {start}'
+        return "\n".join([f"start: {start}", *rules.lines])
+
+    def _call(self, rules: Rules, wanted: Wanted) -> str:
+        """The recipient stands after the channel, as the model mostly has it, or before."""
+        spell = wanted.spell
+        channel, constrain = spell(CHANNEL), spell(CONSTRAIN)
+        calls = []
+        for name, schema in wanted.tools.items():
+            to = f"to=functions.{name}"
+            header = rules.rule(
+                f'{channel} "commentary {to}" " "? {constrain} "json" | '
+                f'" {to}" {channel} "commentary " {constrain}? "json"'
+            )
+            calls.append(f"{header} {spell(MESSAGE)} {rules.json(schema)} {spell(CALL)}")
+        return rules.rule(" | ".join(calls))
 
 
 def parser(tools: Tools | None) -> TextParser:

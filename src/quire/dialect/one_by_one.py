@@ -6,7 +6,6 @@ What a value means depends on the tool's schema: "5" is a number only where that
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from quire.dialect import literals
 from quire.dialect.calls import Calls
 from quire.dialect.grammar import Rules, Schema, literal, members
+from quire.dialect.plain_text import text_terminal, values
 from quire.dialect.reader import Reader, Reading
 from quire.errors import RequestError, shown
 
@@ -26,8 +26,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_TEXTS = {"type", "enum", "const", "pattern", "minLength", "maxLength"}  # what is said of texts
-_SAID = {"title", "description", "default", "examples", "format", "$defs", "definitions"}
 
 
 @dataclass(frozen=True)
@@ -60,34 +58,13 @@ class Spelling:
                 raise RequestError(text, "tools")
             end = literal(f"{line}{self.ends}{self.after}")
             if _types(one) <= {"string"}:
-                value = rules.terminal(f"{self._text(rules, one)} {end}")
+                value = rules.terminal(f"{text_terminal(rules, one, self._stops)} {end}")
             else:
                 value = f"{rules.json(one)} {end}"
             between = f"{self.after}{self.value}" if self.value else line
             spelled = f"{literal(self.key + key + self.named + between)} {value}"
             parameters.append(spelled if required else f"({spelled})?")
         return " ".join(parameters)
-
-    def _text(self, rules: Rules, schema: Schema) -> str:
-        """A text that is written as it is, and so may not hold what ends it."""
-        if others := sorted(schema.keys() - _TEXTS - _SAID):
-            raise RequestError(
-                f"where this model must call, the schema of a text may not hold {others[0]}",
-                "tools",
-            )
-        values = _values(schema)
-        if values:
-            return f"({' | '.join(map(literal, values))})"
-        most = schema.get("maxLength", "")
-        marks = "|".join(mark.replace("/", r"\/") for mark in self._stops)
-        parts = [f"/(?s:.{{{schema.get('minLength', 0)},{most}}})/", f"~/(?s:.*)({marks})(?s:.*)/"]
-        if "pattern" in schema:
-            pattern = str(schema["pattern"])
-            head = "" if pattern.startswith("^") else "(?s:.*)"
-            tail = "" if pattern.endswith("$") else "(?s:.*)"
-            inner = re.sub(r"(?<!\\)/", r"\\/", pattern.removeprefix("^").removesuffix("$"))
-            parts.append(f"/{head}({inner}){tail}/")
-        return rules.terminal(" & ".join(parts))
 
     @property
     def _stops(self) -> tuple[str, str, str]:
@@ -161,23 +138,17 @@ def _types(schema: object) -> frozenset[str]:
     """The types that an argument may have; none if its schema does not say."""
     if not isinstance(schema, Mapping):
         return frozenset()
-    named = schema.get("type")
-    found = {named} if isinstance(named, str) else set(named) if isinstance(named, list) else set()
+    said = schema.get("type")
+    found = {said} if isinstance(said, str) else set(said) if isinstance(said, list) else set()
     for key in ("anyOf", "oneOf"):
         choices = schema.get(key)
         for choice in choices if isinstance(choices, list) else ():
             found |= _types(choice)
-    values = _values(schema) or []
-    odd = schema.keys() & {"$ref", "allOf"} or any(not isinstance(value, str) for value in values)
+    named = values(schema) or []
+    odd = schema.keys() & {"$ref", "allOf"} or any(not isinstance(value, str) for value in named)
     if not found and odd:
         found = {*_TYPES, "string"}
     return frozenset(one for one in found if isinstance(one, str))
-
-
-def _values(schema: Schema) -> list[Any] | None:
-    """Those that a schema names; None if it allows others."""
-    named = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return named if isinstance(named, list) else None
 
 
 def _spelled(text: str, types: frozenset[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from keyword import iskeyword
 
 from quire.dialect import literals
 from quire.dialect.calls import Calls
@@ -20,7 +21,7 @@ def _arguments(rules: Rules, schema: Schema) -> str:
     needed: list[str] = []
     others: list[str] = []
     for key, one, required in members(schema):
-        if not key.isidentifier():
+        if not key.isidentifier() or iskeyword(key):  # Python could not call so, nor read it
             raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
         spelled = rules.rule(f"{literal(key + '=')} {rules.json(one)}")
         (needed if required else others).append(spelled)

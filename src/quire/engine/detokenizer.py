@@ -27,6 +27,7 @@ class Detokenizer:
         """kept: special tokens that are never skipped."""
         self._tokenizer = tokenizer
         some = skip_special_tokens and bool(kept)
+        self._own_texts = tokenizer.own_texts
         self._skip = skip_special_tokens and not kept
         self._dropped = tokenizer.special_ids.difference(kept) if some else frozenset()
         self._window = list(context[-_CONTEXT:])
@@ -36,6 +37,9 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that ``token_id`` completes, often its own, possibly none."""
+        if self._emitted == len(self._window) and (text := self._own_texts[token_id]):
+            self._window, self._emitted = [token_id], 1
+            return text
         self._window.append(token_id)
         before, after = self._decode(self._window[: self._emitted]), self._decode(self._window)
         if len(after) <= len(before) or after.endswith("\ufffd"):

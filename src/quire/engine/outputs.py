@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -134,8 +134,7 @@ class ScoringRequestOutput:
     finished: bool = True
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(NamedTuple):
     """What one step added to one of a request's outputs: several tokens, where some were drafted.
 
     A beam's tokens come all at once, when the search is over. With best_of above n every branch
@@ -143,7 +142,7 @@ class Delta:
     """
 
     request_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method is hidden by it
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobTable, ...] | None
@@ -159,7 +158,7 @@ class Delta:
         """The same, token by token."""
         *before, last = self.parts or (self,)
         yield from before
-        yield replace(last, final=self.final)
+        yield last._replace(final=self.final)
 
 
 def together(deltas: Iterable[Delta]) -> list[Delta]:
@@ -176,8 +175,7 @@ _OUTPUT = attrgetter("request_id", "index")
 
 def _joined(parts: tuple[Delta, ...]) -> Delta:
     tables = [part.logprobs for part in parts if part.logprobs is not None]
-    return replace(
-        parts[-1],
+    return parts[-1]._replace(
         text="".join(part.text for part in parts),
         token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
         logprobs=tuple(chain.from_iterable(tables)) if tables else None,

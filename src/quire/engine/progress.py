@@ -135,7 +135,7 @@ class RequestProgress:
             if branch.output.finish_reason is None:
                 branch.output.finish_reason = reason
         delta = self._end(CompletionOutput(0, finish_reason=reason), 0.0)
-        return replace(delta, stop_reason=str(error), final=self.final(now), failure=error)
+        return delta._replace(stop_reason=str(error), final=self.final(now), failure=error)
 
     def last(self, delta: Delta, now: float) -> Delta:
         """The one that ends the request, with all of it."""
@@ -143,7 +143,7 @@ class RequestProgress:
         if final.prompt_logprobs is not None and None in final.prompt_logprobs[1:]:
             why = "log-probabilities of its prompt were lost with a request that failed"
             return self.fail(EngineError(why), now)
-        return replace(delta, final=final)
+        return delta._replace(final=final)
 
     def _end(self, output: CompletionOutput, seconds: float) -> Delta:
         """That an output has ended, without a token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, Protocol
 import tokenizers
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
-from tokenizers.models import BPE, Unigram
 
 from quire.engine.final_message import cut_at_mark, marked
 from quire.engine.gguf_tokenizer import read_tokenizer
@@ -24,6 +24,7 @@ from quire.engine.sandbox import (
     Sandbox,
     TooMuch,
 )
+from quire.engine.token_texts import OwnTexts, bound_words
 from quire.errors import ModelError, RequestError
 from quire.files import check_plain, one_line, read_object, read_text
 from quire.gguf import is_gguf, open_gguf
@@ -31,7 +32,6 @@ from quire.gguf import is_gguf, open_gguf
 Message = Mapping[str, Any]
 
 _MOST_INDENT = 16  # spaces, in JSON
-_WORDS_KEPT = 2_000
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
@@ -47,6 +47,11 @@ class Tokenizer(Protocol):
     @property
     def special_ids(self) -> frozenset[int]:
         """The tokens that ``skip_special_tokens`` leaves out."""
+        ...
+
+    @property
+    def own_texts(self) -> Mapping[int, str]:
+        """What a token adds to a text wherever it stands, by its id; "" where that depends."""
         ...
 
     @property
@@ -229,12 +234,13 @@ class JsonTokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
         backend.no_padding()
         backend.no_truncation()
-        _bound_cache(backend)
+        bound_words(backend)
         self._backend = backend
         self._template = template
         self.longest_token = longest_token(backend)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
+        self.own_texts: Mapping[int, str] = OwnTexts(backend, self.special_ids)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -272,6 +278,7 @@ class ConvertedTokenizer(JsonTokenizer):
         super().__init__(owner.backend_tokenizer, template)
         self._backend.encode_special_tokens = owner.split_special_tokens
         self._owner = owner
+        self.own_texts = defaultdict(str)  # what is tidied depends on what is around it
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
@@ -285,6 +292,7 @@ class PythonTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
+        self.own_texts = defaultdict[int, str](str)
         self.special_ids = frozenset(backend.all_special_ids)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
@@ -312,12 +320,6 @@ class PythonTokenizer:
         max_characters: float = math.inf,
     ) -> str:
         return _render(self._template, messages, variables, max_characters)
-
-
-def _bound_cache(backend: tokenizers.Tokenizer) -> None:
-    """Keep fewer words than the library's 10,000: hostile ones take 8 KB each, for ever."""
-    if isinstance(backend.model, (BPE, Unigram)):  # the others keep none
-        backend.model._resize_cache(_WORDS_KEPT)
 
 
 def _render(

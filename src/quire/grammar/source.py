@@ -10,6 +10,7 @@ from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from quire.errors import RequestError
+from quire.grammar.tags import TagGrammar
 from quire.protocol import StructuredOutputs
 
 _WHITESPACE = r"[ \t\n\r]{1,16}"  # where it may be: models have been seen to write nothing else
@@ -102,11 +103,21 @@ def _of_grammar(text: str) -> str:
 
 
 def _of_tags(given: Mapping[str, Any]) -> str:
-    """vLLM's {"type": "structural_tag", "structures": [{begin, schema, end}], "triggers": [...]}"""
+    """vLLM's {"type": "structural_tag", "structures": [{begin, schema, end}], "triggers": [...]}
+
+    Or, newer, {"type": "structural_tag", "format": {...}}.
+    """
+    if given.get("format") is not None:
+        if others := sorted(given.keys() - {"type", "format"}):
+            name = f"{_FIELD}.structural_tag.{others[0]}"
+            raise RequestError(f"{name} cannot be given beside format", _FIELD)
+        return TagGrammar(_tag_schema, _of_grammar).source(given["format"])
     structures, triggers = given.get("structures"), given.get("triggers")
     name = f"{_FIELD}.structural_tag"
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures:
-        raise RequestError(f'{name} must hold the lists "structures" and "triggers"', _FIELD)
+        raise RequestError(
+            f'{name} must hold "format", or the lists "structures" and "triggers"', _FIELD
+        )
     if len(structures) > _MOST_TAGS:
         raise RequestError(f"{name} may hold at most {_MOST_TAGS} structures", _FIELD)
     return StructTag.to_grammar(
@@ -128,6 +139,20 @@ def _tag(name: str, structure: Any, triggers: list[Any]) -> StructTag:
         raise RequestError(f"{name}: a structure's begin must start with a trigger", _FIELD)
     layout = {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
     return StructTag(trigger=heads[0], begin=begin, grammar={**layout, **schema}, end=end)
+
+
+def _tag_schema(schema: Any, most: int | None) -> Json:
+    """most: white space at a place; None: as everywhere."""
+    layout: Json = {"whitespace_pattern": _WHITESPACE}
+    if most is not None:
+        layout = {"whitespace_pattern": rf"[ \t\n\r]{{1,{most}}}"}
+    if most == 0:
+        layout = {"whitespace_flexible": False}
+    if schema is True:
+        schema = {"anyOf": [True]}
+    elif schema is False:
+        schema = {"anyOf": [False]}
+    return {"x-guidance": layout, **_edited(schema, [_without_unknown_format])}
 
 
 def _literal(text: str) -> str:

@@ -28,7 +28,8 @@ class StructuredOutputs:
     regex: an expression that the whole text matches.
     choice: texts of which it is one.
     grammar: in llguidance's dialect of Lark, or in the GBNF that llama.cpp and xgrammar read.
-    structural_tag: marks in free text after which a schema holds, as an object or its text.
+    structural_tag: marks in free text after which a schema holds, or xgrammar's tree of formats,
+        as an object or its text.
     """
 
     json: str | Mapping[str, Any] | bool | None = None

@@ -15,8 +15,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 import quire
 from quire.dialect import DIALECTS, Dialect, OutputParser, Reply
-from quire.dialect.grammar import calls_grammar
+from quire.dialect.grammar import Schema, Wanted, Writing
 from quire.errors import RequestError
+from support.tool_schemas import SCHEMAS
 
 _DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"
 TOKENIZER = tokenizers.Tokenizer.from_file(str(_DEMO))
@@ -36,41 +37,15 @@ NAMES = [
     "granite",
 ]
 
-SCHEMAS: dict[str, dict[str, Any]] = {
-    "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
-    "texts": {
-        "type": "object",
-        "properties": {
-            "unit": {"enum": ["celsius", "fahr::=enheit"]},
-            "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
-            "note": {"type": "string", "minLength": 2, "maxLength": 6},
-            "perhaps": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
-        },
-        "required": ["unit", "note"],
-    },
-    "values": {
-        "type": "object",
-        "properties": {
-            "days": {"type": "integer", "minimum": 1, "maximum": 99},
-            "exact": {"type": "boolean"},
-            "point": {"$ref": "#/$defs/point"},
-            "tags": {"type": "array", "items": {"enum": [1, None, "a"]}, "maxItems": 3},
-        },
-        "$defs": {
-            "point": {
-                "type": "object",
-                "properties": {"x": {"type": "number"}, "y": {"const": 'a"b'}},
-                "required": ["x", "y"],
-                "additionalProperties": False,
-            }
-        },
-        "required": ["point"],
-    },
-}
-
 
 def spell(text: str) -> str:
     return json.dumps(text)
+
+
+def calls_grammar(
+    writing: Writing, tools: dict[str, Schema], spell: Any = spell, **how: Any
+) -> str:
+    return writing.grammar(Wanted(tools, spell, **how))
 
 
 def written(grammar: str, seed: int) -> str:
@@ -101,7 +76,7 @@ def parsed(dialect: Dialect, text: str) -> Reply:
 def test_what_a_grammar_allows_the_schema_accepts(name: str) -> None:
     dialect = DIALECTS[name]
     for tool, schema in SCHEMAS.items():
-        grammar = calls_grammar(dialect.frame, {tool: schema}, spell, several=False)
+        grammar = calls_grammar(dialect.writing, {tool: schema}, spell, several=False)
         assert "::=" not in grammar, "it would be taken for GBNF"
         for seed in range(10):
             text = written(grammar, seed)
@@ -114,7 +89,7 @@ def test_what_a_grammar_allows_the_schema_accepts(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_several_calls_of_several_tools(name: str) -> None:
     dialect = DIALECTS[name]
-    frame = dialect.old_frame or dialect.frame
+    frame = dialect.old_writing or dialect.writing
     grammar = calls_grammar(frame, SCHEMAS, spell, several=True)
     counts = set()
     for seed in range(16):
@@ -128,7 +103,7 @@ def test_several_calls_of_several_tools(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strict_tool_leaves_room_for_text_and_for_an_answer_by_schema(name: str) -> None:
-    frame, tools = DIALECTS[name].frame, {"nothing": SCHEMAS["nothing"]}
+    frame, tools = DIALECTS[name].writing, {"nothing": SCHEMAS["nothing"]}
     call = {
         "glm45": "<tool_call>nothing</tool_call>",
         "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>nothing\n"
@@ -163,7 +138,7 @@ def allows(grammar: str, text: str) -> bool:
 def test_a_mark_may_be_a_token() -> None:
     mark = TOKENIZER.token_to_id("<|user|>")
     grammar = calls_grammar(
-        DIALECTS["hermes"].frame,
+        DIALECTS["hermes"].writing,
         {"nothing": {"type": "object", "additionalProperties": False}},
         lambda text: f"<[{mark}]>" if text == "<tool_call>" else json.dumps(text),
         several=False,
@@ -176,15 +151,21 @@ def test_a_mark_may_be_a_token() -> None:
 def test_a_grammar_holds_only_what_binds() -> None:
     said = {"description": "words", "title": "T", "type": "string", "enum": ["description"]}
     schema = {"description": "words", "properties": {"description": said, "title": said}}
-    grammar = calls_grammar(DIALECTS["hermes"].frame, {"f": schema}, spell, several=False)
+    grammar = calls_grammar(DIALECTS["hermes"].writing, {"f": schema}, spell, several=False)
     one = {"type": "string", "enum": ["description"]}
     assert "words" not in grammar
     assert json.dumps({"description": one, "title": one}) in grammar
 
 
+@pytest.mark.parametrize("name", ["qwen3_xml", "pythonic"])
+def test_words_that_are_no_schema_s_say_nothing(name: str) -> None:
+    schema = {"optional": ["a"], "properties": {"a": {"type": "string", "optional": True}}}
+    assert calls_grammar(DIALECTS[name].writing, {"f": schema}, several=False)
+
+
 def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     schema = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
-    grammar = calls_grammar(DIALECTS["qwen3_xml"].frame, {"f": schema}, spell, several=False)
+    grammar = calls_grammar(DIALECTS["qwen3_xml"].writing, {"f": schema}, spell, several=False)
     call = "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
     assert allows(grammar, call % "\n <b>x</b> ")
     for end in ("</parameter>", "<parameter=b>", "</function>"):
@@ -196,6 +177,7 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     [
         ("pythonic", {"anyOf": [{"required": ["a"]}]}),
         ("pythonic", {"properties": {"a-b": {}}}),
+        ("pythonic", {"properties": {"from": {}}}),
         ("qwen3_xml", {"minProperties": 1}),
         ("qwen3_xml", {"properties": {"a": {"type": "string", "not": {"const": "x"}}}}),
         ("qwen3_xml", {"properties": {"a>": {}}}),
@@ -203,5 +185,5 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
 )
 def test_what_a_grammar_cannot_promise_is_refused(name: str, schema: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        calls_grammar(DIALECTS[name].frame, {"f": schema}, spell, several=False)
+        calls_grammar(DIALECTS[name].writing, {"f": schema}, spell, several=False)
     assert caught.value.field == "tools"

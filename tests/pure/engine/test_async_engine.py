@@ -166,7 +166,7 @@ def test_stopping_ends_what_runs() -> None:
 class Counting:
     """A tokenizer that keeps the texts that it was given, and can be made to wait."""
 
-    longest_token = TOKENIZER.longest_token
+    longest_token, own_texts = TOKENIZER.longest_token, TOKENIZER.own_texts
     count, decode = staticmethod(TOKENIZER.count), staticmethod(TOKENIZER.decode)
     apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
 

@@ -34,6 +34,7 @@ class Watched:
     def __init__(self, inner: JsonTokenizer, rendered: str = "") -> None:
         self.inner = inner
         self.longest_token = inner.longest_token
+        self.own_texts = inner.own_texts
         self.given: list[int] = []
         self.rendered = rendered
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 import quire
 from quire.engine import load_tokenizer
 from quire.engine.detokenizer import Detokenizer
+from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import ModelError, RequestError
 
 DEMO = Path(quire.__file__).parent / "demo"
@@ -29,6 +32,29 @@ def pieces(prompt: str, text: str) -> tuple[list[str], list[int]]:
 def test_the_pieces_add_up_to_the_text(prompt: str, text: str) -> None:
     parts, ids = pieces(prompt, text)
     assert "".join(parts) == TOKENIZER.decode(ids)
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=6),
+    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 4095)), max_size=30),
+    st.booleans(),
+)
+def test_what_a_token_adds_wherever_it_stands_is_what_it_adds_here(
+    context: list[int], ids: list[int], skip: bool
+) -> None:
+    by_table = Detokenizer(TOKENIZER, context, skip)
+    by_window = Detokenizer(TOKENIZER, context, skip)
+    by_window._own_texts = defaultdict(str)
+    assert [by_table.push(i) for i in ids] == [by_window.push(i) for i in ids]
+    assert by_table.flush() == by_window.flush()
+
+
+def test_only_what_joins_bytes_has_texts_of_its_own() -> None:
+    backend = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    (hello,) = TOKENIZER.encode(" the", add_special_tokens=False)
+    assert TOKENIZER.own_texts[hello] == " the"
+    backend.decoder = tokenizers.decoders.Metaspace()  # the first token of a text has no space
+    assert JsonTokenizer(backend, None).own_texts[hello] == ""
 
 
 def test_no_piece_shows_half_a_character() -> None:

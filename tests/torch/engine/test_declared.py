@@ -7,16 +7,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.cli.serving import utils as serving
 
 import quire
 from quire.config import ServerConfig
-from quire.dialect import Declared, Event, Parser, Reply
+from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
 from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.errors import RequestError
+from quire.protocol import SamplingParams
 from quire.server.chats.speech import Speech
+from quire.server.chats.tools import AUTO, Tool, ToolChoice
+from support.obedient import Obedient
+from support.tool_schemas import SCHEMAS
 
 # In the manner of Gemma 4's.
 SPEC: dict[str, Any] = {
@@ -89,3 +96,96 @@ def test_marks_that_are_declared_stay_in_the_text(caplog: pytest.LogCaptureFixtu
     assert Speech.of(made, ServerConfig(tool_call_parser="hermes")).declared is None
     odd = JsonTokenizer(backend, ChatTemplate("", {}, declared={"fields": {"a": 5}}))
     assert not Speech.of(odd, ServerConfig()).reads_calls and "cannot be used" in caplog.text
+
+
+# What transformers itself uses for models that declare nothing.
+REAL = {
+    kind: spec for kinds, spec in serving._RESPONSE_TEMPLATE_FALLBACKS.items() for kind in kinds
+}
+NOTED = {
+    name: {**schema, "additionalProperties": False}
+    for name, schema in SCHEMAS.items()
+    if name != "texts"
+}
+NOTED["texts"] = {
+    "properties": {
+        "unit": {"enum": ["celsius", 'a"b']},
+        "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+        "note": {"type": "string", "maxLength": 6},
+        "perhaps": {"type": ["string", "null"]},
+        "tree": {"$ref": "#/$defs/tree"},
+        "by_name": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "required": ["code", "tree"],
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "additionalProperties": False,
+        }
+    },
+}
+GEMMA_MARKS = ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<turn|>"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "marks"),
+    [("gemma4", GEMMA_MARKS), ("gemma4", []), ("qwen3", ["<think>", "</think>", "<tool_call>"])],
+)
+def test_who_obeys_the_grammar_calls_as_the_schema_says(kind: str, marks: list[str]) -> None:
+    model = Obedient("no marks", marks, {"<turn|>"} & {*marks}, declared=REAL[kind])
+    schemas = NOTED if kind == "gemma4" else SCHEMAS
+    if not marks:  # what ends a text is no token: it would never be found by chance
+        schemas = {**NOTED, "texts": {**NOTED["texts"], "required": ["code"]}}
+        schemas["texts"]["properties"] = {**NOTED["texts"]["properties"], "perhaps": {"const": 1}}
+    tools = [Tool(name, parameters=schema, strict=True) for name, schema in schemas.items()]
+    counts, reasoned = set(), set()
+    params = SamplingParams(thinking_token_budget=None if marks else 0)
+    for seed in range(8):
+        text, whole, pieces = model.call(tools, ToolChoice("required"), seed, params)
+        assert whole == pieces and not whole.content, text
+        counts.add(len(whole.calls))
+        reasoned.add(bool(whole.reasoning))
+        for call in whole.calls:
+            jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+    assert 0 not in counts and len(counts) > 1
+    assert (True in reasoned) == (marks is GEMMA_MARKS)
+    texts = [model.call(tools, AUTO, seed)[1] for seed in range(6)]
+    assert any(reply.content for reply in texts)
+    assert not marks or any(reply.calls for reply in texts)
+
+
+def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
+    def refusal(spec: Any, tool: Tool) -> str:
+        model = Obedient("no marks", [], declared=spec)
+        with pytest.raises(RequestError) as refused:
+            model.call([tool], ToolChoice("required"), 0)
+        return str(refused.value)
+
+    assert "does not say that arguments are JSON" in refusal(REAL["qwen3_5"], Tool("f"))
+    assert "get-time" in refusal(SPEC, Tool("get-time"))
+    for key, schema in (("oneOf", {"oneOf": []}), ("a-b", {"a-b": {}}), ("uniqueItems", True)):
+        one = schema if key == "a-b" else {"a": {"type": "array", key: schema}}
+        assert key in refusal(SPEC, Tool("f", parameters={"properties": one}))
+    calls = SPEC["fields"]["tool_calls"]
+    odd = {**SPEC, "fields": {"tool_calls": {**calls, "open_pattern": "<[ab]>(?P<name>.*)"}}}
+    assert "no plain text" in refusal(odd, Tool("f"))
+
+
+def test_reasoning_is_known_by_its_declared_marks() -> None:
+    model = Obedient("no marks", GEMMA_MARKS, declared=REAL["gemma4"])
+    assert model.speech.reasons_after("<|turn>model\n<|channel>thought\n")
+    _, whole, _ = model.call(
+        [Tool("f")], ToolChoice("required"), 5, SamplingParams(thinking_token_budget=0)
+    )
+    assert whole.calls and not whole.reasoning
+
+
+def test_a_text_cannot_hold_what_ends_it_or_its_call() -> None:
+    assert DECLARED.writing is not None
+    schema = {"properties": {"s": {"type": "string"}}, "required": ["s"]}
+    grammar = DECLARED.writing.grammar(Wanted({"f": schema}, literal, several=False))
+    model, call = Obedient("no marks", []), '<|tool_call>call:f{s:<|"|>%s<|"|>}<tool_call|>'
+    assert model.allows(grammar, call % 'a "b", c:\n')
+    for end in ("<tool_call|>", '<|"|>', "\x01"):
+        assert not model.allows(grammar, call % f"a{end}b")

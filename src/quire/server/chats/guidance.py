@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.dialect import calls_grammar, literal
+from quire.dialect import Thought, Wanted
 from quire.errors import RequestError
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.protocol.structured_outputs import LONGEST_GRAMMAR
@@ -40,11 +40,12 @@ def guided(
         )
     if tools or speech.marks is not None or speech.declared is not None:
         params = replace(params, kept_special_tokens=tuple(speech.special.values()))
-    grammar = None
-    if tools:
-        grammar = _grammar(speech, params.structured_outputs, tools, choice, several=several)
+    within = speech.marks is not None and speech.reasons_within(opened=reasons)
+    grammar = _grammar(speech, params, tools, choice, several, within) if tools else None
     if grammar is not None:
         params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
+        if within:
+            return replace(params, thinking_token_budget=None)
     if params.guided and speech.marks is not None:
         marks = Reasoning(speech.marks.start, speech.marks.end, reasons)
         params = replace(params, reasoning=marks)
@@ -53,43 +54,49 @@ def guided(
 
 def _grammar(
     speech: Speech,
-    asked: StructuredOutputs | None,
+    params: SamplingParams,
     tools: Sequence[Tool],
     choice: ToolChoice,
-    *,
     several: bool,
+    within: bool,
 ) -> str | None:
     """None where the model may write what it likes, or what the caller asks for.
 
     A tool that must be called has arguments by its schema; so has one that is strict, whenever it
     is called. What else the caller asks of the text is asked of an answer without calls.
+
+    within: the grammar is of the reasoning too.
     """
-    must = choice.mode == "required"
-    if speech.frame is None:
+    must, asked = choice.mode == "required", params.structured_outputs
+    if speech.writing is None:
         if must or choice.names is not None or any(tool.strict for tool in tools):
             raise RequestError(
-                "calls of this model can be read but not asked for: tool_choice may be auto or "
-                "none, and no tool strict (--tool-call-parser)",
+                f"calls of this model can be read but not asked for{speech.why_no_calls}: "
+                "tool_choice may be auto or none, and no tool strict (--tool-call-parser)",
                 "tool_choice" if must or choice.names is not None else "tools",
             )
         return None
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
-    schemas = {
-        tool.name: {**_ANYTHING, **(tool.parameters or {})} if must or tool.strict else _ANYTHING
-        for tool in counting
-    }
     bound = choice.names is not None or any(tool.strict for tool in counting)
-    instead = None if must or speech.frame.bare else _schema(asked)
+    instead = None if must or speech.writing.bare else _schema(asked)
     if not must and (instead is None if asked is not None else not bound):
         return None
-    grammar = calls_grammar(
-        speech.frame,
-        schemas,
-        lambda text: f"<[{speech.special[text]}]>" if text in speech.special else literal(text),
+    thought = None
+    if within and speech.marks is not None:
+        thought = Thought(speech.marks.start, speech.marks.end, params.thinking_token_budget)
+    wanted = Wanted(
+        {
+            tool.name: {**_ANYTHING, **(((must or tool.strict) and tool.parameters) or {})}
+            for tool in counting
+        },
+        speech.spelled,
+        any_token=speech.any_token,
         several=several and not (must and len(counting) == 1),
         text=not must,
         instead=instead,
+        thought=thought,
     )
+    grammar = speech.writing.grammar(wanted)
     if len(grammar) > LONGEST_GRAMMAR:
         raise RequestError(
             f"the schemas of tools may have at most {LONGEST_GRAMMAR:,} characters together where "

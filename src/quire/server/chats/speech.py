@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from quire.config import ServerConfig
 from quire.dialect import (
@@ -12,12 +14,13 @@ from quire.dialect import (
     REASONING,
     Declared,
     Dialect,
-    Frame,
     Marks,
     OutputParser,
     Parser,
     Tools,
+    Writing,
     dialect_of,
+    literal,
     marks_of,
 )
 from quire.engine import Tokenizer
@@ -36,7 +39,7 @@ class Speech:
     dialect: None where none is known.
     declared: what the model's files say in its place, if they do.
     marks: None where the model does not reason.
-    frame: what stands around calls, where the dialect is known.
+    writing: how it is made to call, where that is known.
     special: the marks that are special tokens, with their ids.
     reasoning_ids: of the marks of reasoning, where each is one token.
     """
@@ -45,7 +48,7 @@ class Speech:
     dialect: Dialect | None
     declared: Declared | None
     marks: Marks | None
-    frame: Frame | None
+    writing: Writing | None
     special: Mapping[str, int]
     reasoning_ids: tuple[int, int] | None
 
@@ -54,8 +57,11 @@ class Speech:
         template = tokenizer.chat_template
         named, reasoning = config.tool_call_parser, config.reasoning_parser
         dialect = DIALECTS[named] if named else dialect_of(template)
-        marks = REASONING[reasoning] if reasoning else marks_of(template)
         declared = None if dialect else _declared(tokenizer)
+        if reasoning:
+            marks: Marks | None = REASONING[reasoning]
+        else:
+            marks = (declared.marks if declared else None) or marks_of(template)
         texts = [*(dialect.marks if dialect else ()), *((marks.start, marks.end) if marks else ())]
         found = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in texts}
         ids = {mark: tokens[0] for mark, tokens in found.items() if len(tokens) == 1}
@@ -65,8 +71,10 @@ class Speech:
         reasoning_ids = None
         if marks is not None and marks.start in ids and marks.end in ids:
             reasoning_ids = ids[marks.start], ids[marks.end]
-        frame = dialect.frame_in(template) if dialect else None
-        return cls(tokenizer, dialect, declared, marks, frame, special, reasoning_ids)
+        writing: Writing | None = declared.writing if declared else None
+        if dialect is not None:
+            writing = dialect.writing_in(template)
+        return cls(tokenizer, dialect, declared, marks, writing, special, reasoning_ids)
 
     @property
     def id_length(self) -> int | None:
@@ -76,6 +84,30 @@ class Speech:
     @property
     def reads_calls(self) -> bool:
         return self.dialect is not None or self.declared is not None
+
+    @property
+    def why_no_calls(self) -> str:
+        """Why no calls can be asked for, if so."""
+        return f": its response_template {self.declared.why_not}" if self.declared else ""
+
+    def spelled(self, text: str) -> str:
+        """How a grammar spells a text: with tokens where marks are some."""
+        pieces = self._mark.split(text) if self.special else [text]
+        return " ".join(
+            f"<[{self.special[piece]}]>" if piece in self.special else literal(piece)
+            for piece in pieces
+            if piece
+        )
+
+    @property
+    def any_token(self) -> str:
+        """How a grammar spells one token, none of which is special."""
+        return f"<[^{','.join(map(str, sorted(self.tokenizer.special_ids)))}]>"
+
+    @cached_property
+    def _mark(self) -> re.Pattern[str]:
+        marks = sorted(self.special, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, marks))})")
 
     def parser(self, tools: Tools | None, *, reasons: bool, tail: str) -> Parser:
         """For one text. tools: None where calls are not looked for. tail: of the prompt."""
@@ -97,6 +129,15 @@ class Speech:
         if self.marks.implied:
             return not tail.rstrip().endswith(self.marks.end)
         return tail.rfind(self.marks.start) > tail.rfind(self.marks.end)
+
+    def reasons_within(self, *, opened: bool) -> bool:
+        """Whether only a grammar for calls can have reasoning before them: its own.
+
+        opened: the prompt has opened it.
+        """
+        if self.dialect is not None and self.dialect.parser is not None:
+            return True  # the format orders the whole output
+        return not opened and self.reasoning_ids is None
 
     def reasoning_tokens(self, token_ids: Sequence[int], *, reasons: bool) -> int | None:
         """How many tokens of an output are reasoning; None where that cannot be told by tokens."""

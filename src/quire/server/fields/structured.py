@@ -38,6 +38,7 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
     structures: list[dict[str, Any]] | None = None
     triggers: Texts | None = None
+    format: dict[str, Any] | None = None
 
     def structured_outputs(self) -> StructuredOutputs | None:
         """None: any text."""

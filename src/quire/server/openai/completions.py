@@ -69,8 +69,7 @@ def _emptied(delta: Delta) -> Delta:
         ]
         metrics = replace(final.metrics, num_output_tokens=0)
         final = replace(final, outputs=outputs, metrics=metrics)
-    return replace(
-        delta,
+    return delta._replace(
         text="",
         token_ids=(),
         logprobs=None,
