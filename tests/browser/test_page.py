@@ -51,7 +51,7 @@ window.fetch = async (path, ...rest) => {
   return new Response(JSON.stringify(state));
 };"""
 READ = """async (frames) => {
-  const { BlockMap, fromBase64 } = await import("/page/blocks.js");
+  const { BlockMap, fromBase64 } = await import("/modules/blocks.js");
   const blocks = new BlockMap();
   return frames.map((frame) => {
     const changed = blocks.apply(fromBase64(frame));

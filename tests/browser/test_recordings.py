@@ -29,8 +29,8 @@ expect = sync_api.expect
 SECRET, MARKUP = "zebra", "<img src=x onerror=alert(1)>"
 # Wherever it is moved to: the state's step and time, decisions, points of history, every block.
 SEEK = """async ([address, times]) => {
-  const { Recording } = await import("/page/recording.js");
-  const { Replay } = await import("/page/replay.js");
+  const { Recording } = await import("/modules/recording.js");
+  const { Replay } = await import("/modules/replay.js");
   const recording = await Recording.read(await (await fetch(address)).blob());
   const told = [], shown = new Set();
   const replay = new Replay({ state() {}, blocks(changed) { told.push(changed); } }, recording);
@@ -49,7 +49,7 @@ SEEK = """async ([address, times]) => {
 }"""
 
 KEPT = """async (model) => {
-  const { Recorder } = await import("/page/parts/recorder.js");
+  const { Recorder } = await import("/modules/parts/recorder.js");
   const recorder = new Recorder({ model, time: 5, version: "" }, () => {});
   recorder.state({ model, time: 6 });
   recorder.story(7, { request: { id: "a" }, prompt: model, outputs: [model] });
