@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from support.live_server import LiveServer, eventually, live_server
+from support.live_server import LiveServer, live_server
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -32,25 +31,13 @@ def start(server: LiveServer, threads: ThreadPoolExecutor, count: int, **body: A
     return asked
 
 
-def step_until(server: LiveServer, condition: Callable[[], bool]) -> None:
-    """So slowly that a page, which asks every second, sees much of a request's life."""
-
-    def step_or_done() -> bool:
-        if condition():
-            return True
-        server.executor.let(steps=1)
-        return False
-
-    eventually(step_or_done, pause=0.15)
-
-
 def test_rows_are_what_the_scheduler_says(page: sync_api.Page) -> None:
     with live_server(TIGHT) as server, ThreadPoolExecutor(6) as threads:
         asked = start(server, threads, 6)
         scheduler, seen = server.engine.scheduler, {*server.engine._requests}
-        step_until(server, lambda: any(group.begun for group in scheduler.waiting))
+        server.step_until(lambda: any(group.begun for group in scheduler.waiting))
         page.goto(f"{server.url}/#requests")
-        step_until(server, lambda: bool(page.evaluate(ROWS).get("preempted")))
+        server.answer_until(lambda: bool(page.evaluate(ROWS).get("preempted")))
         rows = page.evaluate(ROWS)
         names = [row["Request"] for found in rows.values() for row in found]
         assert len(names) == len(set(names)) and set(names) <= seen
@@ -66,11 +53,11 @@ def test_a_row_is_opened_and_its_request_ended_by_keyboard(page: sync_api.Page) 
         _, second = server.engine._requests
         page.goto(f"{server.url}/#requests")
         rows = page.locator(".chooses")
-        step_until(server, lambda: rows.count() == 2)
+        server.answer_until(lambda: rows.count() == 2)
         rows.first.press("ArrowDown")
         page.keyboard.press("Enter")
         panel = page.locator(".request-panel")
-        step_until(server, lambda: panel.locator(".cells").count() == 2)  # a table a branch
+        server.answer_until(lambda: panel.locator(".cells").count() == 2)  # a table a branch
         expect(panel.locator("h2")).to_have_text(second)
         shared = panel.locator(".cells .shared").all_inner_texts()
         assert shared and all(text[-2:] in ("×2", "×4") for text in shared)
@@ -79,10 +66,10 @@ def test_a_row_is_opened_and_its_request_ended_by_keyboard(page: sync_api.Page) 
         expect(page.get_by_role("button", name="Let it run")).to_be_focused()
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        step_until(server, lambda: asked[1].done())
+        server.answer_until(lambda: asked[1].done())
         assert asked[1].result().status_code == 410
-        step_until(server, lambda: rows.count() == 1)
-        step_until(server, lambda: "has ended" in panel.inner_text())
+        server.answer_until(lambda: rows.count() == 1)
+        server.answer_until(lambda: "has ended" in panel.inner_text())
         server.executor.release()
         assert asked[0].result().status_code == 200
 
@@ -91,7 +78,7 @@ def test_of_a_thousand_a_hundred_are_listed_and_the_others_counted(page: sync_ap
     with live_server() as server, ThreadPoolExecutor(2) as threads:
         (asked,) = start(server, threads, 1)
         answer = threads.submit(server.http.get, "/v1/quire/state")
-        step_until(server, answer.done)
+        server.answer_until(answer.done)
         server.executor.release()
         assert asked.result().status_code == 200
         state = answer.result().json()

@@ -2,6 +2,7 @@
 
 import { NeedsLogin, ask, events, getJson } from "./api.js";
 import { BlockMap, fromBase64 } from "./blocks.js";
+import { clock } from "./format.js";
 import { History } from "./history.js";
 
 const EVERY = 1000; // milliseconds
@@ -11,6 +12,7 @@ const MOST_DECISIONS = 1000;
  * A source: what the views are shown. Another is the replay of a recording (replay.js).
  *
  * state, decisions (oldest first), blocks, history: as of now; `state` is null before the first.
+ * clock(time, seconds): a time of its states as people write it.
  * listener.state(), listener.blocks(changed): something is new; changed: null for all blocks.
  * listener.lost(error): nothing comes any more, for now.
  * watch(wanted): whether anybody looks at blocks; false saves the server work.
@@ -20,6 +22,7 @@ export class Live {
   constructor(listener) {
     this.listener = listener;
     this.live = true;
+    this.clock = clock;
     this.state = null;
     this.decisions = [];
     this.blocks = new BlockMap();

@@ -31,7 +31,8 @@ class MemoryView {
     this.owners = new OwnerLegend(choose);
     this.comparison = new Comparison();
     this.slots = new Chart({
-      title: "Every slot, over the last ten minutes", stacked: true, top: 1, format: (share) => `${Math.round(100 * share)} %`,
+      title: "Every slot, over the last ten minutes", stacked: true, top: 1, clock: (...time) => page.source.clock(...time),
+      format: (share) => `${Math.round(100 * share)} %`,
       series: SLOTS.map(([name, colour]) => ({ name, colour, of: ({ slots }) => slots[name] / sum(slots) })),
     });
     this.element = h("div", { class: "memory grid" }, this.#pool(),

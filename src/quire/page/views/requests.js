@@ -58,7 +58,8 @@ const COLUMNS = {
 function make(page) {
   const dialog = aborting();
   const act = { title: "", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
-  const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id) });
+  const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id),
+    clock: (time) => page.source.clock(time) });
   const head = figures(["running", "preempted", "waiting", "all let in within"]);
   const filter = h("input", { type: "search", placeholder: "name or adapter", oninput: () => state(),
     "aria-label": "only requests whose name or adapter has this" });
