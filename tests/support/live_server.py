@@ -78,7 +78,13 @@ class LiveServer:
         return tokens
 
     def complete(self, **body: Any) -> httpx.Response:
-        return self.http.post("/v1/completions", json={"model": MODEL, **body})
+        body = {"model": MODEL, **body}
+        return self.http.post("/v1/completions", json=body, timeout=self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """An answer whose steps are held takes as long as a test looks at it."""
+        return PATIENCE * (10 if self.executor.held else 1)
 
     def chat(self, **body: Any) -> httpx.Response:
         messages = [{"role": "user", "content": "hello"}]

@@ -13,7 +13,7 @@ export const memory = { id: "memory", title: "Memory", make: (page) => new Memor
 
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"], ["external", "--external"],
   ["cached", "--cached"], ["free", "--free"]];
-const FIGURES = ["slots used", "blocks held", "cached, to be found", "saved by sharing", "of what was held, used"];
+const FIGURES = ["slots used", "blocks held", "cached, to be found", "saved by sharing", "of held slots, used so far"];
 
 class MemoryView {
   constructor(page) {
@@ -104,7 +104,7 @@ class MemoryView {
     const { pool, requests } = state;
     this.figures.put({
       "slots used": percent(pool.slots.used / sum(pool.slots)),
-      "of what was held, used": percent(state.kv_efficiency),
+      "of held slots, used so far": percent(state.kv_efficiency),
     });
     const next = [...requests.preempted, ...requests.waiting].find((one) => one.wait && one.wait.ahead === 0);
     this.said.classList.toggle("pressed", next !== undefined);

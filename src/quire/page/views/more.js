@@ -37,12 +37,12 @@ const STORE = {
   "evicted": (told) => counted(told.evicted_blocks, "block"), "damaged": (told) => counted(told.bad_blocks, "block"),
 };
 
-const ofModels = (one) => (one.layers === null || one.layers === undefined ? "–"
-  : one.draft_layers ? `${count(one.layers)}, and ${count(one.draft_layers)} of the draft model` : count(one.layers));
+const orDash = (value) => (value === null || value === undefined ? "–" : count(value)); // older recordings tell less
 const KV_GROUPS = [
   { title: "KV group", of: (one) => String(one.place) }, number("Blocks", (one) => count(one.num_blocks)),
   number("First block", (one) => count(one.first_block)),
-  number("Layers", ofModels, "whose keys and values are in each of its blocks"),
+  number("Layers", (one) => orDash(one.layers), "of the model, whose keys and values are in its blocks"),
+  { ...number("Draft layers", (one) => orDash(one.draft_layers), "of the draft model"), show: (all) => all.some((one) => one.draft_layers) },
   number("Window", (one) => (one.window === null ? "all" : counted(one.window, "token")), "tokens that its layers see"),
 ];
 const SESSIONS = [
