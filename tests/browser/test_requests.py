@@ -92,6 +92,10 @@ def test_of_a_thousand_a_hundred_are_listed_and_the_others_counted(page: sync_ap
         expect(listed.locator("tbody tr")).to_have_count(100)
         page.get_by_role("searchbox").fill("request-99")
         expect(listed.locator("tbody tr")).to_have_count(1)
+        gone = {"error": {"message": "the engine has ended"}}
+        page.route("**/v1/quire/state", lambda route: route.fulfill(status=503, json=gone))
+        told = "The server answers with an error; trying again (the engine has ended)"
+        expect(page.locator("#lost")).to_contain_text(told)
         page.unroute_all(behavior="ignoreErrors")
 
 
