@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -117,3 +118,9 @@ def test_what_is_on_is_told_and_charts_are_read_by_keyboard(page: sync_api.Page)
         table = page.locator(".chart table").first
         assert table.locator("thead th").all_inner_texts() == ["time", "out", "in"]
         assert table.locator("tbody tr").count() >= 2
+        (before, *_) = server.http.get("/v1/quire/history").json()["data"]
+        page.reload()
+        expect(plots.first).to_be_visible()
+        at = page.evaluate("at => new Date(1e3 * at).toLocaleTimeString('en-GB')", before["time"])
+        plots.first.press("Home")  # what has been before anybody looked
+        expect(plots.first).to_have_attribute("aria-valuetext", re.compile(f"^{at}"))
