@@ -37,6 +37,7 @@ def build(
         capacity.dtype,
         capacity.quantization,
         0 if asked is None else asked.num_speculative_tokens,
+        capacity.kv_layers,
     )
     names = config.served_model_name or [capacity.model_name]
     app = create_app(engine, names, config, facts=facts, replica=replica)

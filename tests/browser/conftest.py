@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import quire.page
 from support.live_server import PATIENCE
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -31,8 +33,9 @@ def chromium() -> Iterator[sync_api.Browser]:
 @pytest.fixture
 def page(chromium: sync_api.Browser) -> Iterator[sync_api.Page]:
     """A page in which no script fails, which its policy has to refuse nothing, and which asks no
-    other host."""
+    other host. Tests may import its modules one by one, from /modules/."""
     page = chromium.new_page()
+    page.route("**/modules/**", _module)
     page.set_default_timeout(1e3 * PATIENCE)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -41,6 +44,12 @@ def page(chromium: sync_api.Browser) -> Iterator[sync_api.Page]:
     yield page
     page.close()
     assert not wrong
+
+
+def _module(route: sync_api.Route) -> None:
+    """The server has them as one."""
+    name = route.request.url.partition("/modules/")[2]
+    route.fulfill(path=Path(quire.page.__path__[0]) / name, content_type="text/javascript")
 
 
 def _refused(text: str) -> bool:

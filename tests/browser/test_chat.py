@@ -195,7 +195,7 @@ def test_markdown_is_the_same_however_it_comes(page: sync_api.Page, server: Live
     page.goto(server.url)
     drawn = page.evaluate(
         """async (texts) => {
-          const { Markdown } = await import("/page/parts/markdown.js");
+          const { Markdown } = await import("/modules/parts/markdown.js");
           return texts.map((text) => {
             const whole = new Markdown(), grown = new Markdown();
             whole.show(text);

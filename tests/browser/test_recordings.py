@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +30,8 @@ expect = sync_api.expect
 SECRET, MARKUP = "zebra", "<img src=x onerror=alert(1)>"
 # Wherever it is moved to: the state's step and time, decisions, points of history, every block.
 SEEK = """async ([address, times]) => {
-  const { Recording } = await import("/page/recording.js");
-  const { Replay } = await import("/page/replay.js");
+  const { Recording } = await import("/modules/recording.js");
+  const { Replay } = await import("/modules/replay.js");
   const recording = await Recording.read(await (await fetch(address)).blob());
   const told = [], shown = new Set();
   const replay = new Replay({ state() {}, blocks(changed) { told.push(changed); } }, recording);
@@ -49,7 +50,7 @@ SEEK = """async ([address, times]) => {
 }"""
 
 KEPT = """async (model) => {
-  const { Recorder } = await import("/page/parts/recorder.js");
+  const { Recorder } = await import("/modules/parts/recorder.js");
   const recorder = new Recorder({ model, time: 5, version: "" }, () => {});
   recorder.state({ model, time: 6 });
   recorder.story(7, { request: { id: "a" }, prompt: model, outputs: [model] });
@@ -165,6 +166,15 @@ def test_the_bar_goes_by_keys_and_by_events(page: sync_api.Page, path: Path) -> 
         assert float(slider.input_value()) == pytest.approx(check(path).seconds)
         page.goto(f"{url}/#requests")
         expect(page.locator("#view")).to_contain_text("Running")
+        page.goto(f"{url}/#time")  # a simulation's, which begins at 0
+        expect(page.locator(".chart-moments").first.locator("span")).to_have_text(
+            ["0:00", "0:15", "0:30"]
+        )
+        page.get_by_role("slider", name="Throughput").press("Home")
+        expect(page.locator(".chart-when").first).to_have_text("0:01")
+        expect(page.get_by_role("region", name="preemptions").locator("td").first).to_have_text(
+            re.compile(r"^0:\d\d$")
+        )
         page.goto(f"{url}/#chat")
         expect(page.get_by_role("button", name="Send")).to_be_disabled()
 
@@ -187,7 +197,12 @@ HOSTILE = [
 ]
 
 
+def _is_stream(request: sync_api.Request) -> bool:
+    return "stream=true" in request.url
+
+
 def test_a_live_page_records_and_looks_back(page: sync_api.Page, tmp_path: Path) -> None:
+    page.clock.install()
     with live_server() as server:
         page.goto(server.url)
         expect(page.locator("#status")).to_contain_text("step 0")
@@ -209,8 +224,14 @@ def test_a_live_page_records_and_looks_back(page: sync_api.Page, tmp_path: Path)
             broken = {"name": "x.quire", "mimeType": "", "buffer": content}
             chosen.set_input_files(broken)  # type: ignore[arg-type]
             expect(page.locator("#replay p")).to_contain_text(message)
-        chosen.set_input_files(path)
+        with page.expect_event("requestfailed", _is_stream):  # nobody is asked beneath it
+            chosen.set_input_files(path)
         expect(page.locator("#status")).to_contain_text("recorded: step")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.clock.run_for(5000)
+        expect(page.locator("#status")).to_contain_text("recorded: step")
+        assert asked == []
         page.get_by_role("button", name="Back to live").click()
         expect(page.locator("#replay")).to_be_hidden()
         expect(page.locator("#status")).to_contain_text("step")

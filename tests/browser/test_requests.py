@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from support.live_server import LiveServer, eventually, live_server
+from support.live_server import LiveServer, live_server
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -32,25 +32,13 @@ def start(server: LiveServer, threads: ThreadPoolExecutor, count: int, **body: A
     return asked
 
 
-def step_until(server: LiveServer, condition: Callable[[], bool]) -> None:
-    """So slowly that a page, which asks every second, sees much of a request's life."""
-
-    def step_or_done() -> bool:
-        if condition():
-            return True
-        server.executor.let(steps=1)
-        return False
-
-    eventually(step_or_done, pause=0.15)
-
-
 def test_rows_are_what_the_scheduler_says(page: sync_api.Page) -> None:
     with live_server(TIGHT) as server, ThreadPoolExecutor(6) as threads:
         asked = start(server, threads, 6)
         scheduler, seen = server.engine.scheduler, {*server.engine._requests}
-        step_until(server, lambda: any(group.begun for group in scheduler.waiting))
+        server.step_until(lambda: any(group.begun for group in scheduler.waiting))
         page.goto(f"{server.url}/#requests")
-        step_until(server, lambda: bool(page.evaluate(ROWS).get("preempted")))
+        server.answer_until(lambda: bool(page.evaluate(ROWS).get("preempted")))
         rows = page.evaluate(ROWS)
         names = [row["Request"] for found in rows.values() for row in found]
         assert len(names) == len(set(names)) and set(names) <= seen
@@ -66,11 +54,11 @@ def test_a_row_is_opened_and_its_request_ended_by_keyboard(page: sync_api.Page) 
         _, second = server.engine._requests
         page.goto(f"{server.url}/#requests")
         rows = page.locator(".chooses")
-        step_until(server, lambda: rows.count() == 2)
+        server.answer_until(lambda: rows.count() == 2)
         rows.first.press("ArrowDown")
         page.keyboard.press("Enter")
         panel = page.locator(".request-panel")
-        step_until(server, lambda: panel.locator(".cells").count() == 2)  # a table a branch
+        server.answer_until(lambda: panel.locator(".cells").count() == 2)  # a table a branch
         expect(panel.locator("h2")).to_have_text(second)
         shared = panel.locator(".cells .shared").all_inner_texts()
         assert shared and all(text[-2:] in ("×2", "×4") for text in shared)
@@ -79,10 +67,10 @@ def test_a_row_is_opened_and_its_request_ended_by_keyboard(page: sync_api.Page) 
         expect(page.get_by_role("button", name="Let it run")).to_be_focused()
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        step_until(server, lambda: asked[1].done())
+        server.answer_until(lambda: asked[1].done())
         assert asked[1].result().status_code == 410
-        step_until(server, lambda: rows.count() == 1)
-        step_until(server, lambda: "has ended" in panel.inner_text())
+        server.answer_until(lambda: rows.count() == 1)
+        server.answer_until(lambda: "has ended" in panel.inner_text())
         server.executor.release()
         assert asked[0].result().status_code == 200
 
@@ -91,7 +79,7 @@ def test_of_a_thousand_a_hundred_are_listed_and_the_others_counted(page: sync_ap
     with live_server() as server, ThreadPoolExecutor(2) as threads:
         (asked,) = start(server, threads, 1)
         answer = threads.submit(server.http.get, "/v1/quire/state")
-        step_until(server, answer.done)
+        server.answer_until(answer.done)
         server.executor.release()
         assert asked.result().status_code == 200
         state = answer.result().json()
@@ -105,6 +93,10 @@ def test_of_a_thousand_a_hundred_are_listed_and_the_others_counted(page: sync_ap
         expect(listed.locator("tbody tr")).to_have_count(100)
         page.get_by_role("searchbox").fill("request-99")
         expect(listed.locator("tbody tr")).to_have_count(1)
+        gone = {"error": {"message": "the engine has ended"}}
+        page.route("**/v1/quire/state", lambda route: route.fulfill(status=503, json=gone))
+        told = "The server answers with an error; trying again (the engine has ended)"
+        expect(page.locator("#lost")).to_contain_text(told)
         page.unroute_all(behavior="ignoreErrors")
 
 
@@ -126,3 +118,9 @@ def test_what_is_on_is_told_and_charts_are_read_by_keyboard(page: sync_api.Page)
         table = page.locator(".chart table").first
         assert table.locator("thead th").all_inner_texts() == ["time", "out", "in"]
         assert table.locator("tbody tr").count() >= 2
+        (before, *_) = server.http.get("/v1/quire/history").json()["data"]
+        page.reload()
+        expect(plots.first).to_be_visible()
+        at = page.evaluate("at => new Date(1e3 * at).toLocaleTimeString('en-GB')", before["time"])
+        plots.first.press("Home")  # what has been before anybody looked
+        expect(plots.first).to_have_attribute("aria-valuetext", re.compile(f"^{at}"))

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Request
 
+from quire import page
 from quire.server.guards.logins import COOKIE, LASTS, PAGE_HEADER, Logins
-from quire.server.live.page import _TYPES
+from quire.server.live.bundle import bundle
+from quire.server.live.files import INDEX, Files
 from support.live_server import LiveServer, live_server
 
 KEY, PAGE = "a-key-of-the-operator's", {PAGE_HEADER: "1"}
 FOLDER = Path(__file__).parents[2] / "src" / "quire" / "page"
+
+
+_FROM_A_BROWSER = Request({"type": "http", "headers": []})
+
+
+def _script() -> str:
+    page = bytes(Files().answer(_FROM_A_BROWSER, INDEX).body).decode()
+    return page.partition('src="')[2].partition('"')[0]
 
 
 def test_browsers_get_the_page_and_ollama_what_it_asks_for(shared: LiveServer) -> None:
@@ -25,21 +38,69 @@ def test_browsers_get_the_page_and_ollama_what_it_asks_for(shared: LiveServer) -
     assert shared.http.get("/", headers=again).status_code == 304
 
 
-def test_every_file_is_served_as_what_it_is(shared: LiveServer) -> None:
-    files = [path for path in FOLDER.rglob("*") if path.suffix in _TYPES]
-    assert len(files) > 10
-    for path in files:
-        answer = shared.http.get(f"/page/{path.relative_to(FOLDER).as_posix()}")
-        assert answer.content == path.read_bytes()
-        assert answer.headers["content-type"] == _TYPES[path.suffix]
-    assert shared.http.get("/page/__init__.py").status_code == 404
+def test_three_files_are_named_and_kept_for_good(shared: LiveServer) -> None:
+    page = shared.http.get("/", headers={"accept": "text/html"})
+    assert page.headers["cache-control"] == "no-cache"
+    named = sorted(set(re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)))
+    assert [name.rpartition("/")[2] for name in named] == ["icon.svg", "main.js", "style.css"]
+    for name in named:
+        packed = shared.http.get(f"/{name}")
+        plain = shared.http.get(f"/{name}", headers={"accept-encoding": "identity"})
+        assert packed.headers["content-encoding"] == "gzip" and packed.content == plain.content
+        assert "content-encoding" not in plain.headers
+        assert "immutable" in plain.headers["cache-control"]
+        assert "accept-encoding" in plain.headers["vary"]
+    sheet = shared.http.get(f"/{named[2]}").text
+    assert all(path.read_text() in sheet for path in FOLDER.rglob("*.css"))
+    assert shared.http.get("/page/main.js").status_code == 404, "it would be another one some day"
+
+
+def test_what_the_page_is_made_of_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "page")
+    monkeypatch.setattr(page, "__path__", [str(folder)])
+    before = Files().answer(_FROM_A_BROWSER, INDEX).body
+    chart = folder / "parts" / "chart.js"
+    chart.write_text(chart.read_text() + "// more\n")
+    assert Files().answer(_FROM_A_BROWSER, INDEX).body != before
+
+
+def test_modules_become_one_script_each_after_what_it_imports() -> None:
+    modules = {
+        "main.js": 'import { two } from "./a/two.js";\nimport { one } from "./one.js";\nf(one);\n',
+        "a/two.js": 'import { one } from "../one.js";\nexport const two = one + 1, x = 2;\n',
+        "one.js": "const two = 1;\nexport const one = two;\nexport function f() {}\n",
+        "idle.js": "nothing",
+    }
+    lines = bundle(modules, "main.js").splitlines()
+    heads = [line for line in lines if line.startswith("// ")]
+    assert heads == ["// one.js", "// a/two.js", "// main.js"]
+    assert "return { one, f };" in lines and "const { one } = module2;" in lines
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import one from "./one.js";',
+        'import * as one from "./one.js";',
+        'import { one as two } from "./one.js";',
+        'import { one } from "./none.js";',
+        'import { one } from "./main.js";',
+        'await import("./one.js");',
+        "export default 1;",
+        "export { one };",
+        "export let one = 1;",
+    ],
+)
+def test_another_form_of_module_is_refused_by_name(source: str) -> None:
+    with pytest.raises(ValueError, match=r"main\.js|none\.js"):
+        bundle({"main.js": source, "one.js": "export const one = 1;"}, "main.js")
 
 
 def test_it_can_be_left_out() -> None:
     with live_server(dashboard=False) as server:
         answer = server.http.get("/", headers={"accept": "text/html"})
         assert answer.text == "Quire is running"
-        assert server.http.get("/page/main.js").status_code == 404
+        assert server.http.get(f"/{_script()}").status_code == 404
 
 
 def test_a_login_takes_the_place_of_a_key_for_the_page_alone() -> None:

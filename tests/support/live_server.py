@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from openai import OpenAI
 
 import quire
@@ -49,9 +50,11 @@ class LiveServer:
         self,
         engine: Engine,
         executor: ScriptedExecutor,
+        app: FastAPI,
         server: Server,
         thread: threading.Thread,
     ) -> None:
+        self._app = app
         self.engine = engine
         self.executor = executor
         self.server = server
@@ -75,7 +78,13 @@ class LiveServer:
         return tokens
 
     def complete(self, **body: Any) -> httpx.Response:
-        return self.http.post("/v1/completions", json={"model": MODEL, **body})
+        body = {"model": MODEL, **body}
+        return self.http.post("/v1/completions", json=body, timeout=self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """An answer whose steps are held takes as long as a test looks at it."""
+        return PATIENCE * (10 if self.executor.held else 1)
 
     def chat(self, **body: Any) -> httpx.Response:
         messages = [{"role": "user", "content": "hello"}]
@@ -95,6 +104,22 @@ class LiveServer:
             return False
 
         eventually(step_or_done, pause=0.02)
+
+    def answer_until(self, condition: Callable[[], bool]) -> None:
+        """The same, with a step only where somebody waits for what the engine says between two.
+
+        So no request runs to its end meanwhile, however slow those are who ask.
+        """
+        asked = self._app.state.service.engine._calls
+
+        def answered_or_done() -> bool:
+            if condition():
+                return True
+            if asked and not self.executor.is_let:
+                self.executor.let(steps=1)
+            return False
+
+        eventually(answered_or_done, pause=0.02)
 
     @property
     def num_aborted(self) -> int:
@@ -213,12 +238,13 @@ def live_server(
     # Unless a test is about the end, it need not wait for what it has left running.
     given = {"port": 0, "shutdown_timeout": 0, **server_options}
     config = ServerConfig(host="127.0.0.1", **given)
-    server = Server(create_app(engine, [MODEL], config), config)
+    app = create_app(engine, [MODEL], config)
+    server = Server(app, config)
     thread = threading.Thread(target=server.run, name="server")
     thread.start()
     try:
         eventually(lambda: server.started)
-        live = LiveServer(engine, executor, server, thread)
+        live = LiveServer(engine, executor, app, server, thread)
         with live.http, live.openai:
             yield live
     finally:

@@ -43,6 +43,11 @@ class ScriptedExecutor:
         """From now on every step waits for ``let`` or ``release``."""
         self.held = True
 
+    @property
+    def is_let(self) -> bool:
+        """Whether it may take a step that it has not begun."""
+        return self._may_step._value > 0
+
     def let(self, steps: int) -> None:
         for _ in range(steps):
             self._may_step.release()

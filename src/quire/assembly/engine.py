@@ -304,12 +304,14 @@ def _describe_experts(model: Model) -> str:
 
 def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
     assert config.speculation is not None
+    cache = cache_shape(*draft)
     return DraftShare(
         model_name=draft_name(config.speculation),
         dtype=_name(draft.model.dtype),
         quantization=config.speculation.quantization,
         weight_bytes=draft.model.weight_bytes,
-        kv_bytes_per_token=cache_shape(*draft).bytes_per_token,
+        kv_bytes_per_token=cache.bytes_per_token,
+        num_layers=len(cache.windows),
     )
 
 

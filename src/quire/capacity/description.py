@@ -21,6 +21,7 @@ class DraftShare(NamedTuple):
     quantization: str | None
     weight_bytes: int
     kv_bytes_per_token: int
+    num_layers: int
 
 
 class AdapterShare(NamedTuple):
@@ -108,6 +109,14 @@ class Capacity:
             f"Kernels: {self.kernels}."
         )
 
+    @property
+    def kv_layers(self) -> list[tuple[int, int]]:
+        """In each KV group: layers of the model, and of the draft model, whose are the last."""
+        groups = [kv_group.layers for kv_group in self.limits.kv_groups]
+        own = sum(map(len, groups)) - (0 if self.draft is None else self.draft.num_layers)
+        counts = [sum(layer < own for layer in layers) for layers in groups]
+        return [(n, len(layers) - n) for n, layers in zip(counts, groups, strict=True)]
+
     def _describe_warmth(self) -> str:
         seconds = self.warm_seconds
         return "" if seconds is None else f"; its memory was touched in {seconds:.2g} s"
@@ -127,7 +136,7 @@ class Capacity:
         if asked.method in ("suffix", "auto") and asked.cache_bytes:
             by = f", {size_of(asked.cache_bytes)} for outputs served before"
         if self.draft is not None:
-            name, dtype, quantization, weight_bytes, kv_bytes = self.draft
+            name, dtype, quantization, weight_bytes, kv_bytes, _ = self.draft
             by += (
                 f", by {name} in {dtype}: {size_of(weight_bytes)} of weights more"
                 f"{_describe_rounding(quantization)}, and {size_of(kv_bytes)} of that KV cache"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.dashboard.tracker import first_blocks
@@ -11,11 +12,16 @@ from quire.scheduling import Scheduler
 
 @dataclass(frozen=True)
 class KVGroupPool:
-    """first_block: its number among all blocks. window: tokens that its layers see; null: all."""
+    """first_block: its number among all blocks. window: tokens that its layers see; null: all.
+
+    layers, draft_layers: of the model, and of the one that drafts for it; null: not known.
+    """
 
     first_block: int
     num_blocks: int
     window: int | None
+    layers: int | None
+    draft_layers: int | None
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,15 @@ class PrefixCache:
     new_tokens: int
 
 
-def pool_figures(scheduler: Scheduler, max_model_len: int | None) -> Pool:
+def pool_figures(
+    scheduler: Scheduler, max_model_len: int | None, kv_layers: Sequence[tuple[int, int]]
+) -> Pool:
+    """kv_layers: of each KV group, as ``KVGroupPool`` has them; empty: not known."""
     allocator = scheduler.allocator
     pools = pool_views(allocator)
     firsts = first_blocks(pools)
     total = firsts.pop()
+    layers_of: Sequence[tuple[int | None, int | None]] = kv_layers or [(None, None)] * len(pools)
     held, cached = sum(one.num_held for one in pools), sum(one.num_cached for one in pools)
     return Pool(
         block_size=allocator.block_size,
@@ -78,8 +88,8 @@ def pool_figures(scheduler: Scheduler, max_model_len: int | None) -> Pool:
         blank_blocks=total - held - cached,
         slots=allocator.usage()._asdict(),
         kv_groups=[
-            KVGroupPool(first, one.num_blocks, None if one.window is None else one.window.tokens)
-            for first, one in zip(firsts, pools, strict=True)
+            KVGroupPool(first, one.num_blocks, one.window and one.window.tokens, *layers)
+            for first, one, layers in zip(firsts, pools, layers_of, strict=True)
         ],
         contiguous=_contiguous(scheduler, max_model_len),
     )

@@ -244,7 +244,7 @@ def _wait(
     if decision is not None:
         text, needed, free = decision.why, decision.needed, decision.free
         if needed is not None:
-            text += f": needs {_counted(needed, decision.unit)}, {free} free"
+            text += f": needs {_counted(needed, decision.unit)}, {free:,} free"
         why, unit, remedy = decision.why, decision.unit, decision.remedy
         return Wait(text, why, ahead, needed, free, unit, remedy, predicted)
     allocator = scheduler.allocator
@@ -252,13 +252,13 @@ def _wait(
     free = allocator.num_free_blocks
     why = "once a step has tokens left for it"
     if ahead:
-        why = f"behind {ahead} other{'s' if ahead > 1 else ''}"
-    text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free} free"
+        why = f"behind {ahead:,} other{'s' if ahead > 1 else ''}"
+    text = f"{why}; needs up to {_counted(needed, 'blocks')}, {free:,} free"
     return Wait(text, why, ahead, needed, free, "blocks", None, predicted)
 
 
 def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit[:-1] if number == 1 else unit}"
+    return f"{number:,} {unit[:-1] if number == 1 else unit}"
 
 
 def _ends_within(

@@ -14,9 +14,22 @@ export function duration(seconds) {
   if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
   if (seconds < 1) return `${(seconds * 1000).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds), minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${whole % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** The time of day: 23:04:05, or 23:04. time: in seconds since 1970. */
+export function clock(time, seconds = true) {
+  const parts = { hour: "2-digit", minute: "2-digit", hour12: false };
+  return new Date(time * 1000).toLocaleTimeString("en-GB", seconds ? { ...parts, second: "2-digit" } : parts);
+}
+
+/** How long it has been: 1:05, 1:00:00 */
+export function elapsed(seconds) {
+  const whole = Math.floor(seconds), two = (number) => String(number).padStart(2, "0");
+  const minutes = `${Math.floor(whole / 60) % 60}:${two(whole % 60)}`;
+  return whole < 3600 ? minutes : `${Math.floor(whole / 3600)}:${minutes.padStart(5, "0")}`;
 }
 
 /** 1.5 MiB */

@@ -15,6 +15,14 @@ export class History {
     while (this.points[0].time < state.time - this.kept) this.points.shift();
   }
 
+  /** What was before the first point. states: oldest first. */
+  recall(states) {
+    const own = this.points;
+    this.points = [];
+    for (const state of states) this.add(state);
+    this.points.push(...own.filter((point) => point.time > (this.latest?.time ?? 0)));
+  }
+
   get latest() { return this.points.at(-1) ?? null; }
 }
 

@@ -2,6 +2,7 @@
 
 import { NeedsLogin, ask, events, getJson } from "./api.js";
 import { BlockMap, fromBase64 } from "./blocks.js";
+import { clock } from "./format.js";
 import { History } from "./history.js";
 
 const EVERY = 1000; // milliseconds
@@ -11,6 +12,7 @@ const MOST_DECISIONS = 1000;
  * A source: what the views are shown. Another is the replay of a recording (replay.js).
  *
  * state, decisions (oldest first), blocks, history: as of now; `state` is null before the first.
+ * clock(time, seconds): a time of its states as people write it.
  * listener.state(), listener.blocks(changed): something is new; changed: null for all blocks.
  * listener.lost(error): nothing comes any more, for now.
  * watch(wanted): whether anybody looks at blocks; false saves the server work.
@@ -20,6 +22,7 @@ export class Live {
   constructor(listener) {
     this.listener = listener;
     this.live = true;
+    this.clock = clock;
     this.state = null;
     this.decisions = [];
     this.blocks = new BlockMap();
@@ -66,34 +69,45 @@ export class Live {
 
   /** What the charts have missed. */
   async #remember(signal) {
-    if (this.history.latest) return;
     try {
-      for (const moment of (await getJson("v1/quire/history", { signal })).data) this.history.add(moment);
+      this.history.recall((await getJson("v1/quire/history", { signal })).data);
+      this.listener.state();
     } catch { /* the charts begin now; what is wrong is told by the poll */ }
   }
 
   async #poll(signal) {
-    await this.#remember(signal);
     while (!signal.aborted) {
+      const isFirst = this.state === null;
       try {
         const state = await getJson("v1/quire/state", { signal });
         if (this.state && state.step < this.state.step) this.decisions = [];
-        const since = this.decisions.at(-1)?.number ?? 0;
-        const told = state.latest_decision === since ? null
-          : await getJson(`v1/quire/decisions?since=${since}`, { signal });
-        this.state = state;
-        if (told) this.recorder?.decisions(state.time, told.data);
+        if (isFirst) this.#show(state); // what it has decided is asked for while it is looked at
+        await this.#learn(state, signal);
         this.recorder?.state(state);
-        if (told) this.decisions = [...this.decisions, ...told.data].slice(-MOST_DECISIONS);
-        this.history.add(state);
-        this.listener.state();
+        this.#show(state);
       } catch (error) {
         if (signal.aborted) return;
         this.listener.lost(error);
         if (error instanceof NeedsLogin) return this.stop();
       }
+      if (isFirst && this.state) this.#remember(signal);
       await new Promise((resolve) => setTimeout(resolve, EVERY));
     }
+  }
+
+  #show(state) {
+    this.state = state;
+    this.history.add(state);
+    this.listener.state();
+  }
+
+  /** The decisions since those that are known. */
+  async #learn(state, signal) {
+    const since = this.decisions.at(-1)?.number ?? 0;
+    if (state.latest_decision === since) return;
+    const told = await getJson(`v1/quire/decisions?since=${since}`, { signal });
+    this.recorder?.decisions(state.time, told.data);
+    this.decisions = [...this.decisions, ...told.data].slice(-MOST_DECISIONS);
   }
 
   async #watch(signal) {

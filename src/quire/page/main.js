@@ -1,6 +1,6 @@
 // The page's frame: its views, which of them is shown, what it is told of, and the login.
 
-import { NeedsLogin, logIn } from "./api.js";
+import { NeedsLogin, Refused, logIn } from "./api.js";
 import { h, setText } from "./dom.js";
 import { count } from "./format.js";
 import { Live } from "./live.js";
@@ -94,7 +94,8 @@ class Page {
       if (!byId("login").open) byId("login").showModal();
       return;
     }
-    this.#tellLoss(`No answer from the server; trying again (${error.message}). This is what it said last.`);
+    const what = error instanceof Refused ? "The server answers with an error" : "No answer from the server";
+    this.#tellLoss(`${what}; trying again (${error.message}). This is what it said last.`);
   }
 
   /** Steps are not announced, or a screen reader would say nothing else; that there are none is. */

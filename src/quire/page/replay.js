@@ -1,6 +1,7 @@
 // A recording as a source of moments: what live.js is of a running server.
 
 import { BlockMap } from "./blocks.js";
+import { clock, elapsed } from "./format.js";
 import { History } from "./history.js";
 import { placeAt } from "./recording.js";
 
@@ -14,6 +15,7 @@ export class Replay {
     this.listener = listener;
     this.recording = recording;
     this.live = false;
+    this.clock = recording.header.of === "simulation" ? elapsed : clock; // whose time begins with it
     this.state = null;
     this.decisions = [];
     this.blocks = new BlockMap();

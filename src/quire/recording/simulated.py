@@ -92,8 +92,15 @@ class SimulationRecording:
 
     def __init__(self, engine: SimulatedEngine, model_name: str, writer: Writer) -> None:
         self._notes = Notes(engine)
-        length = engine.limits.max_model_len
-        self._reader = Reader(self._notes, model_name, length, wall=self._notes.clock)
+        limits = engine.limits
+        layers = [(len(kv_group.layers), 0) for kv_group in limits.kv_groups]
+        self._reader = Reader(
+            self._notes,
+            model_name,
+            limits.max_model_len,
+            kv_layers=layers,
+            wall=self._notes.clock,
+        )
         self._tracker = BlockTracker(engine.scheduler)
         self._writer = writer
         self._told = 0  # the latest decision's number

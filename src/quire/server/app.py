@@ -81,7 +81,8 @@ def create_app(
     """
     spans = _span_sender(engine, model_names[0], config)
     metrics = ServerMetrics(engine, model_names[0], config.metrics_names, spans)
-    past = Past(EngineReader(engine, model_names[0]), engine.clock)
+    names, facts = tuple(model_names), facts or ModelFacts()
+    past = Past(EngineReader(engine, names[0], facts.kv_layers), engine.clock)
 
     def took_step(deltas: Sequence[Delta]) -> None:
         metrics.observe_step(deltas)
@@ -90,7 +91,6 @@ def create_app(
     async_engine = AsyncEngine(engine, took_step, make_thread)
     bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
     speech = Speech.of(engine.input_processor.tokenizer, config)
-    names, facts = tuple(model_names), facts or ModelFacts()
     service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
     drain, watch = Drain(), BlockWatch(async_engine)
 

@@ -43,6 +43,7 @@ class ModelFacts:
     dtype: str = ""
     quantization: str | None = None  # None: weights are as the checkpoint has them
     num_speculative_tokens: int = 0  # most drafts of a sequence in one step
+    kv_layers: Sequence[tuple[int, int]] = ()  # of each KV group: the model's, a draft model's
 
 
 class Asked(NamedTuple):

@@ -21,6 +21,7 @@ from quire.assembly import DEMO_DRAFT
 from quire.assembly import draft as assembly
 from quire.errors import ConfigError, ModelError
 from quire.protocol import TO_DRAFT
+from quire.server.live.state import EngineReader
 from support.drafting import Verified
 from support.engine_lives import Life, alone, draw_requests, save_models, serve
 from support.hf_reference import random_prompts
@@ -200,6 +201,7 @@ def test_the_pool_has_room_for_both(model_dir: ModelDir, tmp_path: Path) -> None
     assert capacity.pool_bytes > alone.pool_bytes
     assert capacity.weight_bytes == alone.weight_bytes
     (kv_group,) = capacity.kv_groups
+    assert capacity.kv_layers == [(2, 1)] and alone.kv_layers == [(2, 0)]
     assert kv_group.layers == (0, 1, 2)
     assert f"by {tmp_path} in float32: " in capacity.describe()
     assert "256 bytes of that KV cache" in capacity.describe()
@@ -213,6 +215,8 @@ def test_layers_with_windows_of_its_own_are_a_kv_group(model_dir: ModelDir, tmp_
     directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
     llm = LLM(directory, block_size=4, **drafted(draft))
     assert [kv_group.layers for kv_group in llm.capacity.kv_groups] == [(0, 1), (2,)]
+    pool = EngineReader(llm.engine, "m", llm.capacity.kv_layers).moment(0).pool
+    assert [(one.layers, one.draft_layers) for one in pool.kv_groups] == [(2, 0), (0, 1)]
     verified = Verified(llm)
     expected = LLM(directory).generate(prompts, GREEDY, use_tqdm=False)
     assert texts(llm.generate(prompts, GREEDY, use_tqdm=False)) == texts(expected)

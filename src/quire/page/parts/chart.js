@@ -1,7 +1,7 @@
 // Charts over time: lines or stacked areas, read by pointer, by keyboard, or as a table.
 
 import { h, setText } from "../dom.js";
-import { clock, nearest, roundTop, timeScale, timeTicks } from "./scales.js";
+import { nearest, roundTop, timeScale, timeTicks } from "./scales.js";
 
 const WIDTH = 1000, HEIGHT = 100; // of the drawing, which is stretched to its place
 const GAP = 5; // seconds without a point, over which no line is drawn
@@ -32,7 +32,7 @@ function svg(tag, attributes = {}) {
  * name of a variable of style.css; before: the point `over` seconds ago, or the oldest.
  * format(number): as it is written; brief(number): at the axis. stacked: areas, the first undermost; else lines. top: the
  * axis's end, if it is fixed; least: the least that it is. cursor: to be shared with others.
- * note: one line of what it tells.
+ * clock(time, seconds): a time as it is written; seconds: whether they matter. note: one line of what it tells.
  */
 export class Chart {
   constructor(given) {
@@ -161,7 +161,7 @@ export class Chart {
     const levels = [0, this.end / 2, this.end].map((value) => h("span", {}, this.brief(value)));
     [100, 50, 0].forEach((place, i) => { levels[i].style.top = `${place}%`; });
     this.levels.replaceChildren(...levels);
-    this.moments.replaceChildren(...timeTicks(this.scale).map(({ place, text }) => {
+    this.moments.replaceChildren(...timeTicks(this.scale, this.clock).map(({ place, text }) => {
       const tick = h("span", {}, text);
       tick.style.left = `${100 * place}%`;
       return tick;
@@ -193,11 +193,11 @@ export class Chart {
     const at = time === null ? last : nearest(this.points, time);
     const texts = this.values[at].map((value) => (value === null ? "–" : this.format(value)));
     this.told.forEach((element, i) => setText(element, texts[i]));
-    setText(this.when, time === null ? "" : clock(this.points[at].time));
+    setText(this.when, time === null ? "" : this.clock(this.points[at].time));
     this.mark.hidden = time === null;
     if (time !== null) this.mark.style.left = `${this.#x(at) / WIDTH * 100}%`;
     const told = this.series.map((one, i) => (this.keys[i].hidden ? "" : `, ${one.name} ${texts[i]}`)).join("");
-    const plot = { "aria-valuemax": last, "aria-valuenow": at, "aria-valuetext": clock(this.points[at].time) + told };
+    const plot = { "aria-valuemax": last, "aria-valuenow": at, "aria-valuetext": this.clock(this.points[at].time) + told };
     if (document.activeElement !== this.plot || time !== null) {
       for (const [name, value] of Object.entries(plot)) this.plot.setAttribute(name, value);
     }
@@ -207,7 +207,7 @@ export class Chart {
     if (!this.details.open || this.points.length === 0) return;
     const apart = Math.max(1, Math.ceil(this.points.length / ROWS)), rows = [];
     for (let i = this.points.length - 1; i >= 0; i -= apart) {
-      rows.push(h("tr", {}, h("th", { scope: "row" }, clock(this.points[i].time)),
+      rows.push(h("tr", {}, h("th", { scope: "row" }, this.clock(this.points[i].time)),
         this.values[i].map((value) => h("td", { class: "number" }, value === null ? "–" : this.format(value)))));
     }
     const head = ["time", ...this.series.map((one) => one.name)];

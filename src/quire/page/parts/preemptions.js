@@ -2,13 +2,12 @@
 
 import { h, setText } from "../dom.js";
 import { duration } from "../format.js";
-import { clock } from "./scales.js";
 import { Table } from "./table.js";
 
 const MOST = 8;
 
-const COLUMNS = [
-  { title: "Time", of: (one) => clock(one.time) },
+const columns = (page) => [
+  { title: "Time", of: (one) => page.source.clock(one.time) },
   { title: "Request", of: (one) => one.request_id, kind: "name" },
   { title: "Given way by", of: (one) => one.what },
   { title: "Swap costs", of: (one) => duration(one.swap_seconds), kind: "number" },
@@ -16,8 +15,8 @@ const COLUMNS = [
   { title: "Why", of: (one) => one.why, kind: "brief" },
 ];
 
-export function preemptions() {
-  const table = new Table({ label: "The latest preemptions", columns: COLUMNS, key: (one) => one.number });
+export function preemptions(page) {
+  const table = new Table({ label: "The latest preemptions", columns: columns(page), key: (one) => one.number });
   const remedy = h("p", { class: "quiet" });
   const element = h("section", { class: "panel", hidden: true },
     h("h2", {}, "The latest preemptions"), remedy, table.element);

@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { h, setText } from "../dom.js";
-import { counted } from "../format.js";
+import { counted, elapsed } from "../format.js";
 import { Recording } from "../recording.js";
 import { Replay, SPEEDS } from "../replay.js";
 import { Recorder } from "./recorder.js";
@@ -45,7 +45,7 @@ export class Recordings {
     if (!live.state) return;
     const recorder = new Recorder(live.state, () => this.#save(recorder));
     live.record(recorder);
-    const told = () => setText(this.recordButton, `Stop and save (${clock(recorder.seconds)})`);
+    const told = () => setText(this.recordButton, `Stop and save (${elapsed(recorder.seconds)})`);
     told();
     this.recordButton.classList.add("recording");
     this.timer = setInterval(told, 1000);
@@ -69,7 +69,7 @@ export class Recordings {
     if (!file) return;
     this.#tell("reading the recording…");
     try {
-      const recording = await Recording.read(file, (seconds) => this.#tell(`reading the recording… ${clock(seconds)}`));
+      const recording = await Recording.read(file, (seconds) => this.#tell(`reading the recording… ${elapsed(seconds)}`));
       this.#show(recording);
     } catch (error) {
       this.#tell(`The file cannot be shown: ${error.message}`, true);
@@ -136,7 +136,7 @@ export class Recordings {
     const { recording } = replay, { begun, of } = recording.header;
     this.slider.value = replay.at;
     const when = begun > 0 && of !== "simulation" ? ` · ${new Date(1000 * (begun + replay.at)).toLocaleTimeString("en-GB")}` : "";
-    const text = `${clock(replay.at)} / ${clock(recording.seconds)}${when}`;
+    const text = `${elapsed(replay.at)} / ${elapsed(recording.seconds)}${when}`;
     setText(this.time, text);
     this.slider.setAttribute("aria-valuetext", text);
     const label = replay.playing ? "Pause" : "Play";
@@ -171,11 +171,4 @@ export class Recordings {
     else return;
     event.preventDefault();
   }
-}
-
-/** 1:05, 1:00:00 */
-function clock(seconds) {
-  const whole = Math.floor(seconds), two = (number) => String(number).padStart(2, "0");
-  const minutes = `${Math.floor(whole / 60) % 60}:${two(whole % 60)}`;
-  return whole < 3600 ? minutes : `${Math.floor(whole / 3600)}:${minutes.padStart(5, "0")}`;
 }

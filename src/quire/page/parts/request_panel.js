@@ -2,7 +2,6 @@
 
 import { figures, h, setText } from "../dom.js";
 import { count, counted, duration, percent } from "../format.js";
-import { clock } from "./scales.js";
 
 const MOST_CELLS = 400; // of a branch's table in one KV group
 
@@ -24,8 +23,8 @@ export function outputOf(row, of) {
   return `${count(row.output_tokens)} ${of} ${count(row.max_tokens)}${several ? " each" : ""}`;
 }
 
-/** `open(id)`, then `show(story)` each time that there is one, or `ended()`. */
-export function requestPanel({ close, button }) {
+/** clock(time): as it is written. `open(id)`, then `show(story)` each time that there is one, or `ended()`. */
+export function requestPanel({ close, button, clock }) {
   const title = h("h2", { class: "mono" }), standing = h("p", { class: "standing" });
   const act = h("div", { class: "choices" });
   const told = figures(Object.keys(FIGURES));
@@ -63,7 +62,7 @@ export function requestPanel({ close, button }) {
     const last = String(story.decisions.at(-1)?.number);
     if (line.childElementCount !== story.decisions.length || line.dataset.last !== last) {
       line.dataset.last = last;
-      line.replaceChildren(...story.decisions.map(decision));
+      line.replaceChildren(...story.decisions.map((one) => decision(one, clock)));
     }
     if (story.prompt !== null) showTexts(texts, story);
   }
@@ -116,7 +115,7 @@ function blockCell(table, branch, block, place, size) {
 const cost = (one) => (one.swap_seconds === null ? ""
   : ` Swap costs ${duration(one.swap_seconds)}, recompute ${duration(one.recompute_seconds)}.`);
 
-function decision(one) {
+function decision(one, clock) {
   const needs = one.needed === null ? "" : `: needs ${counted(one.needed, one.unit.slice(0, -1))}, ${count(one.free)} free`;
   return h("li", { class: one.what }, h("time", {}, clock(one.time)), " ", h("b", {}, one.what),
     ` ${one.why}${needs}.${cost(one)}`);

@@ -17,20 +17,14 @@ export function roundTop(most, least) {
   return STEPS.find((step) => step * power >= wanted * 0.999) * power;
 }
 
-/** Moments to be named, at round times of the clock. */
-export function timeTicks({ begin, end, span, apart }) {
+/** Moments to be named, at round times of the clock; none before a clock that counts from 0. */
+export function timeTicks({ begin, end, span, apart }, clock) {
   const ticks = [];
-  for (let time = Math.ceil(begin / apart) * apart; time <= end; time += apart) {
+  for (let time = Math.ceil(Math.max(begin, 0) / apart) * apart; time <= end; time += apart) {
     const place = (time - begin) / span;
     if (place > 0.04 && place < 0.96) ticks.push({ place, text: clock(time, apart < 60) });
   }
   return ticks;
-}
-
-/** 23:04, or 23:04:05 */
-export function clock(time, seconds = true) {
-  const parts = { hour: "2-digit", minute: "2-digit", hour12: false };
-  return new Date(time * 1000).toLocaleTimeString("en-GB", seconds ? { ...parts, second: "2-digit" } : parts);
 }
 
 /** The index of the point that is nearest to a time. */

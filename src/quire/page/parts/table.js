@@ -3,6 +3,7 @@
 import { h, setText } from "../dom.js";
 import { count } from "../format.js";
 
+const NONE = "–", TAIL = 5; // of a name, which is where the prompts of one call differ
 const CUT = new Set(["name", "brief"]); // kinds whose texts may be cut short
 
 /**
@@ -61,7 +62,7 @@ export class Table {
     cells.forEach((cell, i) => {
       if (cell.parentNode.hidden === this.shown[i]) cell.parentNode.hidden = !this.shown[i];
       const { kind, of } = this.columns[i];
-      if (this.shown[i] && kind !== "act") put(cell, of(thing), CUT.has(kind));
+      if (this.shown[i] && kind !== "act") put(cell, of(thing), CUT.has(kind) && kind);
     });
     return row;
   }
@@ -88,8 +89,10 @@ export class Table {
   }
 }
 
-/** What is cut short is told whole to whoever points at it. */
+/** What is cut short is told whole to whoever points at it. cut: which kind of text that is; or false. */
 function put(element, text, cut) {
-  setText(element, text);
+  if (element.textContent === text) return;
+  element.replaceChildren(...(cut === "name" ? [h("span", {}, text.slice(0, -TAIL)), text.slice(-TAIL)] : [text]));
+  element.parentNode.classList.toggle("none", text === NONE); // on a phone, it would only take place
   if (cut && element.title !== text) element.title = text;
 }

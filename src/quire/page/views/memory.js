@@ -13,7 +13,7 @@ export const memory = { id: "memory", title: "Memory", make: (page) => new Memor
 
 const SLOTS = [["used", "--used"], ["reserved", "--reserved"], ["internal", "--internal"], ["external", "--external"],
   ["cached", "--cached"], ["free", "--free"]];
-const FIGURES = ["slots used", "blocks held", "cached, to be found", "saved by sharing", "of what was held, used"];
+const FIGURES = ["slots used", "blocks held", "cached, to be found", "saved by sharing", "of held slots, used so far"];
 
 class MemoryView {
   constructor(page) {
@@ -31,7 +31,8 @@ class MemoryView {
     this.owners = new OwnerLegend(choose);
     this.comparison = new Comparison();
     this.slots = new Chart({
-      title: "Every slot, over the last ten minutes", stacked: true, top: 1, format: (share) => `${Math.round(100 * share)} %`,
+      title: "Every slot, over the last ten minutes", stacked: true, top: 1, clock: (...time) => page.source.clock(...time),
+      format: (share) => `${Math.round(100 * share)} %`,
       series: SLOTS.map(([name, colour]) => ({ name, colour, of: ({ slots }) => slots[name] / sum(slots) })),
     });
     this.element = h("div", { class: "memory grid" }, this.#pool(),
@@ -103,7 +104,7 @@ class MemoryView {
     const { pool, requests } = state;
     this.figures.put({
       "slots used": percent(pool.slots.used / sum(pool.slots)),
-      "of what was held, used": percent(state.kv_efficiency),
+      "of held slots, used so far": percent(state.kv_efficiency),
     });
     const next = [...requests.preempted, ...requests.waiting].find((one) => one.wait && one.wait.ahead === 0);
     this.said.classList.toggle("pressed", next !== undefined);

@@ -37,9 +37,12 @@ const STORE = {
   "evicted": (told) => counted(told.evicted_blocks, "block"), "damaged": (told) => counted(told.bad_blocks, "block"),
 };
 
+const orDash = (value) => (value === null || value === undefined ? "–" : count(value)); // older recordings tell less
 const KV_GROUPS = [
   { title: "KV group", of: (one) => String(one.place) }, number("Blocks", (one) => count(one.num_blocks)),
   number("First block", (one) => count(one.first_block)),
+  number("Layers", (one) => orDash(one.layers), "of the model, whose keys and values are in its blocks"),
+  { ...number("Draft layers", (one) => orDash(one.draft_layers), "of the draft model"), show: (all) => all.some((one) => one.draft_layers) },
   number("Window", (one) => (one.window === null ? "all" : counted(one.window, "token")), "tokens that its layers see"),
 ];
 const SESSIONS = [
@@ -102,7 +105,7 @@ function make(page) {
     const now = page.source.state;
     engine.put(told(ENGINE, now));
     settings.put(told(SETTINGS, now.settings));
-    groups.element.hidden = now.pool.kv_groups.length < 2;
+    groups.element.hidden = now.pool.kv_groups.length < 2 && !now.pool.kv_groups[0].draft_layers;
     groups.draw(now.pool.kv_groups.map((one, place) => ({ ...one, place })));
     parts.speculation.show(now.speculation !== null, "Off: --speculative-config turns it on.");
     if (now.speculation) { speculation.put(told(SPECULATION, now.speculation)); positions.draw(now.speculation); }

@@ -1,7 +1,7 @@
 // Who runs, who waits and why, who has given way.
 
 import { figures, h, setText } from "../dom.js";
-import { count, duration, percent } from "../format.js";
+import { count, duration } from "../format.js";
 import { abortButton, aborting } from "../parts/abort.js";
 import { outputOf, requestPanel } from "../parts/request_panel.js";
 import { Table } from "../parts/table.js";
@@ -38,7 +38,8 @@ const COLUMNS = {
     number("Fetched", (row) => count(row.fetched_tokens),
       { show: any((row) => row.fetched_tokens), about: "tokens, from beyond the pool" }),
     number("Computed", (row) => count(row.computed_tokens), { about: "tokens" }), OUTPUT,
-    number("Drafts right", (row) => (row.draft_tokens ? percent(row.accepted_tokens / row.draft_tokens) : "–"),
+    number("Drafts right", (row) => (row.draft_tokens
+      ? `${whole(row.accepted_tokens / row.draft_tokens)} of ${count(row.draft_tokens)}` : "–"),
       { show: any((row) => row.draft_tokens) }),
     number("Branches", (row) => orDash(row.branches > 1 && row.branches), { show: any((row) => row.branches > 1) }),
     number("Blocks", (row) => `${count(row.blocks)} / ${count(row.peak_blocks)}`, { about: "now, and at most" }),
@@ -58,7 +59,8 @@ const COLUMNS = {
 function make(page) {
   const dialog = aborting();
   const act = { title: "", kind: "act", of: (row) => abortButton(page, dialog, row.id) };
-  const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id) });
+  const panel = requestPanel({ close: () => choose(null), button: (id) => abortButton(page, dialog, id),
+    clock: (time) => page.source.clock(time) });
   const head = figures(["running", "preempted", "waiting", "all let in within"]);
   const filter = h("input", { type: "search", placeholder: "name or adapter", oninput: () => state(),
     "aria-label": "only requests whose name or adapter has this" });

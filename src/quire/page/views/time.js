@@ -80,8 +80,8 @@ function specified() {
 }
 
 function make(page) {
-  const cursor = new Cursor();
-  const charts = specified().map((one) => ({ ...one, chart: new Chart({ ...one, cursor }) }));
+  const cursor = new Cursor(), clock = (...time) => page.source.clock(...time);
+  const charts = specified().map((one) => ({ ...one, chart: new Chart({ ...one, cursor, clock }) }));
   const panels = charts.map(({ chart }) => h("div", { class: "panel" }, chart.element));
   const latest = preemptions(page);
   const nothing = h("p", { class: "panel quiet" }, "Nothing has been told yet: this page asks every second.");

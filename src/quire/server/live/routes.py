@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 def add_live(app: FastAPI, service: Service, watch: BlockWatch, past: Past) -> None:
     """What may be asked of a running engine."""
-    reader = EngineReader(service.engine.engine, service.model_names[0])
+    reader = EngineReader(service.engine.engine, service.model_names[0], service.facts.kv_layers)
     ask, show_text = Asker(service.engine).ask, service.config.dashboard_show_text
 
     @app.get("/v1/quire/state", responses=gives(EngineState))

@@ -48,7 +48,8 @@ _HOLDERS = 32
 class Reader:
     """Reads one engine.
 
-    model_name: what it is called. wall: gives the time in seconds since 1970.
+    model_name: what it is called. kv_layers: of each KV group, the model's and a draft model's.
+    wall: gives the time in seconds since 1970.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Reader:
         model_name: str,
         max_model_len: int | None,
         session_timeout: float | None = None,
+        kv_layers: Sequence[tuple[int, int]] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._model_name = model_name
         self._max_model_len = max_model_len
         self._session_timeout = session_timeout
+        self._kv_layers = kv_layers
         self._wall = wall
 
     def moment(self, limit: int) -> Moment:
@@ -72,7 +75,7 @@ class Reader:
         return Moment(
             time=self._wall(),
             step=engine.stats.num_steps,
-            pool=pool_figures(scheduler, self._max_model_len),
+            pool=pool_figures(scheduler, self._max_model_len, self._kv_layers),
             slot_seconds=dict(engine.stats.slot_seconds),
             requests=self._with_drafts(rows(scheduler, now, self._reasons(now), limit)),
             rates=recent.rates(now),
@@ -130,7 +133,7 @@ class Reader:
         scheduler = self._engine.scheduler
         found = holding(scheduler, number)
         if found is None:
-            most = pool_figures(scheduler, None).num_blocks - 1
+            most = self.moment(0).pool.num_blocks - 1
             raise RequestError(f"block must be between 0 and {most}, not {number}", "block")
         return BlockStory(
             step=self._engine.stats.num_steps,
@@ -257,9 +260,11 @@ class Reader:
 class EngineReader(Reader):
     """Reads an engine that has a model, and so knows texts."""
 
-    def __init__(self, engine: Engine, model_name: str) -> None:
+    def __init__(
+        self, engine: Engine, model_name: str, kv_layers: Sequence[tuple[int, int]] = ()
+    ) -> None:
         length, timeout = engine.input_processor.max_model_len, engine.sessions.timeout or None
-        super().__init__(engine, model_name, length, timeout)
+        super().__init__(engine, model_name, length, timeout, kv_layers)
         self._whole = engine
 
     def story(self, request_id: str, *, show_text: bool = False) -> RequestStory:

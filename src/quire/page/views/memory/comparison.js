@@ -42,7 +42,7 @@ export class Comparison {
     const kept = model ?? longest, ratio = kept / held;
     const times = ratio >= 1.05 ? `${ratio.toFixed(1)} times` : "about as much as";
     const who = requests.num_running === 1 ? "The request that runs" : `The ${count(requests.num_running)} requests that run`;
-    return `${who} would reserve ${counted(kept, "block")}: ${times} what they hold. `
+    return `${who} would reserve ${counted(kept, "block")}: ${times} what ${requests.num_running === 1 ? "it holds" : "they hold"}. `
       + (kept > pool.num_blocks ? `The pool (the line) has ${count(pool.num_blocks)}, room for ${percent(pool.num_blocks / kept)} of that.`
         : `That fits into the pool of ${count(pool.num_blocks)} (the line).`);
   }

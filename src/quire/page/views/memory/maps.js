@@ -6,6 +6,13 @@ import { Palette, kindOf } from "./kinds.js";
 import { holderOf } from "./inspector.js";
 import { BlockCanvas } from "./map.js";
 
+/** What of a KV group is the draft model's: guesses need keys and values too. */
+export function ofDraft(group) {
+  if (!group?.draft_layers) return "";
+  return group.layers ? `, ${count(group.draft_layers)} of ${count(group.layers + group.draft_layers)} of the draft model`
+    : ", all of the draft model";
+}
+
 const LEAST = 2, MOST = 34; // pixels of the screen that a cell is wide
 
 export class Maps {
@@ -35,8 +42,8 @@ export class Maps {
     const size = Math.max(LEAST, Math.min(MOST, Math.floor(Math.sqrt(width * height / total))));
     return groups.map((group, i) => {
       const { canvas, title } = this.canvases[i];
-      setText(title, groups.length > 1 ? group.name : "");
-      title.hidden = groups.length === 1;
+      setText(title, group.name);
+      title.hidden = groups.length === 1 && !ofDraft(this.page.source.state?.pool.kv_groups[0]);
       return canvas.lay(group.first, group.count, size, width, group.name);
     }).some(Boolean);
   }
@@ -67,9 +74,10 @@ export class Maps {
   /** Until the state tells of KV groups, all blocks are one. */
   #groups(total) {
     const told = this.page.source.state?.pool.kv_groups ?? [];
-    if (told.length < 2) return [{ first: 0, count: total, name: "All layers" }];
+    if (told.length < 2) return [{ first: 0, count: total, name: `All layers${ofDraft(told[0])}` }];
     return told.map((group) => ({ first: group.first_block, count: group.num_blocks,
-      name: group.window === null ? "Layers that see everything" : `Layers with a window of ${count(group.window)} tokens` }));
+      name: (group.window === null ? "Layers that see everything"
+        : `Layers with a window of ${count(group.window)} tokens`) + ofDraft(group) }));
   }
 
   #colourOf(block) {
