@@ -9,7 +9,6 @@ from quire.assembly.store import block_identity, record_form
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.memory import BlockSource
 from quire.shape import CacheShape
 from quire.store import RecordShelf
 from quire.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
@@ -40,7 +39,7 @@ def begin_transfer(
     limits: EngineLimits,
     cache: CacheShape,
     forms: Any,
-) -> tuple[Transfer | None, BlockSource | None]:
+) -> tuple[Transfer | None, RecordShelf | None]:
     """Who hands blocks over or fetches them, and where they lie meanwhile.
 
     directory, forms: as for ``block_identity``.

@@ -16,11 +16,12 @@ from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Forward
-from quire.execution.ranks import LeadingWorker, Orders
+from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.execution.worker import Worker
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
+from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter
 
@@ -57,21 +58,23 @@ class OnRanks(OnCPU):
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
-        source: object = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
         """See ``DeviceRuntime.executor``."""
-        assert draft is None and source is None, "refused before anything is loaded"
+        assert draft is None, "refused before anything is loaded"
+        assert source is None or isinstance(source, SharedSource)
+        self._source = source
         blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
         told = {"max_model_len": limits.max_model_len, "warm_up": self._warm_up}
         self._team.ask("pool", blocks=blocks, **told)
-        executor = super().executor(model, limits, kv_dtype, None, adapters)
+        executor = super().executor(model, limits, kv_dtype, None, adapters, source)
         self._team.answers("ready")
         return executor
 
     def _make_worker(
         self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
     ) -> Worker:
-        orders = Orders(self._group, adapters, self._timeout, self._team.why)
+        orders = Orders(self._group, adapters, self._timeout, self._team.why, self._source)
         return LeadingWorker(model, self._kv_cache, forward, kernels, orders)
 
 

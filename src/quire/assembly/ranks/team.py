@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -32,8 +32,10 @@ class Member:
     """Another rank: its line, and its process if that is rank 0's own.
 
     silence: the most seconds that it may say nothing, once it has said something.
-    place: see ``facts.place``.
+    place: see ``facts.place``. last: seconds for what it has to do when it is told to end.
     """
+
+    last = 0.0
 
     def __init__(
         self,
@@ -91,9 +93,10 @@ class Member:
 class Team:
     """All other ranks. Once one of them has failed, all are ended, and it is of no use any more."""
 
-    def __init__(self, size: int, silence: float) -> None:
+    def __init__(self, size: int, silence: float, last: float = 0.0) -> None:
+        """silence, last: see ``Member``."""
         self.size = size
-        self._silence = silence
+        self._silence, self._last = silence, last
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
@@ -112,7 +115,9 @@ class Team:
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        self.members.append(Member(rank, line, process, self._silence, failed, place))
+        member = Member(rank, line, process, self._silence, failed, place)
+        member.last = self._last
+        self.members.append(member)
         self.members.sort(key=lambda member: member.rank)
 
     def awaits(self, door: tuple[str, int], arrive: Callable[[], None]) -> None:
@@ -191,6 +196,7 @@ class Team:
             self.group.abort(str(error))
         for member in self.members:
             member.give_up()
+            member.last = 0.0  # it may hang
         for tell in told:
             tell(_as_rank_error(error))
         for member in self.members:
@@ -206,10 +212,7 @@ def _end(members: Sequence[Member], ending: contextlib.ExitStack) -> None:
         with contextlib.suppress(RankError):
             member.line.send("end")
         member.line.close()
-    for process in _processes(members):
-        process.end()
+    for member in members:
+        if member.process is not None:
+            member.process.end(member.last)
     ending.close()
-
-
-def _processes(members: Sequence[Member]) -> Iterator[RankProcess]:
-    return (member.process for member in members if member.process is not None)
