@@ -59,10 +59,6 @@ def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
             "nnodes does nothing with ray",
         ),
         ({"tensor_parallel_size": 2, "device": "cuda"}, "above 1 computes on CPUs only"),
-        (
-            {"tensor_parallel_size": 2, "speculative_config": {"method": "draft"}},
-            "a draft model computes with tensor_parallel_size 1 only",
-        ),
     ],
 )
 def test_ranks_that_cannot_be_are_refused_by_name(settings: dict[str, Any], why: str) -> None:

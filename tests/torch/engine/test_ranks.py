@@ -17,8 +17,9 @@ from quire.events.wire import short
 from quire.execution.batch import pack
 from quire.execution.ranks.messages import Order, decode
 from quire.memory import hash_blocks, root_hash
-from quire.protocol import RecoveryCosts, Step, StructuredOutputs
+from quire.protocol import TO_DRAFT, RecoveryCosts, Step, StructuredOutputs
 from quire.store import DiskStore
+from support.drafting import Drafting
 from support.hf_reference import random_prompts
 from support.live_server import eventually
 from support.lora import save_adapter
@@ -44,7 +45,6 @@ OPTIONS: dict[str, Any] = {
     "threads": 1,
     "enable_lora": True,
 }
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 class Watched:
@@ -274,20 +274,31 @@ def test_what_another_rank_cannot_swap_is_computed_again(one: Watched, two: Watc
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-def test_four_ranks_of_a_mixture_with_fewer_kv_heads(tmp_path: Path) -> None:
-    """And one that raises ends them all, by name."""
+def test_four_ranks_of_a_mixture_with_fewer_kv_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a draft model, with a KV group of which the others hold no layer.
+
+    A rank that raises ends them all, by name.
+    """
     directory = make_model("mixtral", tmp_path / "model")
+    draft = make_model("qwen2_window", tmp_path / "draft")
+    monkeypatch.setattr("quire.assembly.draft.check_draft", lambda *_: None)
+    drafts = {"method": "draft", "model": str(draft), "num_speculative_tokens": 3}
     options = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "max_model_len": 64}
-    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+    params = SamplingParams(n=2, seed=3, max_tokens=16, ignore_eos=True)
     expected = LLM(directory, **options).generate(PROMPTS, params, use_tqdm=False)
     llm = LLM(
-        directory, **options, speculative_config=DRAFTS,
+        directory, **options, speculative_config=drafts,
         tensor_parallel_size=4, distributed_timeout_seconds=20.0, warm_up=True,
     )  # fmt: skip
     assert "Each of 4 ranks" in llm.capacity.describe()
     assert "its memory was touched in" in llm.capacity.describe()
+    assert len(llm.capacity.limits.kv_groups) == 2
+    drafting = Drafting(llm.engine.scheduler, lambda request, sequence: [TO_DRAFT] * 2)
     found = llm.generate(PROMPTS, params, use_tqdm=False)
     assert list(map(tokens, found)) == list(map(tokens, expected))
+    assert drafting.num_drafts > 40
     others: Any = llm.engine.others
     others.group.tell(b"no order")
     with pytest.raises(RankError, match=r"^rank \d: failed: error\("):

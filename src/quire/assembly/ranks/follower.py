@@ -25,7 +25,7 @@ from quire.assembly.ranks.groups import join_group
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import Start
 from quire.assembly.store import check_store, open_store
-from quire.capacity import EngineLimits
+from quire.capacity import EngineLimits, KVGroup
 from quire.config import EngineConfig
 from quire.errors import QuireError, RankError
 from quire.execution.device_runtime import OnCPU
@@ -100,12 +100,7 @@ class _Rank:
         self._expect("memory")
         line.send("memory", free=runtime.memory_budget(model, limits, dtype).free)
         pool = self._expect("pool")
-        kv_groups = tuple(
-            kv_group._replace(num_blocks=blocks, num_host_blocks=host_blocks)
-            for kv_group, (blocks, host_blocks) in zip(
-                limits.kv_groups, pool["blocks"], strict=True
-            )
-        )
+        kv_groups = tuple(map(KVGroup.of_values, pool["kv_groups"]))
         limits = replace(limits, kv_groups=kv_groups, max_model_len=pool["max_model_len"])
         if config.enable_lora:
             self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))

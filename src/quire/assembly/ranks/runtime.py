@@ -60,14 +60,20 @@ class OnRanks(OnCPU):
         adapters: Mapping[Adapter, Any] | None = None,
         source: BlockSource | None = None,
     ) -> ModelExecutor:
-        """See ``DeviceRuntime.executor``."""
-        assert draft is None, "refused before anything is loaded"
+        """See ``DeviceRuntime.executor``. A draft model is rank 0's alone, and whole.
+
+        Others have the same blocks without its layers: they are told what it has drafted.
+        """
         assert source is None or isinstance(source, SharedSource)
         self._source = source
-        blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
+        num_layers = len(model.kv_shapes)
+        kv_groups = [
+            one._replace(layers=tuple(layer for layer in one.layers if layer < num_layers))
+            for one in limits.kv_groups
+        ]
         told = {"max_model_len": limits.max_model_len, "warm_up": self._warm_up}
-        self._team.ask("pool", blocks=blocks, **told)
-        executor = super().executor(model, limits, kv_dtype, None, adapters, source)
+        self._team.ask("pool", kv_groups=kv_groups, **told)
+        executor = super().executor(model, limits, kv_dtype, draft, adapters, source)
         self._team.answers("ready")
         return executor
 
