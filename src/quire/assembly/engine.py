@@ -23,6 +23,7 @@ from quire.assembly.loading import (
     streaming,
 )
 from quire.assembly.pooling import read_pooler
+from quire.assembly.ranks.fetching import fetch_on_all
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
@@ -121,6 +122,7 @@ def _build(
         forms = forms_of(runtime.kernels, model, dtype)
         store = open_store(config, directory, limits, cache, forms)
         transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
+        fetch_on_all(team, transfer)
         part = shelf_of_others or store
         source = part if team is None or part is None else SharedSource(part)
         weights = None if shelf is None else shelf.weights

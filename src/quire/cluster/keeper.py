@@ -27,9 +27,9 @@ class Keeper:
     Only what it was told of is ever ended, and only if it is that process still.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float = _GRACE) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__],
+            [sys.executable, "-I", "-S", __file__, str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -83,11 +83,11 @@ def _alive(pid: int, began: str) -> bool:
     return facts is not None and facts[2] == began and facts[0] != "Z"
 
 
-def _keep() -> None:
+def _keep(grace: float) -> None:
     """Until the pipe is closed, however; then end what has not ended in time."""
     kept = {tuple(line.split()) for line in sys.stdin}
     left = {(int(pid), began) for pid, began in kept}
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + grace
     while left := {one for one in left if _alive(*one)}:
         if time.monotonic() > deadline:
             for pid, _ in left:
@@ -98,4 +98,4 @@ def _keep() -> None:
 
 
 if __name__ == "__main__":
-    _keep()
+    _keep(float(sys.argv[1]))

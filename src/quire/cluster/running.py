@@ -30,7 +30,8 @@ def run(settings: Settings, tell: Callable[[str], None]) -> None:
     settings = shared_out(settings)
     if settings.deploy.address is None:
         settings = _on_this_machine(settings)
-    with joined(settings.deploy.address), deployed(settings), _signals() as asked:
+    with contextlib.ExitStack() as last, joined(settings.deploy.address), deployed(settings):
+        asked = last.enter_context(_signals())  # until all has ended
         tell(describe(settings))
         asked.wait()
         asked.clear()

@@ -25,6 +25,7 @@ from quire.assembly.ranks.groups import join_group
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import Start
 from quire.assembly.store import check_store, open_store
+from quire.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.capacity import EngineLimits, KVGroup
 from quire.config import EngineConfig
 from quire.errors import QuireError, RankError
@@ -34,6 +35,7 @@ from quire.execution.ranks import follow
 from quire.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
 from quire.store import DiskStore, Tiers
+from quire.transfer import BlockFetcher
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class _Rank:
         self._config = EngineConfig.create(start.config)
         self._adapters: HeldAdapters | None = None
         self._store: DiskStore | Tiers | None = None
+        self._fetcher: BlockFetcher | None = None
         self._told_to_end = threading.Event()
         self._heard: SimpleQueue[Message] = SimpleQueue()
         for task in (self._beat, self._hear, self._outlive_nobody):
@@ -86,6 +89,7 @@ class _Rank:
         """Join the others, load, and compute what rank 0 tells."""
         config, line = self._config, self._line
         check_store(config)
+        server = listen_for_decoders(config, self._number)
         instructions = choose_instructions(config.cpu_isa)
         directory = self._directory(self._expect("meet"))
         line.send("facts", facts=facts_of(config, directory, instructions.name))
@@ -107,12 +111,16 @@ class _Rank:
         weights = None if self._adapters is None else self._adapters.weights
         cache = cache_shape(model, dtype)
         forms = forms_of(runtime.kernels, model, dtype)
-        self._store = open_store(config, directory, limits, cache, forms, self._number)
-        executor = runtime.executor(model, limits, dtype, None, weights, self._store)
+        kept = directory, limits, cache, forms, self._number
+        self._store = open_store(config, *kept)
+        transfer, shelf = begin_transfer(config, server, *kept)
+        self._fetcher = transfer if isinstance(transfer, BlockFetcher) else None
+        source = shelf or self._store
+        executor = runtime.executor(model, limits, dtype, None, weights, source)
         if pool["warm_up"]:
             runtime.touch_pool()
         line.send("ready")
-        follow(group, executor.worker, executor.adapters, self._store)
+        follow(group, executor.worker, executor.adapters, source)
 
     def report(self, error: QuireError) -> None:
         """Tell rank 0 and, on another machine, whoever looks; unless all are ending."""
@@ -151,8 +159,9 @@ class _Rank:
             while True:
                 message = self._line.receive()
                 kind = message["kind"]
-                if kind == "adapter":
-                    threading.Thread(target=self._load, args=(message,), daemon=True).start()
+                if kind in ("adapter", "fetch"):
+                    act = self._load if kind == "adapter" else self._fetch
+                    threading.Thread(target=act, args=(message,), daemon=True).start()
                 elif kind == "refused":
                     self._say(f"rank 0 refuses this rank: {message.get('why')}")
                     break
@@ -185,6 +194,13 @@ class _Rank:
     def _load(self, message: Message) -> None:
         assert self._adapters is not None
         self._line.send("adapter", error=self._adapters.load(message))
+
+    def _fetch(self, message: Message) -> None:
+        """This rank's part of blocks; what does not come is computed."""
+        assert self._fetcher is not None
+        names = list(map(bytes.fromhex, message["names"]))
+        self._fetcher.fetch_part(message["host"], message["port"], names)
+        self._line.send("fetched", number=message["number"])
 
     def _outlive_nobody(self) -> NoReturn:
         """End with whoever has started this process."""

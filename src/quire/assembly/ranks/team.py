@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 from quire.assembly.ranks.line import Line, Message
@@ -45,8 +46,11 @@ class Member:
         silence: float,
         failed: Failed,
         place: str,
+        told: Mapping[str, Callable[[Message], None]] = MappingProxyType({}),
     ) -> None:
+        """told: by kind, who is told in its thread of what it says unasked."""
         self.rank, self.line, self.process, self.place = rank, line, process, place
+        self._told = told
         self._silence = silence
         self._failed = weakref.WeakMethod(failed)
         self._heard: SimpleQueue[Message | None] = SimpleQueue()
@@ -74,7 +78,9 @@ class Member:
                     refusal = _REFUSALS.get(message.get("type", ""), RankError)
                     self._tell(refusal(f"rank {self.rank}: {message.get('text')}"))
                     return
-                if message["kind"] != "beat":
+                if message["kind"] in self._told:
+                    self._told[message["kind"]](message)
+                elif message["kind"] != "beat":
                     self._heard.put(message)
         except RankError as error:
             gone = "closed" in str(error) and self.process is not None
@@ -102,6 +108,7 @@ class Team:
         self.group: RankGroup | None = None
         self.door: tuple[str, int] | None = None  # where others can reach rank 0
         self._arrive: Callable[[], None] = lambda: None
+        self._heard_by: dict[str, Callable[[Message], None]] = {}
         self._tell: list[Callable[[RankError], None]] = []
         self._failing = threading.Lock()
         self._ending = contextlib.ExitStack()  # what else is to be done at the end
@@ -115,7 +122,7 @@ class Team:
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        member = Member(rank, line, process, self._silence, failed, place)
+        member = Member(rank, line, process, self._silence, failed, place, self._heard_by)
         member.last = self._last
         self.members.append(member)
         self.members.sort(key=lambda member: member.rank)
@@ -143,6 +150,10 @@ class Team:
         if self.error is not None:
             raise self.error
         return [message for message in found if message is not None]
+
+    def tell_of(self, kind: str, act: Callable[[Message], None]) -> None:
+        """Messages of that kind, which nobody waits for in turn: in the threads that hear them."""
+        self._heard_by[kind] = act
 
     def refuse(self, member: Member, why: str) -> None:
         """Raises it as a ConfigError here, and there."""
