@@ -23,7 +23,11 @@ class KVTransferConfig:
     kv_ip: str = setting(
         "127.0.0.1", "of a prefill engine: address to listen on, by which decode engines find it"
     )
-    kv_port: int = setting(14579, "of a prefill engine: port to listen on; 0: one that is free")
+    kv_port: int = setting(
+        14579,
+        "of a prefill engine: port to listen on, and of further ranks those after "
+        "it; 0: one that is free, for one rank",
+    )
     kv_buffer_size: int | str = setting(
         "1GiB", "most memory for blocks that wait to be fetched, or to be used"
     )
