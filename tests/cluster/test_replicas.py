@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ import psutil
 import pytest
 from openai import OpenAI
 
+from support.vllm_events import BlockStored, replay
+
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -30,15 +33,22 @@ KEY = "secret"
 PATIENCE = 90.0  # seconds
 PROMPT = "The town by the river " * 30
 REPLICA = "ray::ServeReplica:quire:"
-_GIVEN = {"replicas": 2, "port": 0, "api_key": KEY, "kv_cache_memory_bytes": "32MiB",
-          "max_model_len": 1024, "max_body_bytes": 65536, "shutdown_timeout": 20.0}  # fmt: skip
+_FIRST = 21_000 + os.getpid() % 9_000  # of the ports where events are published
+_EVENTS = json.dumps({
+    "enable_kv_cache_events": True,
+    "endpoint": f"tcp://*:{_FIRST}",
+    "replay_endpoint": f"tcp://*:{_FIRST + 10}",
+})  # fmt: skip
+_GIVEN = {"replicas": 2, "kv_events_config": _EVENTS, "port": 0, "api_key": KEY,
+          "kv_cache_memory_bytes": "32MiB", "max_model_len": 1024, "max_body_bytes": 65536,
+          "shutdown_timeout": 20.0}  # fmt: skip
 
 
 class Deployment:
     """A running ``quire deploy``, and clients for it."""
 
     def __init__(self, process: subprocess.Popen[str], env: dict[str, str], told: str) -> None:
-        self.process, self.env = process, env
+        self.process, self.env, self.told = process, env, told
         self.url, self.ray = (
             found[1] for pattern in (r"running on (\S+)", r"Ray is at (\S+),")
             if (found := re.search(pattern, told))
@@ -183,6 +193,31 @@ def test_a_prefix_goes_where_it_was_computed(deployed: Deployment) -> None:
     hits = [after[name] - before[name] for name in before]
     assert min(hits) == 0
     assert max(hits) >= 4 * 150
+
+
+def test_each_replica_publishes_what_it_holds(deployed: Deployment) -> None:
+    """At a port of its own, under a number of its own; the line at the start says where."""
+    assert f"from tcp://*:{_FIRST} to tcp://*:{_FIRST + 1}" in deployed.told
+    deployed.write(2, f"Another {PROMPT}")
+    text = deployed.http.get("/metrics").text
+    pattern = (
+        r'^quire:kv_events_info{replica="(\w+)",data_parallel_rank="(\d)",'
+        r'endpoint="(\S+?)",.*replay_endpoint="(\S+?)"} 1.0$'
+    )
+    told = re.findall(pattern, text, re.MULTILINE)
+    assert sorted((number, int(at.rpartition(":")[2])) for _, number, at, _ in told) == [
+        ("0", _FIRST), ("1", _FIRST + 1),
+    ]  # fmt: skip
+    for replica, number, _, address in told:
+        held = re.search(rf'kv_cache_slots{{replica="{replica}",.*state="cached"}} (\S+)', text)
+        assert held is not None and float(held[1]) > 0
+        found: set[int | bytes] = set()
+        for _, batch in replay(address.replace("*", "127.0.0.1")):
+            assert batch.data_parallel_rank == int(number)
+            for event in batch.events:
+                assert isinstance(event, BlockStored)
+                found |= set(event.block_hashes)
+        assert 16 * len(found) == float(held[1])
 
 
 def test_what_is_kept_is_found_again(deployed: Deployment) -> None:

@@ -59,10 +59,6 @@ def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
             "nnodes does nothing with ray",
         ),
         ({"tensor_parallel_size": 2, "device": "cuda"}, "above 1 computes on CPUs only"),
-        (
-            {"tensor_parallel_size": 2, "speculative_config": {"method": "draft"}},
-            "a draft model computes with tensor_parallel_size 1 only",
-        ),
     ],
 )
 def test_ranks_that_cannot_be_are_refused_by_name(settings: dict[str, Any], why: str) -> None:
@@ -99,7 +95,6 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
      ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.000976562 to"),
      ({"kv_store": ""}, "kv_store must be a directory"),
      ({"kv_store": "/tmp", "device": "cuda"}, "kv_store: blocks are stored on CPUs only"),
-     ({"kv_store": "/tmp", "tensor_parallel_size": 2}, "with tensor_parallel_size 1 only"),
      ({"kv_store": "/tmp", "kv_allocator": "max"}, 'kv_store needs kv_allocator "paged"'),
      ({"kv_store": "/tmp", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
      ({"kv_offloading_size": 0}, "kv_offloading_size must be from 0.000976562 to 65536"),

@@ -53,20 +53,25 @@ def load_draft(config: EngineConfig, target: Model, tokenizer: Tokenizer, load: 
             _check_words(own, tokenizer)
         longest = target.max_positions if config.window is None else None
         draft = load(directory, longest, speculation.quantization)
-        check_draft(draft, target, own)
+        check_draft(draft, target, own, config.tensor_parallel_size)
     return draft
 
 
-def check_draft(draft: Model, target: Model, vocabulary: Mapping[str, int] | None) -> None:
-    """ConfigError where a loaded model cannot draft for ``target``. vocabulary: its tokenizer's."""
+def check_draft(
+    draft: Model, target: Model, vocabulary: Mapping[str, int] | None, ranks: int = 1
+) -> None:
+    """ConfigError where a loaded model cannot draft for ``target``, of which each rank has a part.
+
+    vocabulary: its tokenizer's.
+    """
     if not draft.has_head:
         raise ConfigError("it has no head for tokens (it gives embeddings): choose one that has")
     if not target.has_head:
         raise ConfigError("there is nothing to draft for a model that has no head for tokens")
-    if draft.weight_bytes >= target.weight_bytes:
+    if draft.weight_bytes >= target.weight_bytes * ranks:
         raise ConfigError(
             f"its weights take {size_of(draft.weight_bytes)}, those of the model it drafts for "
-            f"{size_of(target.weight_bytes)}: choose a smaller one, a tenth is usual"
+            f"{size_of(target.weight_bytes * ranks)}: choose a smaller one, a tenth is usual"
         )
     if vocabulary is None and draft.vocab_size != target.vocab_size:
         raise ConfigError(

@@ -13,8 +13,17 @@ import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
-from quire.assembly.loading import cache_shape, kv_dtype, load, locate, streaming
+from quire.assembly.loading import (
+    cache_shape,
+    dtype_name,
+    forms_of,
+    kv_dtype,
+    load,
+    locate,
+    streaming,
+)
 from quire.assembly.pooling import read_pooler
+from quire.assembly.ranks.fetching import fetch_on_all
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
 from quire.assembly.ranks.team import Team
@@ -48,6 +57,7 @@ from quire.events import EventPublisher
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.free_memory import memory_or_refusal
+from quire.execution.ranks import SharedSource
 from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
@@ -109,10 +119,12 @@ def _build(
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
         model, draft, dtype, cache, limits, shelf, _ = loaded
-        forms = [runtime.kernels, _name(model.dtype), _name(dtype)]
+        forms = forms_of(runtime.kernels, model, dtype)
         store = open_store(config, directory, limits, cache, forms)
-        transfer, source = begin_transfer(config, server, directory, limits, cache, forms)
-        source = source or store
+        transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
+        fetch_on_all(team, transfer)
+        part = shelf_of_others or store
+        source = part if team is None or part is None else SharedSource(part)
         weights = None if shelf is None else shelf.weights
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
@@ -174,7 +186,7 @@ def _load(
     limits = EngineLimits.of(config, cache)
     shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
     budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
-    budget = without_offloading(budget, config.kv_offloading_size, engines)
+    budget = without_offloading(budget, config, engines)
     budget = budget._replace(share=budget.share / engines)
     try:
         limits = fill(limits, cache, config, budget)
@@ -272,10 +284,10 @@ def _capacity(
     model, draft, dtype, cache, limits, _, adapters = loaded
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
-        dtype=_name(model.dtype),
+        dtype=dtype_name(model.dtype),
         quantization=config.quantization,
         weight_bytes=model.weight_bytes,
-        kv_dtype=_name(dtype),
+        kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),
         limits=limits,
@@ -307,7 +319,7 @@ def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
     cache = cache_shape(*draft)
     return DraftShare(
         model_name=draft_name(config.speculation),
-        dtype=_name(draft.model.dtype),
+        dtype=dtype_name(draft.model.dtype),
         quantization=config.speculation.quantization,
         weight_bytes=draft.model.weight_bytes,
         kv_bytes_per_token=cache.bytes_per_token,
@@ -343,10 +355,6 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     from quire.execution.gpu.assembly import OnGPU
 
     return OnGPU(device, config.gpu_memory_utilization, config.enforce_eager)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _sampling_defaults(config: EngineConfig, directory: Path) -> dict[str, float | int]:

@@ -61,6 +61,16 @@ def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
     return dtype
 
 
+def forms_of(kernels: str, model: Model, kv_dtype: torch.dtype) -> list[str]:
+    """What computes, of which type, and of which the pool is: by it, blocks have their bits."""
+    return [kernels, dtype_name(model.dtype), dtype_name(kv_dtype)]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As settings have it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
     """What the pool holds of a token: on each rank, of the heads that it has."""
     return CacheShape(

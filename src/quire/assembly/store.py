@@ -24,6 +24,7 @@ from quire.version import __version__
 _LAYOUT = 1  # of a block's bytes: keys, values and their scales, by layer, head and token
 _BEYOND = ("kv_store", "kv_offloading_size")
 _PIECE = 4 << 20  # of a file, read at once
+LAST_SECONDS = 10.0  # for what is not written when a rank is told to end
 
 
 def check_store(config: EngineConfig) -> None:
@@ -38,8 +39,9 @@ def open_store(
     limits: EngineLimits,
     cache: CacheShape,
     forms: Any,
+    rank: int = 0,
 ) -> DiskStore | Tiers | None:
-    """What ``config`` asks for beyond the pool.
+    """What ``config`` asks for beyond the pool, of this rank's part of each block.
 
     directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
     """
@@ -53,22 +55,25 @@ def open_store(
         )
     disk, form = None, record_form({}, limits, cache)  # nobody else's blocks are in our memory
     if config.kv_store is not None:
-        form = record_form(block_identity(config, directory, limits, cache, forms), limits, cache)
+        identity = block_identity(config, directory, limits, cache, forms, rank)
+        form = record_form(identity, limits, cache)
         disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
     if config.kv_offloading_size is None:
         return disk
-    size, pool = _bytes(config.kv_offloading_size), limits.pool_bytes(cache)
+    size, pool = _offloaded(config), limits.pool_bytes(cache)
     if size <= pool:
+        each = " of each rank" if config.tensor_parallel_size > 1 else ""
         raise ConfigError(
-            f"kv_offloading_size: {size_of(size)} hold no more than the KV pool, {size_of(pool)}, "
-            "whose blocks lie there too: make it larger, or lower kv_cache_memory_bytes"
+            f"kv_offloading_size: {size_of(size)}{each} hold no more than the KV pool, "
+            f"{size_of(pool)}, whose blocks lie there too: make it larger, or lower "
+            "kv_cache_memory_bytes"
         )
     return Tiers(RecordShelf(form, size), disk)
 
 
-def without_offloading(budget: MemoryBudget, size: float | None, engines: int) -> MemoryBudget:
+def without_offloading(budget: MemoryBudget, config: EngineConfig, engines: int) -> MemoryBudget:
     """What blocks in main memory leave for the pools. ConfigError: there is not so much."""
-    taken = 0 if size is None else _bytes(size) * engines
+    taken = _offloaded(config) * engines
     if taken > budget.free:
         raise ConfigError(
             f"kv_offloading_size: {size_of(taken)} are more than is free, {size_of(budget.free)}"
@@ -94,6 +99,11 @@ def describe_store(store: DiskStore | Tiers | None, costs: RecoveryCosts, block_
     )
 
 
+def _offloaded(config: EngineConfig) -> int:
+    """Bytes for blocks in main memory: as vLLM's, the setting is of all ranks together."""
+    return _bytes(config.kv_offloading_size or 0.0) // config.tensor_parallel_size
+
+
 def _bytes(gib: float) -> int:
     return int(gib * 2**30)
 
@@ -105,9 +115,16 @@ def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheS
 
 
 def block_identity(
-    config: EngineConfig, directory: Path, limits: EngineLimits, cache: CacheShape, forms: Any
+    config: EngineConfig,
+    directory: Path,
+    limits: EngineLimits,
+    cache: CacheShape,
+    forms: Any,
+    rank: int = 0,
 ) -> dict[str, str]:
     """Digests of all that decides a block's bits beside its text, by what they are of.
+
+    A rank has its part of a block, and another number of ranks rounds otherwise.
 
     Blocks that another build of the kernels has computed may differ in their last bits, and an
     answer would then depend on who has computed its beginning.
@@ -123,6 +140,8 @@ def block_identity(
         # Rotations may depend on the longest text that is served.
         "max_model_len": config.max_model_len if config.window is None else None,
     }
+    if config.tensor_parallel_size > 1:
+        facts["ranks"] = [rank, config.tensor_parallel_size]
     weights = xxhash.xxh3_128()
     for path in _files(config, directory):
         weights.update(path.stat().st_size.to_bytes(8, "little"))

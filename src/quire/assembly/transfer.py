@@ -9,7 +9,6 @@ from quire.assembly.store import block_identity, record_form
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.errors import ConfigError
-from quire.memory import BlockSource
 from quire.shape import CacheShape
 from quire.store import RecordShelf
 from quire.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
@@ -17,11 +16,11 @@ from quire.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 Transfer = BlockServer | BlockFetcher
 
 
-def listen_for_decoders(config: EngineConfig) -> BlockServer | None:
+def listen_for_decoders(config: EngineConfig, rank: int = 0) -> BlockServer | None:
     """Before anything is loaded: a port that is taken is known in no time."""
     if config.role != "prefill":
         return None
-    return BlockServer(config.transfer.kv_ip, config.transfer.kv_port)
+    return BlockServer(config.transfer.kv_ip, config.transfer.kv_port + rank)
 
 
 def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
@@ -40,16 +39,18 @@ def begin_transfer(
     limits: EngineLimits,
     cache: CacheShape,
     forms: Any,
-) -> tuple[Transfer | None, BlockSource | None]:
-    """Who hands blocks over or fetches them, and where they lie meanwhile.
+    rank: int = 0,
+) -> tuple[Transfer | None, RecordShelf | None]:
+    """Who hands blocks over or fetches them, and where they lie meanwhile: this rank's parts.
 
     directory, forms: as for ``block_identity``.
     """
     if config.role == "both":
         return None, None
-    identity = block_identity(config, directory, limits, cache, forms)
+    identity = block_identity(config, directory, limits, cache, forms, rank)
     form = record_form(identity, limits, cache)
-    size, known = int(config.transfer.kv_buffer_size), Identity(identity)
+    size = int(config.transfer.kv_buffer_size) // config.tensor_parallel_size
+    known = Identity(identity)
     if size < form.num_bytes:
         raise ConfigError(
             f"kv_transfer_config: kv_buffer_size, {size:,} bytes, is less than a block of "
@@ -60,4 +61,4 @@ def begin_transfer(
         server.start(shelf, known)
         return server, shelf
     fetched = FetchedBlocks(form, size)
-    return BlockFetcher(fetched, form, known, config.transfer.timeout), fetched
+    return BlockFetcher(fetched, form, known, config.transfer.timeout, rank), fetched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quire.memory import Window
 from quire.protocol import EVERYTHING, Sight
@@ -16,6 +16,12 @@ class KVGroup(NamedTuple):
     num_blocks: int
     num_host_blocks: int = 0
     window: Window | None = None
+
+    @classmethod
+    def of_values(cls, values: Sequence[Any]) -> KVGroup:
+        """As JSON has it."""
+        layers, num_blocks, num_host_blocks, window = values
+        return cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
 
     def num_sink_blocks(self, block_size: int) -> int:
         """Blocks of each sequence that its window does not leave behind."""

@@ -81,10 +81,7 @@ class EngineLimits:
     def of_values(cls, values: Mapping[str, Any]) -> EngineLimits:
         """Of what ``values`` gave. ConfigError if it is something else."""
         try:
-            groups = [
-                KVGroup(tuple(layers), blocks, host_blocks, window and Window(*window))
-                for layers, blocks, host_blocks, window in values["kv_groups"]
-            ]
+            groups = map(KVGroup.of_values, values["kv_groups"])
             return cls(**{**values, "kv_groups": tuple(groups)})
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"these are no limits of an engine: {error}") from None

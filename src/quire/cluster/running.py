@@ -14,6 +14,7 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from quire.cluster.keeper import Keeper
 from quire.cluster.serve import application, shared_out
 from quire.config import Settings, Span
 from quire.errors import ConfigError, EngineError
@@ -29,7 +30,8 @@ def run(settings: Settings, tell: Callable[[str], None]) -> None:
     settings = shared_out(settings)
     if settings.deploy.address is None:
         settings = _on_this_machine(settings)
-    with joined(settings.deploy.address), deployed(settings), _signals() as asked:
+    with contextlib.ExitStack() as last, joined(settings.deploy.address), deployed(settings):
+        asked = last.enter_context(_signals())  # until all has ended
         tell(describe(settings))
         asked.wait()
         asked.clear()
@@ -49,23 +51,34 @@ def _on_this_machine(settings: Settings) -> Settings:
 def joined(address: str | None) -> Iterator[None]:
     """A Ray: the one at ``address``, or one of our own that ends with us."""
     if address is None:
+        with _own_ray():
+            yield
+        return
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"address: no Ray can be joined at {address}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_ray() -> Iterator[None]:
+    with contextlib.closing(Keeper()) as keeper:
         ray.init(
             num_cpus=usable_cpus(),
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE,
             log_to_driver=False,
         )
-    else:
+        keeper.watch()
         try:
-            ray.init(address=address, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"address: no Ray can be joined at {address}: {error}") from error
-    try:
-        yield
-    finally:
-        if address is None:
+            yield
+        finally:
             serve.shutdown()
-        ray.shutdown()
+            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -112,8 +125,19 @@ def describe(settings: Settings) -> str:
     return (
         f"Replicas of {engine.model or 'quire-demo'}: {number}, with {engine.threads} threads "
         f"each, routed by {deploy.routing}. Ray is at {place}, and its logs tell more: "
-        f"{_logs()}\nQuire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
+        f"{_logs()}{_events(settings)}\n"
+        f"Quire running on {scheme}://{host}:{server.port} (Press CTRL+C to quit)"
     )
+
+
+def _events(settings: Settings) -> str:
+    """Where they are published, of the first replica to the last."""
+    events, most = settings.engine.kv_events, settings.deploy.most
+    if events is None:
+        return ""
+    first, last = (replace(events, data_parallel_rank=rank).addresses[0] for rank in (0, most - 1))
+    places = first if most == 1 else f"from {first} to {last}"
+    return f". KV events are at {places}; quire:kv_events_info in /metrics tells whose are where"
 
 
 def _number(span: Span) -> str:

@@ -15,6 +15,7 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
+from quire.cluster.publishing import with_place
 from quire.cluster.scaling import recorded
 from quire.config import DeployConfig, EngineConfig, ServerConfig, Settings, Span
 from quire.errors import ConfigError
@@ -73,9 +74,11 @@ class Engine:
         from quire.cluster.replica import load_replica
 
         _log(server)
-        name = serve.get_replica_context().replica_tag
+        context = serve.get_replica_context()
+        name, rank = context.replica_tag, context.rank.rank
         if engine.role == "prefill":
-            engine = _with_address(engine)
+            engine, rank = _with_address(engine), deploy.answering.most + rank
+        engine = with_place(engine, rank, 2 * deploy.most)  # as others take their places
         prefillers = None if prefill is None else _prefillers(prefill, engine, deploy)
         self._replica = replica = await load_replica(name, engine, server, deploy.most, prefillers)
         self.answer, self.whole_answer, self.prefill, self.stop = (

@@ -3,7 +3,7 @@
 from quire.config.adapters import LoraModule, problem_with_name
 from quire.config.deploy import DeployConfig, Settings, Span
 from quire.config.engine import NO_ADAPTERS_ON_GPU, NO_DRAFT_MODEL_ON_GPU, EngineConfig
-from quire.config.kv_events import KVEventsConfig
+from quire.config.kv_events import KVEventsConfig, is_listened_on
 from quire.config.names import check_names
 from quire.config.open_files import make_room
 from quire.config.parallel import NO_RANKS_ON_GPU
@@ -29,6 +29,7 @@ __all__ = [
     "Span",
     "SpeculativeConfig",
     "check_names",
+    "is_listened_on",
     "make_room",
     "no_store_on_gpu",
     "parse_bytes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from quire.config.engine import EngineConfig
@@ -25,8 +25,6 @@ _RAY_S = "Ray's proxies accept connections"
 _NOT_HERE = {
     "record_trace": _ONE_FILE,
     "record_steps": _ONE_FILE,
-    "kv_events_config": "all replicas would publish at one endpoint, for routers that stand before "
-    "engines of quire serve",
     "tensor_parallel_size": "each has one rank",
     "ssl_ca_certs": f"{_RAY_S}, and ask clients for no certificates",
     "ssl_cert_reqs": f"{_RAY_S}, and ask clients for no certificates",
@@ -150,6 +148,8 @@ def check_replicas(engine: EngineConfig, server: ServerConfig) -> None:
             why = _NOT_HERE.get(field.name)
             if why is not None and getattr(config, field.name) != field.default:
                 raise ConfigError(f"{field.name} is not for replicas: {why}")
+    if "data_parallel_rank" in (engine.kv_events_config or {}):
+        raise ConfigError("kv_events_config: data_parallel_rank: each replica has its own")
     if engine.device == "cuda":
         raise ConfigError("replicas run on CPUs; on a GPU, quire serve runs one engine")
 
@@ -177,6 +177,8 @@ class Settings(NamedTuple):
         )
         server = ServerConfig(**{name: given[name] for name in given if name in of_server})
         check_replicas(engine, server)
+        if engine.kv_events is not None:  # is checked, for the last of them
+            _ = replace(engine.kv_events, data_parallel_rank=deploy.most - 1)
         if deploy.address is not None and server.port == 0:
             raise ConfigError("port 0 is for a Ray of its own: of another's, name the port")
         return cls(engine, server, deploy)

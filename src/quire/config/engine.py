@@ -307,8 +307,6 @@ class EngineConfig:
             )
         if self.device == "cuda":
             raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
-        if self.tensor_parallel_size > 1:
-            raise ConfigError(_NO_DRAFT_MODEL_ON_RANKS)
 
     def _check_adapters(self) -> None:
         object.__setattr__(self, "lora_modules", tuple(self.lora_modules))
@@ -362,10 +360,6 @@ def most_threads() -> int:
 
 NO_DRAFT_MODEL_ON_GPU = (
     "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
-)
-_NO_DRAFT_MODEL_ON_RANKS = (
-    "speculative_config: a draft model computes with tensor_parallel_size 1 only: choose method "
-    "ngram or suffix"
 )
 
 _OBJECTS = (

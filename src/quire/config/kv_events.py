@@ -11,6 +11,7 @@ from quire.errors import ConfigError
 
 _NAME = "kv_events_config"
 _TRANSPORTS = ("tcp://", "ipc://")
+_MOST_RANK, _LAST_PORT = 65535, 65535
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class KVEventsConfig:
         "map, as vLLM has had it since 0.23; array: fields by their position, as it was before, "
         "for consumers that know no other",
     )
+    data_parallel_rank: int = setting(
+        0,
+        "which this one is of several engines that serve one model: it is added to the ports, and "
+        "told with each batch",
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.enable_kv_cache_events, bool):
@@ -53,13 +59,24 @@ class KVEventsConfig:
         for name in ("buffer_steps", "hwm", "max_queue_size"):
             value = getattr(self, name)
             check_count(f"{_NAME}: {name}", 0 if value is None else value, 1, 2**31 - 1)
+        check_count(f"{_NAME}: data_parallel_rank", self.data_parallel_rank, 0, _MOST_RANK)
         _check_address("endpoint", self.endpoint)
         if self.replay_endpoint is not None:
             _check_address("replay_endpoint", self.replay_endpoint)
+        _ = self.addresses  # are checked
 
     @property
     def publishes(self) -> bool:
         return self.enable_kv_cache_events and self.publisher != "null"
+
+    @property
+    def addresses(self) -> tuple[str, str | None]:
+        """The endpoint and the replay endpoint of this rank, as vLLM has them."""
+        replay, rank = self.replay_endpoint, self.data_parallel_rank
+        return (
+            _of_rank("endpoint", self.endpoint, rank),
+            None if replay is None else _of_rank("replay_endpoint", replay, rank),
+        )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVEventsConfig:
@@ -87,6 +104,26 @@ def check_kv_events(config: _Told) -> None:
         return
     if config.enable_prefix_caching is False or config.kv_allocator != "paged":
         raise ConfigError(f"{_NAME} does nothing without enable_prefix_caching")
+
+
+def is_listened_on(address: str) -> bool:
+    """Whether it is an address of one's own; else it is another's, to connect to."""
+    return "*" in address or "::" in address or address.startswith("ipc://")
+
+
+def _of_rank(name: str, address: str, rank: int) -> str:
+    """The address of an engine, given that of the first."""
+    if not rank:
+        return address
+    if address.startswith("ipc://"):
+        return f"{address}_dp{rank}"
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) + rank > _LAST_PORT:
+        raise ConfigError(
+            f"{_NAME}: {name} must end in a port from 1 to {_LAST_PORT - rank}, to which "
+            f"data_parallel_rank ({rank}) is added; got {address!r}"
+        )
+    return f"{host}:{int(port) + rank}"
 
 
 def _check_address(name: str, value: object) -> None:

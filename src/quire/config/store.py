@@ -31,9 +31,6 @@ class _Stored(Protocol):
     @property
     def enable_prefix_caching(self) -> bool | None: ...
 
-    @property
-    def tensor_parallel_size(self) -> int: ...
-
 
 def check_store(config: _Stored) -> None:
     """ConfigError where a store would do nothing, or cannot be had."""
@@ -55,8 +52,6 @@ def _check_blocks(name: str, config: _Stored) -> None:
     """ConfigError where no block could be kept beyond the pool."""
     if config.device == "cuda":
         raise ConfigError(no_store_on_gpu(name))
-    if config.tensor_parallel_size > 1:
-        raise ConfigError(f"{name}: blocks are stored with tensor_parallel_size 1 only")
     if config.kv_allocator != "paged":
         raise ConfigError(f'{name} needs kv_allocator "paged"')
     if config.enable_prefix_caching is False:

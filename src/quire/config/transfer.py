@@ -23,7 +23,11 @@ class KVTransferConfig:
     kv_ip: str = setting(
         "127.0.0.1", "of a prefill engine: address to listen on, by which decode engines find it"
     )
-    kv_port: int = setting(14579, "of a prefill engine: port to listen on; 0: one that is free")
+    kv_port: int = setting(
+        14579,
+        "of a prefill engine: port to listen on, and of further ranks those after "
+        "it; 0: one that is free, for one rank",
+    )
     kv_buffer_size: int | str = setting(
         "1GiB", "most memory for blocks that wait to be fetched, or to be used"
     )
@@ -79,6 +83,12 @@ class _Roled(Protocol):
     def tensor_parallel_size(self) -> int: ...
 
     @property
+    def distributed_executor_backend(self) -> str | None: ...
+
+    @property
+    def nnodes(self) -> int: ...
+
+    @property
     def kv_store(self) -> str | None: ...
 
     @property
@@ -100,8 +110,21 @@ def check_transfer(config: _Roled) -> None:
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
     if config.device == "cuda":
         raise ConfigError(NO_ROLE_ON_GPU)
-    if config.tensor_parallel_size > 1:
-        raise ConfigError(f'role "{role}": blocks are handed over with tensor_parallel_size 1 only')
+    _check_ranks(config)
     for name in ("kv_store", "kv_offloading_size"):
         if getattr(config, name) is not None:
             raise ConfigError(f'role "{role}": {name} is for engines of role "both"')
+
+
+def _check_ranks(config: _Roled) -> None:
+    """ConfigError unless each rank can hand its part over, at the port of its rank."""
+    role, size, port = config.role, config.tensor_parallel_size, config.transfer.kv_port
+    if size == 1:
+        return
+    if config.nnodes > 1 or config.distributed_executor_backend == "ray":
+        raise ConfigError(f'role "{role}": blocks are handed over by ranks of one machine only')
+    if role == "prefill" and not 1 <= port <= 65536 - size:
+        raise ConfigError(
+            f"{_NAME}: kv_port must be from 1 to {65536 - size}, got {port}: each of {size} ranks "
+            "listens at a port, one after the other"
+        )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from quire.config import KVEventsConfig
+from quire.config import KVEventsConfig, is_listened_on
 from quire.errors import ConfigError
 from quire.events.wire import Wire
 from quire.protocol import BlockEvent
@@ -31,7 +31,7 @@ class EventPublisher:
     subscribers see that its number is missing. A subscriber who does not read misses what is more
     than ``hwm``, for all of which ZeroMQ has the memory.
 
-    num_published, num_dropped: batches.
+    endpoint, replay_endpoint: of its rank. num_published, num_dropped: batches.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:
@@ -40,6 +40,8 @@ class EventPublisher:
         self._zmq = zmq
         self._as_arrays = config.event_encoding == "array"
         self._topic = config.topic.encode()
+        self.rank = config.data_parallel_rank
+        self.endpoint, self.replay_endpoint = config.addresses
         self._most_waiting = config.max_queue_size
         self.num_published = self.num_dropped = 0
         self._waiting: deque[tuple[int, float, Sequence[BlockEvent]]] = deque()
@@ -47,12 +49,12 @@ class EventPublisher:
         self._closing = False
         self._context = zmq.Context()
         try:
-            self._subscribers = self._socket(zmq.PUB, config.hwm, "endpoint", config.endpoint)
+            self._subscribers = self._socket(zmq.PUB, config.hwm, "endpoint", self.endpoint)
             self._askers: Any = None
-            if config.replay_endpoint is not None:
+            if self.replay_endpoint is not None:
                 most = config.buffer_steps + 1
                 self._askers = self._socket(
-                    zmq.ROUTER, most, "replay_endpoint", config.replay_endpoint
+                    zmq.ROUTER, most, "replay_endpoint", self.replay_endpoint
                 )
         except ConfigError:
             self._context.destroy(linger=0)
@@ -64,7 +66,7 @@ class EventPublisher:
 
     def start(self, block_size: int, windows: Sequence[int | None]) -> None:
         """Send what is published. Of an engine with these windows, by KV group."""
-        wire = Wire(block_size, windows, as_arrays=self._as_arrays)
+        wire = Wire(block_size, windows, self.rank, as_arrays=self._as_arrays)
         name = "quire-events"
         self._thread = threading.Thread(target=self._run, args=[wire], name=name, daemon=True)
         self._thread.start()
@@ -108,7 +110,7 @@ class EventPublisher:
         made = self._context.socket(kind)
         made.setsockopt(zmq.SNDHWM, most)
         try:
-            if kind == zmq.PUB and not _is_own(address):
+            if kind == zmq.PUB and not is_listened_on(address):
                 made.connect(address)
             else:
                 made.bind(address)
@@ -154,8 +156,3 @@ class EventPublisher:
             if counted >= question[1]:
                 self._askers.send_multipart((asker, b"", self._topic, counted, payload))
         self._askers.send_multipart((asker, b"", b"", _LAST, b""))
-
-
-def _is_own(address: str) -> bool:
-    """Whether an address is one to listen on; else it is another's, to connect to."""
-    return "*" in address or "::" in address or address.startswith("ipc://")

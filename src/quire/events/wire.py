@@ -9,7 +9,6 @@ from quire.memory import BlockHash
 from quire.protocol import Adapter, AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 
 _MEDIUM = "GPU"  # what readers call the memory that is computed in, a CPU's too
-_RANK = 0  # of data parallel: replicas are servers of their own
 
 # In the order in which arrays have them.
 _STORED = (
@@ -23,12 +22,17 @@ _REMOVED = ("block_hashes", "medium", "group_idx")
 class Wire:
     """Writes events of an engine.
 
-    windows: of its KV groups, in tokens.
+    windows: of its KV groups, in tokens. rank: of data parallel.
     as_arrays: fields by their position, as before vLLM 0.23.
     """
 
     def __init__(
-        self, block_size: int, windows: Sequence[int | None], *, as_arrays: bool = False
+        self,
+        block_size: int,
+        windows: Sequence[int | None],
+        rank: int = 0,
+        *,
+        as_arrays: bool = False,
     ) -> None:
         import msgspec
 
@@ -41,7 +45,7 @@ class Wire:
         self._stored = message("BlockStored", _STORED)
         self._removed = message("BlockRemoved", _REMOVED)
         self._cleared = message("AllBlocksCleared", ())
-        self._block_size = block_size
+        self._block_size, self._rank = block_size, rank
         self._kinds = [
             ("full_attention", None) if window is None else ("sliding_window", window)
             for window in windows
@@ -49,7 +53,7 @@ class Wire:
 
     def batch(self, seconds: float, events: Sequence[BlockEvent]) -> bytes:
         """What happened in a step that ended at ``seconds`` of the wall clock."""
-        return self._encode([seconds, [self._message(event) for event in events], _RANK])
+        return self._encode([seconds, [self._message(event) for event in events], self._rank])
 
     def _message(self, event: BlockEvent) -> Any:
         if isinstance(event, AllBlocksCleared):

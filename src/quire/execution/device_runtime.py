@@ -147,10 +147,12 @@ class OnCPU:
         if self._warm_up:
             self.touch_pool()
         own_adapters = None if adapters is None else StepAdapters(adapters)
-        worker, draft_model = self._worker(model, 0, kernels, own_adapters), None
+        forward = self._forward(model, 0, kernels, own_adapters)
+        worker, draft_model = self._make_worker(model, forward, kernels, own_adapters), None
         if draft is not None:
             own = choose_kernels(draft.model.dtype, self.instruction_set)
-            draft_worker = self._worker(draft.model, len(model.kv_shapes), own)
+            forward = self._forward(draft.model, len(model.kv_shapes), own)
+            draft_worker = Worker(draft.model, self._kv_cache, forward, own)
             draft_model = DraftModel(draft_worker, model.vocab_size)
         self._executor = ModelExecutor(worker, draft_model, own_adapters)
         return self._executor
@@ -161,17 +163,17 @@ class OnCPU:
         self._kv_cache.touch()
         self.warm_seconds = time.perf_counter() - start
 
-    def _worker(
+    def _forward(
         self, model: Model, first: int, kernels: Kernels, adapters: StepAdapters | None = None
-    ) -> Worker:
-        """One whose layers are those of the pool from ``first`` on."""
+    ) -> Forward:
+        """Of a model whose layers are those of the pool from ``first`` on."""
         layers = self._kv_cache.layers[first : first + len(model.kv_shapes)]
-        forward = DirectForward(model, layers, kernels, adapters)
-        return self._make_worker(model, forward, kernels, adapters)
+        return DirectForward(model, layers, kernels, adapters)
 
     def _make_worker(
         self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
     ) -> Worker:
+        """Of the model that is served."""
         return Worker(model, self._kv_cache, forward, kernels)
 
     def _free(self) -> int:

@@ -42,6 +42,7 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
         return {}
     if not _asks(given, "do_remote_decode"):
         return {}
+    others = service.engine.engine.others
     await service.in_engine(service.engine.engine.put_away)
     told = {
         "do_remote_prefill": True,
@@ -50,7 +51,7 @@ async def handed_over(service: Service, given: Mapping[str, Any] | None) -> dict
         "remote_block_ids": [],  # blocks go by their content
         "remote_host": transfer.host,
         "remote_port": transfer.port,
-        "tp_size": 1,
+        "tp_size": 1 if others is None else others.size,
     }
     return {_FIELD: told}
 

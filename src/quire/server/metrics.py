@@ -224,6 +224,12 @@ class _EngineCollector:
             told = "Requests whose trace the collector did not take."
             yield self._counter("spans_dropped", told, spans.num_dropped)
         if events is not None:
+            told = "Where KV events are published, and as which rank of data parallel."
+            at = {"endpoint": events.endpoint, "replay_endpoint": events.replay_endpoint or ""}
+            facts = {"model_name": self._model_name, **at, "data_parallel_rank": str(events.rank)}
+            place = GaugeMetricFamily("quire:kv_events_info", told, labels=[*facts])
+            place.add_metric([*facts.values()], 1)
+            yield place
             told = "Batches of KV events that were published."
             yield self._counter("kv_events_published", told, events.num_published)
             told = "Batches that were not, because too many waited to be sent."

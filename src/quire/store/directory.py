@@ -86,8 +86,7 @@ class RecordDirectory:
         except OSError as error:
             self.counts.bad_blocks += 1
             if error.errno in _DAMAGED:
-                with suppress(OSError):
-                    Path(path).unlink()
+                self.drop(content.name)
             raise
         self.counts.read_blocks += 1
         self.counts.read_bytes += self._form.part_bytes[kv_group]
@@ -112,6 +111,11 @@ class RecordDirectory:
                 raise
         self.counts.written_blocks += 1
         self.counts.written_bytes += self._form.num_bytes
+
+    def drop(self, name: BlockHash) -> None:
+        """Without waiting for the lock; its bytes are given back with the next count."""
+        with suppress(OSError):
+            Path(self._file(name)).unlink()
 
     def remove(self, name: BlockHash) -> None:
         with self._ledger.locked(), suppress(FileNotFoundError):

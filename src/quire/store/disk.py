@@ -59,6 +59,11 @@ class DiskStore:
     def found(self, names: Iterable[BlockHash]) -> None:
         """See ``BlockSource.found``. A disk does not note it, which would take a call for each."""
 
+    def forget(self, name: BlockHash) -> None:
+        """What there is of that block is of no use: another rank lacks its part of it."""
+        self._writer.drop(name)
+        self._directory.drop(name)
+
     def room(self) -> int:
         """See ``BlockSource.room``."""
         return self._writer.room()

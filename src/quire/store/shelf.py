@@ -53,6 +53,11 @@ class RecordShelf:
                 if name in self._records:
                     self._records.move_to_end(name)
 
+    def forget(self, name: BlockHash) -> None:
+        """What there is of that block is of no use: another rank lacks its part of it."""
+        with self._lock:
+            self._records.pop(name, None)
+
     def room(self) -> int:
         """See ``BlockSource.room``: what is old makes room."""
         return self.most
@@ -67,8 +72,7 @@ class RecordShelf:
         try:
             self._form.read(content, kv_group, buffers, lambda into, at: copy(record, into, at))
         except OSError:
-            with self._lock:
-                self._records.pop(content.name, None)
+            self.forget(content.name)
             raise
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:

@@ -27,6 +27,12 @@ class Tiers:
         """See ``BlockSource.found``."""
         self.shelf.found(names)
 
+    def forget(self, name: BlockHash) -> None:
+        """What there is of that block is of no use: another rank lacks its part of it."""
+        self.shelf.forget(name)
+        if self.disk is not None:
+            self.disk.forget(name)
+
     def room(self) -> int:
         """See ``BlockSource.room``. A disk that can take no more now is waited for."""
         if self.disk is None or self.disk.quiet:

@@ -45,6 +45,10 @@ class WriteBehind:
         """A block that is not written yet."""
         return self._waiting.get(name)
 
+    def drop(self, name: BlockHash) -> None:
+        """A block need not be written, if it is not just being written."""
+        self._done(name)
+
     def flush(self, seconds: float) -> None:
         """Wait until nothing waits, for at most so long."""
         with self._changed:

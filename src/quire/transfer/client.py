@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -31,20 +31,37 @@ class Prefiller(Protocol):
         ...
 
 
+class FetchingRanks(Protocol):
+    """The other ranks of an engine, each of which has its part of a block to fetch."""
+
+    def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
+        """Have them fetch theirs; what is returned waits for that, for at most so many seconds."""
+        ...
+
+
 class BlockFetcher:
     """Fetches records and puts them on a shelf, which tells whether they are what they should be.
 
     A peer that dies, lies or is slow costs the time that it may take, and nothing else: what has
     not come is computed.
 
+    rank: whose parts these are; a peer's listens so many ports after its first.
+    others: the other ranks, who fetch as well.
     prefiller: who computes prompts that do not say who has; None: they are computed here.
     num_fetched: records; num_failed: transfers that ended before their end.
     """
 
     def __init__(
-        self, shelf: RecordShelf, form: RecordForm, identity: Identity, seconds: float
+        self,
+        shelf: RecordShelf,
+        form: RecordForm,
+        identity: Identity,
+        seconds: float,
+        rank: int = 0,
     ) -> None:
         self._shelf = shelf
+        self._rank = rank
+        self.others: FetchingRanks | None = None
         self._form = form
         self._identity = identity
         self._seconds = seconds
@@ -54,12 +71,11 @@ class BlockFetcher:
 
     async def fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
         """Have these blocks on the shelf, as many as can be had in time."""
-        wanted = [name for name in names if not self._shelf.has(name)]
-        wanted = wanted[: min(MOST_NAMES, self._shelf.most)]
+        wanted = self._wanted(names)
         if not wanted:
             return
         work = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._fetch, host, port, wanted
+            self._threads, self._fetch_all, host, port, wanted
         )
         try:
             await asyncio.wait_for(work, self._seconds)
@@ -68,11 +84,32 @@ class BlockFetcher:
             why = str(error) or "it is too slow"
             logger.warning("blocks from %s:%d: %s; the rest is computed", host, port, why)
 
+    def fetch_part(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
+        """The same, of another rank than 0, in the calling thread. Logs what went wrong."""
+        try:
+            self._fetch(host, port, self._wanted(names))
+        except TransferError as error:
+            logger.warning("blocks from %s:%d: %s; they are computed", host, port, error)
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _wanted(self, names: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those that are not here, as many as can be asked for and kept."""
+        wanted = [name for name in names if not self._shelf.has(name)]
+        return wanted[: min(MOST_NAMES, self._shelf.most)]
+
+    def _fetch_all(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
+        if self.others is None:
+            return self._fetch(host, port, names)
+        wait = self.others.begin(host, port, names)
+        self._fetch(host, port, names)
+        wait(self._seconds)
+
     def _fetch(self, host: str, port: int, names: Sequence[BlockHash]) -> None:
-        with Connection.to(host, port, self._seconds) as connection:
+        if not names:
+            return
+        with Connection.to(host, port + self._rank, self._seconds) as connection:
             connection.greet(self._identity)
             connection.send(QUESTION.pack(len(names)), *names)
             for name in names:

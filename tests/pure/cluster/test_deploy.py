@@ -10,6 +10,8 @@ from quire.cli import main
 from quire.config import Settings
 from quire.errors import ConfigError
 
+EVENTS = {"enable_kv_cache_events": True}
+
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
@@ -21,7 +23,15 @@ from quire.errors import ConfigError
         ({"routing": "random"}, "routing must be one of prefix, load, round_robin"),
         ({"target_kv_usage": 0}, "target_kv_usage must be from 0.05 to 1 of the pools, got 0"),
         ({"record_trace": "x"}, "record_trace is not for replicas: all replicas would write"),
-        ({"kv_events_config": '{"publisher": "zmq"}'}, "kv_events_config is not for replicas: all"),
+        ({"kv_events_config": {"data_parallel_rank": 1}}, "data_parallel_rank: each replica has"),
+        (
+            {"kv_events_config": {**EVENTS, "endpoint": "tcp://*:65534"}, "replicas": 3},
+            r"endpoint must end in a port from 1 to 65533, to which data_parallel_rank \(2\)",
+        ),
+        (
+            {"kv_events_config": {**EVENTS, "replay_endpoint": "tcp://*:x"}, "prefill_replicas": 1},
+            "replay_endpoint must end in a port",
+        ),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is not for replicas: each has one"),
         ({"role": "prefill"}, "role is not for replicas: prefill_replicas says how many"),
         ({"prefill_replicas": 0}, "prefill_replicas must be an integer from 1 to 1024, got 0"),

@@ -78,7 +78,20 @@ def test_what_is_too_much_is_dropped_and_its_numbers_are_missing(tmp_path: Path)
         publisher.start(4, [None])
         assert [number for number, _ in replay_of(tmp_path, 3)] == [0, 1, 2]
         publisher.publish(removed(5))
-        assert [number for number, _ in replay_of(tmp_path, 4)] == [0, 1, 2, 5]
+        again = replay_of(tmp_path, 4)
+        assert [number for number, _ in again] == [0, 1, 2, 5]
+        assert all(batch.data_parallel_rank == 0 for _, batch in again)
+
+
+def test_a_rank_publishes_at_places_of_its_own_and_says_which_it_is(tmp_path: Path) -> None:
+    with published(tmp_path), published(tmp_path, data_parallel_rank=2) as publisher:
+        publisher.publish(removed(7))
+        for _ in range(100):
+            if again := replay(f"ipc://{tmp_path}/replay_dp2"):
+                break
+        assert [batch.data_parallel_rank for _, batch in again] == [2]
+        assert publisher.endpoint == f"ipc://{tmp_path}/events_dp2"
+        assert replay(f"ipc://{tmp_path}/replay") == []
 
 
 def replay_of(at: Path, count: int) -> list[tuple[int, Any]]:

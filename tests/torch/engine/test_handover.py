@@ -313,7 +313,11 @@ def test_what_no_role_can_do_is_refused() -> None:
         ({"kv_transfer_config": {"kv_port": 1}}, 'does nothing with role "both"'),
         ({"role": "decode", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
         ({"role": "decode", "device": "cuda"}, "on CPUs only"),
-        ({"role": "prefill", "tensor_parallel_size": 2}, 'role "prefill": .*_size 1 only'),
+        (
+            {"role": "prefill", "tensor_parallel_size": 2, "kv_transfer_config": {"kv_port": 0}},
+            "kv_port must be from 1 to 65534, got 0: each of 2 ranks listens at a port",
+        ),
+        ({"role": "decode", "tensor_parallel_size": 2, "nnodes": 2}, "ranks of one machine only"),
         ({"role": "decode", "kv_transfer_config": {"timeout": 0}}, "timeout must be from 0.01"),
         ({"role": "decode", "kv_transfer_config": {"kv_prt": 0}}, "did you mean kv_port"),
         ({"role": "prefill", "kv_transfer_config": {"kv_ip": "0.0.0.0"}}, "kv_ip must be an add"),

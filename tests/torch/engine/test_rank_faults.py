@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,13 @@ from quire.assembly.ranks.meeting import Door, meet
 from quire.assembly.ranks.team import Team
 from quire.config import EngineConfig
 from quire.errors import ConfigError, ModelError, RankError
+from quire.memory import hash_blocks, root_hash
+from quire.transfer import BlockFetcher
 from support.live_server import eventually
 from support.server_process import ServerProcess
 
 LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
-SILENCE = 1.5  # seconds that a rank may say nothing
+SILENCE = 4.0  # seconds that a rank may say nothing
 
 
 def gone(pid: int) -> bool:
@@ -38,46 +43,61 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_rank_that_says_nothing_ends_the_engine_within_the_bound() -> None:
-    """Though nobody asks it for anything; requests are refused at once then."""
+ENGINE = """
+import sys
+from quire import LLM
+llm = LLM(tensor_parallel_size=2, kv_cache_memory_bytes="4MiB", threads=1, dtype="float32",
+          swap_space=0.001, swap_path=sys.argv[1], role="prefill",
+          kv_transfer_config={"kv_port": int(sys.argv[2])})
+print(*(member.process.pid for member in llm.engine.others.members), flush=True)
+llm.generate(sys.argv[3], use_tqdm=False)
+llm.engine.put_away()
+print("put away", flush=True)
+sys.stdin.read()
+"""
+PROMPT = "A list of the towns by the river, and of those beyond it: "
+
+
+def two_ports() -> int:
+    """The first of two that are free, one after the other."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
+                return port
+
+
+@pytest.fixture(scope="module")
+def decoding() -> Iterator[LLM]:
     llm = LLM(
         tensor_parallel_size=2,
         kv_cache_memory_bytes="4MiB",
         distributed_timeout_seconds=SILENCE,
         threads=1,
+        dtype="float32",
+        role="decode",
     )
-    others: Any = llm.engine.others
-    pid, told = others.members[0].process.pid, list[RankError]()
-    others.watch(told.append)
-    os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: bool(told))
-    why = "rank 1 is gone: it has not answered for 1.5 seconds"
-    for _ in range(2):
-        with pytest.raises(RankError, match=why):
-            llm.generate(["A list is", "Memory"], LONG, use_tqdm=False)
-    assert str(told[0]) == why
+    yield llm
     llm.close()
-    assert gone(pid)
 
 
-ENGINE = """
-import sys
-from quire import LLM
-llm = LLM(tensor_parallel_size=2, kv_cache_memory_bytes="4MiB", threads=1, swap_space=0.001,
-          swap_path=sys.argv[1])
-print(*(member.process.pid for member in llm.engine.others.members), flush=True)
-llm.generate("A list", use_tqdm=False)
-sys.stdin.read()
-"""
-
-
-def test_no_rank_outlives_rank_0(tmp_path: Path) -> None:
+def test_ranks_hand_over_their_parts_and_none_outlives_rank_0(
+    tmp_path: Path, decoding: LLM
+) -> None:
     """However that ends; nor does a file of theirs."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    port = two_ports()
     process = subprocess.Popen(
-        [sys.executable, "-c", ENGINE, str(tmp_path)],
+        [sys.executable, "-c", ENGINE, str(tmp_path), str(port), PROMPT],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    alone = LLM(kv_cache_memory_bytes="4MiB", dtype="float32")
+    (expected,) = alone.generate(PROMPT, params, use_tqdm=False)
+    ids = expected.prompt_token_ids
+    assert ids is not None
+    names, fetcher = hash_blocks(root_hash(""), ids, 16), decoding.engine.transfer
+    assert isinstance(fetcher, BlockFetcher) and names
     with process:
         assert process.stdout is not None
         pids = list(map(int, process.stdout.readline().split()))
@@ -85,9 +105,32 @@ def test_no_rank_outlives_rank_0(tmp_path: Path) -> None:
         for pid in pids:  # they are for rank 0 to hear
             os.kill(pid, signal.SIGINT)
             os.kill(pid, signal.SIGTERM)
+        assert process.stdout.readline()
+        asyncio.run(fetcher.fetch("127.0.0.1", port, names))
+        assert (fetcher.num_fetched, fetcher.num_failed) == (len(names), 0)
+        (found,) = decoding.generate(PROMPT, params, use_tqdm=False)
+        assert found.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert found.metrics.fetched_tokens == len(names) * 16
+        assert all(map(fetcher._shelf.has, names)), "no rank lacks its part"
         process.kill()
     eventually(lambda: all(map(gone, pids)))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_says_nothing_ends_the_engine_within_the_bound(decoding: LLM) -> None:
+    """Though nobody asks it for anything; requests are refused at once then."""
+    others: Any = decoding.engine.others
+    pid, told = others.members[0].process.pid, list[RankError]()
+    others.watch(told.append)
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: bool(told))
+    why = "rank 1 is gone: it has not answered for 4 seconds"
+    for _ in range(2):
+        with pytest.raises(RankError, match=why):
+            decoding.generate(["A list is", "Memory"], LONG, use_tqdm=False)
+    assert str(told[0]) == why
+    decoding.close()
+    assert gone(pid)
 
 
 def test_a_server_whose_rank_dies_says_so_and_ends() -> None:

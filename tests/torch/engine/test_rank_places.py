@@ -6,6 +6,7 @@ import importlib
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,20 +39,31 @@ def expected() -> list[str]:
     return texts(LLM(**OPTIONS))
 
 
-def test_ranks_of_two_machines_find_each_other_by_address(expected: list[str]) -> None:
-    """The other one ends with this one, and says so by its status."""
+def test_ranks_of_two_machines_find_each_other_by_address(
+    expected: list[str], tmp_path: Path
+) -> None:
+    """The other one ends with this one, once it has written its parts, and says so by its status.
+
+    Each has a store of its own, which it reads and writes for itself.
+    """
     port = free_port()
     flags = (
         f"--dtype float32 -tp 2 --nnodes 2 --node-rank 1 --master-port {port} --threads 1 "
-        "--kv-cache-memory-bytes 4MiB --distributed-timeout-seconds 20"
+        "--kv-cache-memory-bytes 4MiB --distributed-timeout-seconds 20 --block-size 4 "
+        f"--kv-store {tmp_path}/there"
     )
     command = [sys.executable, "-m", "quire", "serve", "--headless", *flags.split()]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as other:
-        llm = LLM(**SEVERAL, nnodes=2, master_port=port)
+        store = {"block_size": 4, "kv_store": f"{tmp_path}/here"}
+        llm = LLM(**SEVERAL, **store, nnodes=2, master_port=port)
         assert texts(llm) == expected
         llm.close()
         _, log = other.communicate(timeout=60)
     assert other.returncode == 0 and "Traceback" not in log, log
+    here, there = (
+        {f.name for f in (tmp_path / name).rglob("*.block")} for name in ("here", "there")
+    )
+    assert here == there and len(here) >= 6
 
 
 @pytest.mark.parametrize(

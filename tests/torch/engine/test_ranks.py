@@ -13,18 +13,27 @@ import pytest
 from quire import LLM, LoRARequest, SamplingParams
 from quire.engine import RequestOutput
 from quire.errors import RankError
+from quire.events.wire import short
 from quire.execution.batch import pack
 from quire.execution.ranks.messages import Order, decode
-from quire.protocol import Step
+from quire.memory import hash_blocks, root_hash
+from quire.protocol import TO_DRAFT, RecoveryCosts, Step, StructuredOutputs
+from quire.store import DiskStore
+from support.drafting import Drafting
 from support.hf_reference import random_prompts
+from support.live_server import eventually
 from support.lora import save_adapter
 from support.small_models import make_model
+from support.vllm_events import BlockRemoved, BlockStored, replay
 
 PROMPTS = random_prompts(33, 41, 37, 5)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 SAMPLES = SamplingParams(n=3, seed=5, max_tokens=24, ignore_eos=True, logprobs=2)
 BEAMS = SamplingParams(use_beam_search=True, n=4, max_tokens=16, ignore_eos=True)
 SCORED = SamplingParams(temperature=0.0, max_tokens=4, prompt_logprobs=1)
+GUIDED = SamplingParams(
+    temperature=0.0, max_tokens=12, structured_outputs=StructuredOutputs(regex="(ab|cd)+e")
+)
 BLOCKS = 50  # in which not all can run: they swap
 OPTIONS: dict[str, Any] = {
     "dtype": "float32",
@@ -36,20 +45,21 @@ OPTIONS: dict[str, Any] = {
     "threads": 1,
     "enable_lora": True,
 }
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 class Watched:
     """An engine, what its executor has been given, and what the other ranks have been told."""
 
-    def __init__(self, directory: Path, ranks: int, token_bytes: int) -> None:
+    def __init__(self, directory: Path, ranks: int, token_bytes: int, **options: Any) -> None:
         """token_bytes: of the pool, on each rank."""
         self.llm = LLM(
             directory,
             tensor_parallel_size=ranks,
             kv_cache_memory_bytes=BLOCKS * 4 * token_bytes,
             distributed_timeout_seconds=20.0,
+            kv_store=str(directory.parent / "store"),
             **OPTIONS,
+            **options,
         )
         self.steps: list[Step] = []
         self.orders: list[Order] = []
@@ -94,6 +104,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fetching_pays() -> Iterator[None]:
+    """On models of this size, that is a matter of luck."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
+        yield
+
+
 @pytest.fixture(scope="module")
 def one(files: Path) -> Watched:
     return Watched(files / "model", 1, 2 * 2 * 2 * 16 * 4)
@@ -101,19 +119,26 @@ def one(files: Path) -> Watched:
 
 @pytest.fixture(scope="module")
 def two(files: Path) -> Iterator[Watched]:
-    watched = Watched(files / "model", 2, 2 * 2 * 1 * 16 * 4)
+    at = {"endpoint": f"ipc://{files}/events", "replay_endpoint": f"ipc://{files}/replay"}
+    events = {"enable_kv_cache_events": True, **at}
+    watched = Watched(files / "model", 2, 2 * 2 * 1 * 16 * 4, kv_events_config=events)
     yield watched
     watched.llm.close()
 
 
 def test_texts_and_steps_are_those_of_one_rank(files: Path, one: Watched, two: Watched) -> None:
-    """In a pool where they swap, chunk by chunk, with samples, beams, scores, adapters."""
+    """In a pool where they swap and fetch, chunk by chunk, with samples, beams, scores, adapters.
+
+    And with grammars, whose masks only rank 0 makes.
+    """
     adapter = LoRARequest("a", 1, str(files / "adapter"))
     assert one.llm.capacity.num_blocks == two.llm.capacity.num_blocks == BLOCKS
     assert two.llm.capacity.weight_bytes < 0.6 * one.llm.capacity.weight_bytes
-    for params, named in ((GREEDY, None), (SAMPLES, None), (BEAMS, None), (GREEDY, adapter)):
+    asked = [(params, None) for params in (GREEDY, SAMPLES, BEAMS, GUIDED)]
+    for params, named in (*asked, (GREEDY, adapter)):
         assert two.ask(params, named) == one.ask(params, named)
-    assert any(move.kind.value == "swap_in" for step in two.steps for move in step.moves)
+    kinds = {move.kind.value for step in two.steps for move in step.moves}
+    assert kinds == {"copy", "swap_out", "swap_in", "store", "fetch"}
     scores = [
         [next(iter(each.values())).logprob for each in output.prompt_logprobs or [] if each]
         for watched in (one, two)
@@ -172,37 +197,108 @@ def test_every_rank_is_told_the_tables_of_each_step(two: Watched) -> None:
     assert next(orders, None) is None
 
 
+def test_events_are_those_of_the_pool(two: Watched, files: Path) -> None:
+    """There is one block table, so one rank tells."""
+    pool: Any = two.llm.engine.scheduler.allocator
+    events = two.llm.engine.events
+    assert events is not None
+    numbers: list[int] = []
+    while len(numbers) < events.num_published:  # they are sent soon
+        found: set[int | bytes] = set()
+        batches = replay(f"ipc://{files}/replay")
+        numbers = [number for number, _ in batches]
+        for event in (event for _, batch in batches for event in batch.events):
+            if isinstance(event, BlockStored):
+                found |= set(event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                found -= set(event.block_hashes)
+    assert numbers == list(range(events.num_published))
+    assert found == {short(name) for name in pool.device._block_of} != set()
+
+
+def test_a_block_that_one_rank_lacks_is_computed_again(
+    one: Watched, two: Watched, files: Path
+) -> None:
+    """Its part is damaged or gone on one rank, sound on the other; then all are stored anew."""
+    expected = one.ask(GREEDY)
+    two.ask(GREEDY)
+    store, alone = two.llm.engine.store, one.llm.engine.store
+    assert isinstance(store, DiskStore) and isinstance(alone, DiskStore)
+    own, theirs = store._directory._own, alone._directory._own
+    names = hash_blocks(root_hash(""), PROMPTS[1], 4)
+
+    def parts(name: bytes) -> list[Path]:
+        """Of the block, rank 0's first."""
+        found = [path for path in files.rglob(f"{name.hex()}.block") if theirs not in path.parents]
+        return sorted(found, key=lambda path: own not in path.parents)
+
+    eventually(lambda: all(len(parts(name)) == 2 for name in names))
+    for number, name in enumerate(names[:8]):
+        path = parts(name)[number % 2]
+        record = path.read_bytes()
+        path.unlink()
+        if number % 4 < 2:
+            path.write_bytes(record[:-1] + bytes([record[-1] ^ 1]))
+    bad = store.counts.bad_blocks
+    for _ in range(2):
+        two.llm.engine.reset_prefix_cache()
+        assert two.ask(GREEDY) == expected
+    assert store.counts.bad_blocks > bad
+    usage = two.llm.engine.scheduler.allocator.usage()
+    assert usage.cached + usage.free == usage.capacity, "leaked blocks"
+    eventually(lambda: all(len(parts(name)) == 2 for name in names))
+
+
 def test_two_runs_have_the_same_bits(two: Watched) -> None:
     runs = [two.llm.generate(PROMPTS, SAMPLES, use_tqdm=False) for _ in range(2)]
     assert bits(runs[0]) == bits(runs[1])
 
 
 def test_what_another_rank_cannot_swap_is_computed_again(one: Watched, two: Watched) -> None:
-    """Its disk is full, rank 0's is not."""
+    """Its disk is full, rank 0's is not. And what it cannot store, nobody has stored."""
     others: Any = two.llm.engine.others
     pid, engine = others.members[0].process.pid, two.llm.engine
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     try:
         assert two.ask(SAMPLES) == one.ask(SAMPLES)
         assert engine.stats.num_failed_swaps > 0
+        assert engine.store is not None
+        for first in range(20):  # its thread finds out soon
+            new = [first + 20, *range(60, 72)]
+            two.llm.generate([new], GREEDY, use_tqdm=False)
+            stored = list(map(engine.store.has, hash_blocks(root_hash(""), new, 4)))
+            if not any(stored):
+                break
+        assert first < 19, "what one rank cannot store, nobody has stored"
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-def test_four_ranks_of_a_mixture_with_fewer_kv_heads(tmp_path: Path) -> None:
-    """And one that raises ends them all, by name."""
+def test_four_ranks_of_a_mixture_with_fewer_kv_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a draft model, with a KV group of which the others hold no layer.
+
+    A rank that raises ends them all, by name.
+    """
     directory = make_model("mixtral", tmp_path / "model")
+    draft = make_model("qwen2_window", tmp_path / "draft")
+    monkeypatch.setattr("quire.assembly.draft.check_draft", lambda *_: None)
+    drafts = {"method": "draft", "model": str(draft), "num_speculative_tokens": 3}
     options = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "max_model_len": 64}
-    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+    params = SamplingParams(n=2, seed=3, max_tokens=16, ignore_eos=True)
     expected = LLM(directory, **options).generate(PROMPTS, params, use_tqdm=False)
     llm = LLM(
-        directory, **options, speculative_config=DRAFTS,
+        directory, **options, speculative_config=drafts,
         tensor_parallel_size=4, distributed_timeout_seconds=20.0, warm_up=True,
     )  # fmt: skip
     assert "Each of 4 ranks" in llm.capacity.describe()
     assert "its memory was touched in" in llm.capacity.describe()
+    assert len(llm.capacity.limits.kv_groups) == 2
+    drafting = Drafting(llm.engine.scheduler, lambda request, sequence: [TO_DRAFT] * 2)
     found = llm.generate(PROMPTS, params, use_tqdm=False)
     assert list(map(tokens, found)) == list(map(tokens, expected))
+    assert drafting.num_drafts > 40
     others: Any = llm.engine.others
     others.group.tell(b"no order")
     with pytest.raises(RankError, match=r"^rank \d: failed: error\("):

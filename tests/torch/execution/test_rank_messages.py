@@ -11,12 +11,15 @@ import torch
 from quire.errors import RankError
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
-from quire.execution.ranks import LeadingWorker, Orders
+from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.execution.ranks.messages import Order, decode, encode
-from quire.memory import BlockMove, BlockTable, MoveKind
+from quire.memory import BlockMove, BlockTable, Content, MoveKind
 from quire.protocol import Adapter, Chunk
+from quire.store import RecordForm, RecordShelf
 
 COPY, OUT = BlockMove(MoveKind.COPY, 3, 4), BlockMove(MoveKind.SWAP_OUT, 5, 6, 1)
+STORE = BlockMove(MoveKind.STORE, 5, -1, 1, Content(b"n" * 16, (1, 2, 3, 2**40)))
+FETCH = BlockMove(MoveKind.FETCH, -1, 5, 0, Content(bytes(range(16)), (9, 8, 7, 6)))
 TABLES = BlockTable((4, 5), 4, further=(BlockTable((1, 2), 4, 1, 1),))
 CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, None)]
 
@@ -26,6 +29,7 @@ CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, N
     [
         Order(),
         Order([COPY, OUT, COPY]),
+        Order([STORE, COPY, FETCH], pack(CHUNKS, 4), [b"a" * 32], found=[b"b" * 16, b"c" * 16]),
         Order([OUT], pack(CHUNKS, 4, [2, 3]), [b"a" * 32, b"b" * 32]),
         Order(batch=pack(CHUNKS, 4, adapters=[0, -1])),
         Order(states=torch.arange(6, dtype=torch.bfloat16).view(2, 3)),
@@ -35,6 +39,7 @@ def test_an_order_arrives_as_it_was(order: Order) -> None:
     found = decode(encode(order))
     assert list(found.moves) == list(order.moves)
     assert list(found.adapters) == list(order.adapters)
+    assert list(found.found) == list(order.found)
     assert (found.batch is None) == (order.batch is None)
     if order.batch is not None and found.batch is not None:
         assert found.batch.header == order.batch.header
@@ -80,8 +85,10 @@ class Model:
         return states
 
 
-def leading(group: Any, forward: Any = None, *failing: BlockMove) -> LeadingWorker:
-    orders = Orders(group, StepAdapters({}), 1.0, lambda error: error)
+def leading(
+    group: Any, forward: Any = None, *failing: BlockMove, source: SharedSource | None = None
+) -> LeadingWorker:
+    orders = Orders(group, StepAdapters({}), 1.0, lambda error: error, source)
     model: Any = Model()
     kernels: Any = None
     return LeadingWorker(model, Cache(*failing), forward, kernels, orders)
@@ -131,3 +138,19 @@ def test_adapters_are_told_by_their_content() -> None:
     adapters.at_hand = [Adapter(b"x" * 32, "x")]
     Orders(group, adapters, 1.0, lambda error: error).tell(pack(CHUNKS, 4, adapters=[0, -1]))  # type: ignore[arg-type]
     assert group.told[0].adapters == [b"x" * 32]
+
+
+def test_what_one_rank_lacks_nobody_has() -> None:
+    """A fetch that fails is told; nobody relies on what is stored. What is in use is told once."""
+
+    forgotten: list[bytes] = []
+    own = RecordShelf(RecordForm(b"", 4, (8,)), 0)
+    own.forget = forgotten.append  # type: ignore[method-assign]
+    group, source = Group(numbers("2q", 0, 1), numbers("0q")), SharedSource(own)
+    worker = leading(group, None, source=source)
+    source.found([b"a" * 16])
+    assert worker.move([STORE, FETCH]) == [FETCH]
+    assert STORE.content and FETCH.content
+    assert forgotten == [STORE.content.name, FETCH.content.name]
+    assert worker.move([STORE]) == [] and len(forgotten) == 2
+    assert [list(order.found) for order in group.told] == [[b"a" * 16], []]

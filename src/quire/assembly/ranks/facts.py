@@ -21,7 +21,7 @@ _OF_EACH = frozenset({
     "override_generation_config", "pooler_config", "cpu_isa", "lora_modules", "max_num_waiting",
     "max_queue_time", "scheduling_policy", "session_timeout", "max_num_sessions",
     "max_sessions_per_client", "swap_path", "threads", "record_trace", "record_steps", "seed",
-    "node_rank", "master_addr",
+    "node_rank", "master_addr", "kv_events_config", "kv_store", "kv_store_size",
 })  # fmt: skip
 """Settings that may differ: what only rank 0 needs, and what is each machine's own matter."""
 
@@ -43,6 +43,7 @@ def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Fac
     for name, value in asdict(config).items():
         if name not in _OF_EACH:
             facts[name] = dict(value) if isinstance(value, Mapping) else value
+    facts["whether there is a kv_store"] = config.kv_store is not None
     facts["instruction set"] = instruction_set
     return facts
 

@@ -18,13 +18,15 @@ from typing import NoReturn
 import torch
 
 from quire.assembly.adapters import adapter_check
-from quire.assembly.loading import cache_shape, kv_dtype, load, locate
+from quire.assembly.loading import cache_shape, forms_of, kv_dtype, load, locate
 from quire.assembly.ranks.adapters import HeldAdapters
 from quire.assembly.ranks.facts import facts_of
 from quire.assembly.ranks.groups import join_group
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import Start
-from quire.capacity import EngineLimits
+from quire.assembly.store import check_store, open_store
+from quire.assembly.transfer import begin_transfer, listen_for_decoders
+from quire.capacity import EngineLimits, KVGroup
 from quire.config import EngineConfig
 from quire.errors import QuireError, RankError
 from quire.execution.device_runtime import OnCPU
@@ -32,11 +34,14 @@ from quire.execution.free_memory import memory_or_refusal
 from quire.execution.ranks import follow
 from quire.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
+from quire.store import DiskStore, Tiers
+from quire.transfer import BlockFetcher
 
 logger = logging.getLogger(__name__)
 
 _BEATS = 4  # in the time for which it may be silent
 _LONGEST_BEAT = 5.0  # seconds
+_LAST_WORD = 0.5  # seconds until it has been heard, from when whoever says it has gone
 _NO_REASON = 5.0  # seconds until rank 0 must have noticed what another rank has
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # rank 0 hears them, and decides
 
@@ -72,14 +77,19 @@ class _Rank:
         self._number, self._line, self._with_rank_0 = start.rank, line, start.with_rank_0
         self._config = EngineConfig.create(start.config)
         self._adapters: HeldAdapters | None = None
+        self._store: DiskStore | Tiers | None = None
+        self._fetcher: BlockFetcher | None = None
+        self._told_to_end = threading.Event()
         self._heard: SimpleQueue[Message] = SimpleQueue()
-        for task in (self._beat, self._hear, _outlive_nobody):
+        for task in (self._beat, self._hear, self._outlive_nobody):
             threading.Thread(target=task, daemon=True).start()
 
     @memory_or_refusal()
     def live(self) -> NoReturn:
         """Join the others, load, and compute what rank 0 tells."""
         config, line = self._config, self._line
+        check_store(config)
+        server = listen_for_decoders(config, self._number)
         instructions = choose_instructions(config.cpu_isa)
         directory = self._directory(self._expect("meet"))
         line.send("facts", facts=facts_of(config, directory, instructions.name))
@@ -94,24 +104,27 @@ class _Rank:
         self._expect("memory")
         line.send("memory", free=runtime.memory_budget(model, limits, dtype).free)
         pool = self._expect("pool")
-        kv_groups = tuple(
-            kv_group._replace(num_blocks=blocks, num_host_blocks=host_blocks)
-            for kv_group, (blocks, host_blocks) in zip(
-                limits.kv_groups, pool["blocks"], strict=True
-            )
-        )
+        kv_groups = tuple(map(KVGroup.of_values, pool["kv_groups"]))
         limits = replace(limits, kv_groups=kv_groups, max_model_len=pool["max_model_len"])
         if config.enable_lora:
             self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))
         weights = None if self._adapters is None else self._adapters.weights
-        executor = runtime.executor(model, limits, dtype, None, weights)
+        cache = cache_shape(model, dtype)
+        forms = forms_of(runtime.kernels, model, dtype)
+        kept = directory, limits, cache, forms, self._number
+        self._store = open_store(config, *kept)
+        transfer, shelf = begin_transfer(config, server, *kept)
+        self._fetcher = transfer if isinstance(transfer, BlockFetcher) else None
+        source = shelf or self._store
+        executor = runtime.executor(model, limits, dtype, None, weights, source)
         if pool["warm_up"]:
             runtime.touch_pool()
         line.send("ready")
-        follow(group, executor.worker, executor.adapters)
+        follow(group, executor.worker, executor.adapters, source)
 
     def report(self, error: QuireError) -> None:
-        """Tell rank 0 and, on another machine, whoever looks."""
+        """Tell rank 0 and, on another machine, whoever looks; unless all are ending."""
+        self._let_end()
         if not self._with_rank_0:
             logger.error("%s", error)
         try:
@@ -146,12 +159,15 @@ class _Rank:
             while True:
                 message = self._line.receive()
                 kind = message["kind"]
-                if kind == "adapter":
-                    threading.Thread(target=self._load, args=(message,), daemon=True).start()
+                if kind in ("adapter", "fetch"):
+                    act = self._load if kind == "adapter" else self._fetch
+                    threading.Thread(target=act, args=(message,), daemon=True).start()
                 elif kind == "refused":
                     self._say(f"rank 0 refuses this rank: {message.get('why')}")
                     break
                 elif kind == "end":
+                    self._told_to_end.set()
+                    self._put_away()
                     status = 0
                     break
                 else:
@@ -161,6 +177,16 @@ class _Rank:
         finally:
             os._exit(status)
 
+    def _put_away(self) -> None:
+        """Write what is to be stored, which nobody waits for who is not told to end."""
+        if self._store is not None:
+            self._store.close()
+
+    def _let_end(self) -> None:
+        """Whoever else ends the process leaves that to who has been told to."""
+        if self._told_to_end.is_set():
+            threading.Event().wait()
+
     def _say(self, text: str) -> None:
         if not self._with_rank_0:
             logger.error("%s", text)
@@ -169,8 +195,16 @@ class _Rank:
         assert self._adapters is not None
         self._line.send("adapter", error=self._adapters.load(message))
 
+    def _fetch(self, message: Message) -> None:
+        """This rank's part of blocks; what does not come is computed."""
+        assert self._fetcher is not None
+        names = list(map(bytes.fromhex, message["names"]))
+        self._fetcher.fetch_part(message["host"], message["port"], names)
+        self._line.send("fetched", number=message["number"])
 
-def _outlive_nobody() -> NoReturn:
-    """End with whoever has started this process."""
-    sys.stdin.buffer.read()
-    os._exit(1)
+    def _outlive_nobody(self) -> NoReturn:
+        """End with whoever has started this process."""
+        sys.stdin.buffer.read()
+        self._told_to_end.wait(_LAST_WORD)
+        self._let_end()
+        os._exit(1)

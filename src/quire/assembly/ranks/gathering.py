@@ -7,6 +7,7 @@ from functools import partial
 from quire.assembly.ranks.meeting import Door, start_here
 from quire.assembly.ranks.on_ray import RayRanks
 from quire.assembly.ranks.team import Team
+from quire.assembly.store import LAST_SECONDS
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 
@@ -21,7 +22,8 @@ def gather(config: EngineConfig) -> Team:
             f"node_rank {config.node_rank}: the engine is on machine 0; run quire serve --headless "
             "on this one"
         )
-    team = Team(config.tensor_parallel_size, config.distributed_timeout_seconds)
+    last = 0.0 if config.kv_store is None else LAST_SECONDS
+    team = Team(config.tensor_parallel_size, config.distributed_timeout_seconds, last)
     try:
         if config.distributed_executor_backend == "ray":
             RayRanks(team, config)

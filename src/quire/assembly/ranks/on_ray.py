@@ -51,6 +51,8 @@ class RayRanks:
         config, model = self._config, self._config.model
         if model is not None and Path(model).expanduser().exists():  # from wherever actors run
             config = replace(config, model=str(Path(model).expanduser().absolute()))
+        if config.kv_store is not None:
+            config = replace(config, kv_store=str(Path(config.kv_store).absolute()))
         for rank, actor in enumerate(self._actors, 1):
             start = Start.of(rank, config, self._threads, None, with_rank_0=False)
             self._runs.append(actor.run.remote(asdict(start), door.host, door.port))

@@ -88,11 +88,14 @@ class RankProcess:
             return f"it was ended by signal {-status} ({signal.Signals(-status).name})"
         return f"it ended with status {status}"
 
-    def end(self) -> None:
-        """By itself, which it does when nobody is there any more, or else by force."""
+    def end(self, last: float = 0.0) -> None:
+        """By itself, which it does when nobody is there any more, or else by force.
+
+        last: seconds for what it may still have to do.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        if self.wait(_SLOWEST_END) is None:
+        if self.wait(_SLOWEST_END + last) is None:
             self._process.kill()
             self._process.wait()

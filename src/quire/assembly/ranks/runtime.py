@@ -16,11 +16,12 @@ from quire.execution.adapters import StepAdapters
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Forward
-from quire.execution.ranks import LeadingWorker, Orders
+from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.execution.worker import Worker
 from quire.kernels.instructions import Instructions
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
+from quire.memory import BlockSource
 from quire.model import Model
 from quire.protocol import Adapter
 
@@ -57,21 +58,29 @@ class OnRanks(OnCPU):
         kv_dtype: torch.dtype,
         draft: Draft | None = None,
         adapters: Mapping[Adapter, Any] | None = None,
-        source: object = None,
+        source: BlockSource | None = None,
     ) -> ModelExecutor:
-        """See ``DeviceRuntime.executor``."""
-        assert draft is None and source is None, "refused before anything is loaded"
-        blocks = [[one.num_blocks, one.num_host_blocks] for one in limits.kv_groups]
+        """See ``DeviceRuntime.executor``. A draft model is rank 0's alone, and whole.
+
+        Others have the same blocks without its layers: they are told what it has drafted.
+        """
+        assert source is None or isinstance(source, SharedSource)
+        self._source = source
+        num_layers = len(model.kv_shapes)
+        kv_groups = [
+            one._replace(layers=tuple(layer for layer in one.layers if layer < num_layers))
+            for one in limits.kv_groups
+        ]
         told = {"max_model_len": limits.max_model_len, "warm_up": self._warm_up}
-        self._team.ask("pool", blocks=blocks, **told)
-        executor = super().executor(model, limits, kv_dtype, None, adapters)
+        self._team.ask("pool", kv_groups=kv_groups, **told)
+        executor = super().executor(model, limits, kv_dtype, draft, adapters, source)
         self._team.answers("ready")
         return executor
 
     def _make_worker(
         self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
     ) -> Worker:
-        orders = Orders(self._group, adapters, self._timeout, self._team.why)
+        orders = Orders(self._group, adapters, self._timeout, self._team.why, self._source)
         return LeadingWorker(model, self._kv_cache, forward, kernels, orders)
 
 

@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 from quire.assembly.ranks.line import Line, Message
@@ -32,8 +33,10 @@ class Member:
     """Another rank: its line, and its process if that is rank 0's own.
 
     silence: the most seconds that it may say nothing, once it has said something.
-    place: see ``facts.place``.
+    place: see ``facts.place``. last: seconds for what it has to do when it is told to end.
     """
+
+    last = 0.0
 
     def __init__(
         self,
@@ -43,8 +46,11 @@ class Member:
         silence: float,
         failed: Failed,
         place: str,
+        told: Mapping[str, Callable[[Message], None]] = MappingProxyType({}),
     ) -> None:
+        """told: by kind, who is told in its thread of what it says unasked."""
         self.rank, self.line, self.process, self.place = rank, line, process, place
+        self._told = told
         self._silence = silence
         self._failed = weakref.WeakMethod(failed)
         self._heard: SimpleQueue[Message | None] = SimpleQueue()
@@ -72,7 +78,9 @@ class Member:
                     refusal = _REFUSALS.get(message.get("type", ""), RankError)
                     self._tell(refusal(f"rank {self.rank}: {message.get('text')}"))
                     return
-                if message["kind"] != "beat":
+                if message["kind"] in self._told:
+                    self._told[message["kind"]](message)
+                elif message["kind"] != "beat":
                     self._heard.put(message)
         except RankError as error:
             gone = "closed" in str(error) and self.process is not None
@@ -91,14 +99,16 @@ class Member:
 class Team:
     """All other ranks. Once one of them has failed, all are ended, and it is of no use any more."""
 
-    def __init__(self, size: int, silence: float) -> None:
+    def __init__(self, size: int, silence: float, last: float = 0.0) -> None:
+        """silence, last: see ``Member``."""
         self.size = size
-        self._silence = silence
+        self._silence, self._last = silence, last
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
         self.door: tuple[str, int] | None = None  # where others can reach rank 0
         self._arrive: Callable[[], None] = lambda: None
+        self._heard_by: dict[str, Callable[[Message], None]] = {}
         self._tell: list[Callable[[RankError], None]] = []
         self._failing = threading.Lock()
         self._ending = contextlib.ExitStack()  # what else is to be done at the end
@@ -112,7 +122,9 @@ class Team:
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        self.members.append(Member(rank, line, process, self._silence, failed, place))
+        member = Member(rank, line, process, self._silence, failed, place, self._heard_by)
+        member.last = self._last
+        self.members.append(member)
         self.members.sort(key=lambda member: member.rank)
 
     def awaits(self, door: tuple[str, int], arrive: Callable[[], None]) -> None:
@@ -138,6 +150,10 @@ class Team:
         if self.error is not None:
             raise self.error
         return [message for message in found if message is not None]
+
+    def tell_of(self, kind: str, act: Callable[[Message], None]) -> None:
+        """Messages of that kind, which nobody waits for in turn: in the threads that hear them."""
+        self._heard_by[kind] = act
 
     def refuse(self, member: Member, why: str) -> None:
         """Raises it as a ConfigError here, and there."""
@@ -191,6 +207,7 @@ class Team:
             self.group.abort(str(error))
         for member in self.members:
             member.give_up()
+            member.last = 0.0  # it may hang
         for tell in told:
             tell(_as_rank_error(error))
         for member in self.members:
@@ -206,10 +223,7 @@ def _end(members: Sequence[Member], ending: contextlib.ExitStack) -> None:
         with contextlib.suppress(RankError):
             member.line.send("end")
         member.line.close()
-    for process in _processes(members):
-        process.end()
+    for member in members:
+        if member.process is not None:
+            member.process.end(member.last)
     ending.close()
-
-
-def _processes(members: Sequence[Member]) -> Iterator[RankProcess]:
-    return (member.process for member in members if member.process is not None)

@@ -42,7 +42,8 @@ class SwapFile:
             self._file, name = tempfile.mkstemp(prefix="quire-swap-", dir=place)
             weakref.finalize(self, os.close, self._file)
             Path(name).unlink()
-            os.posix_fallocate(self._file, 0, size)
+            if size:  # other ranks hold nothing of a KV group that is a draft model's
+                os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             raise ConfigError(
                 f"swap_path: {place} cannot hold swap space of {size:,} bytes: {error.strerror}"

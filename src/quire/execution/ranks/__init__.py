@@ -2,5 +2,6 @@
 
 from quire.execution.ranks.follower import follow
 from quire.execution.ranks.leader import LeadingWorker, Orders
+from quire.execution.ranks.source import SharedSource
 
-__all__ = ["LeadingWorker", "Orders", "follow"]
+__all__ = ["LeadingWorker", "Orders", "SharedSource", "follow"]

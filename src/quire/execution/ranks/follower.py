@@ -13,14 +13,19 @@ from quire.execution.forward import nothing_sampled
 from quire.execution.ranks.messages import Order, decode
 from quire.execution.worker import Worker
 from quire.kernels.ranks import RankGroup
-from quire.memory import BlockMove, MoveKind
+from quire.memory import BlockMove, BlockSource, MoveKind
 from quire.protocol import Adapter
 
 _PATIENCE = 60.0  # seconds; whether rank 0 is there still, others look
 
 
-def follow(group: RankGroup, worker: Worker, adapters: StepAdapters | None) -> NoReturn:
-    """Compute whatever rank 0 computes.
+def follow(
+    group: RankGroup,
+    worker: Worker,
+    adapters: StepAdapters | None,
+    source: BlockSource | None = None,
+) -> NoReturn:
+    """Compute whatever rank 0 computes. source: the worker's, if it has one.
 
     Raises:
         RankError: rank 0 is gone, or another.
@@ -29,15 +34,21 @@ def follow(group: RankGroup, worker: Worker, adapters: StepAdapters | None) -> N
         while True:
             message = group.hear(_PATIENCE)
             if message is not None:
-                _carry_out(decode(message), group, worker, adapters)
+                _carry_out(decode(message), group, worker, adapters, source)
 
 
 def _carry_out(
-    order: Order, group: RankGroup, worker: Worker, adapters: StepAdapters | None
+    order: Order,
+    group: RankGroup,
+    worker: Worker,
+    adapters: StepAdapters | None,
+    source: BlockSource | None,
 ) -> None:
     batch = order.batch
+    if order.found and source is not None:
+        source.found(order.found)
     if order.moves:
-        failed = worker.move(order.moves)
+        failed = [*worker.move(order.moves), *_not_stored(order.moves, source)]
         if any(move.kind is not MoveKind.COPY for move in order.moves):
             group.answer(_places(failed, order.moves))
     if batch is not None:
@@ -48,6 +59,18 @@ def _carry_out(
             worker.logits(hidden.asked)
     if order.states is not None:
         worker.logits(order.states)
+
+
+def _not_stored(moves: Sequence[BlockMove], source: BlockSource | None) -> list[BlockMove]:
+    """Those for which there was no room, or no disk any more."""
+    return [
+        move
+        for move in moves
+        if move.kind is MoveKind.STORE
+        and move.content is not None
+        and source is not None
+        and not source.has(move.content.name)
+    ]
 
 
 def _places(failed: Sequence[BlockMove], moves: Sequence[BlockMove]) -> bytes:

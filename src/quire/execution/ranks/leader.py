@@ -13,6 +13,7 @@ from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
 from quire.execution.forward import Forward, Hidden, Sampled
 from quire.execution.ranks.messages import Order, encode
+from quire.execution.ranks.source import SharedSource
 from quire.execution.worker import BlockStore, Worker
 from quire.kernels.ops import Kernels
 from quire.kernels.ranks import RankGroup
@@ -23,11 +24,12 @@ _INTERRUPTED = "rank 0 was interrupted in the middle of a step"
 
 
 class Orders:
-    """One message a step, and one more where blocks are swapped.
+    """One message a step, and one more where blocks are swapped, fetched or stored.
 
     Once a rank has failed, or a step was torn, no order can be carried out any more.
 
     why: a RankError that came up, as whoever watches the ranks explains it.
+    source: of blocks beyond the pool, if there are any.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class Orders:
         adapters: StepAdapters | None,
         timeout: float,
         why: Callable[[RankError], RankError],
+        source: SharedSource | None = None,
     ) -> None:
         self._group = group
         self._timeout = timeout
         self._adapters = adapters
         self._why = why
+        self._source = source
         self._copies: list[BlockMove] = []  # to be told with what is computed after them
         self._torn: RankError | None = None
 
@@ -71,17 +75,22 @@ class Orders:
             self.tell()
         return may_fail
 
-    def failed(self) -> set[int]:
-        """Of the moves that were told last, by place."""
+    def failed(self, moves: Sequence[BlockMove]) -> set[int]:
+        """Of these, which were told last, by place. What one rank does not have, nobody has."""
         answers = self._group.answers(self._timeout)
-        return {place for one in answers for place in unpack(f"{len(one) // 8}q", one)}
+        places = {place for one in answers for place in unpack(f"{len(one) // 8}q", one)}
+        for content in (moves[place].content for place in places):
+            if content is not None and self._source is not None:
+                self._source.forget(content.name)
+        return places
 
     def tell(self, batch: StepBatch | None = None, states: Tensor | None = None) -> None:
         moves, self._copies = self._copies, []
         adapters: list[bytes] = []
         if batch is not None and batch.header.adapted and self._adapters is not None:
             adapters = [one.fingerprint for one in self._adapters.at_hand]
-        self._group.tell(encode(Order(moves, batch, adapters, states)))
+        found = () if self._source is None else self._source.take_found()
+        self._group.tell(encode(Order(moves, batch, adapters, states, found)))
 
 
 class LeadingWorker(Worker):
@@ -100,7 +109,7 @@ class LeadingWorker(Worker):
         self._asked: Tensor | None = None  # rows that the others pass to the head by themselves
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Those that failed on any rank."""
+        """Those that failed on any rank. On a block that is not stored nobody relies."""
         if not moves:
             return []
         with self._orders.together():
@@ -108,9 +117,13 @@ class LeadingWorker(Worker):
             failed = super().move(moves)
             if not before:
                 return failed
-            places = self._orders.failed()
+            places = self._orders.failed(moves)
         own = set(map(id, failed))
-        return [one for place, one in enumerate(moves) if place in places or id(one) in own]
+        return [
+            one
+            for place, one in enumerate(moves)
+            if id(one) in own or (place in places and one.kind is not MoveKind.STORE)
+        ]
 
     def compute(self, batch: StepBatch, sampled: Sampled) -> Hidden:
         """See ``Worker.compute``."""

@@ -1,0 +1,59 @@
+"""Blocks beyond the pool, of which each rank has its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from quire.memory import BlockHash, BlockSource, Content
+
+
+class Part(BlockSource, Protocol):
+    """A rank's own."""
+
+    def forget(self, name: BlockHash) -> None:
+        """Whatever there is of that block is of no use: another rank lacks its part of it."""
+        ...
+
+
+class SharedSource:
+    """Rank 0's part, by which is decided what is fetched and stored; see ``BlockSource``.
+
+    The other ranks do the same with theirs, as they are told: so what they give up first, where
+    room is scarce, is what rank 0 gives up.
+    """
+
+    def __init__(self, own: Part) -> None:
+        self._own = own
+        self._found: list[BlockHash] = []  # not told yet
+
+    def has(self, name: BlockHash) -> bool:
+        """See ``BlockSource.has``. What another rank lacks all the same, a fetch finds out."""
+        return self._own.has(name)
+
+    def found(self, names: Iterable[BlockHash]) -> None:
+        """See ``BlockSource.found``."""
+        known = list(names)
+        self._own.found(known)
+        self._found += known
+
+    def take_found(self) -> list[BlockHash]:
+        """What others are to be told of, once."""
+        found, self._found = self._found, []
+        return found
+
+    def room(self) -> int:
+        """See ``BlockSource.room``."""
+        return self._own.room()
+
+    def forget(self, name: BlockHash) -> None:
+        """See ``Part.forget``."""
+        self._own.forget(name)
+
+    def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
+        """See ``BlockSource.read``."""
+        self._own.read(content, kv_group, buffers)
+
+    def write(self, content: Content, parts: Sequence[bytes]) -> None:
+        """See ``BlockSource.write``."""
+        self._own.write(content, parts)
