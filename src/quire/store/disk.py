@@ -35,7 +35,8 @@ class DiskStore:
         self._form = form
         self._directory = RecordDirectory(path, size, form)
         most = max(_FEWEST, _STAGED_BYTES // form.num_bytes)
-        self._writer = WriteBehind(self._directory.count, self._directory.write, most)
+        directory = self._directory
+        self._writer = WriteBehind(directory.count, directory.write, most, directory.most)
         weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the process's end, at last
 
     @property
@@ -83,7 +84,7 @@ class DiskStore:
         directory = self._directory
         content, parts = zeros(self._form)
         try:
-            directory.write(content, parts)
+            directory.write([(content, parts)])
             seconds = seconds_to_read(self._form, content, directory.read)
             directory.remove(content.name)
         except OSError as error:
