@@ -93,7 +93,7 @@ class Team:
 
     def __init__(self, size: int, silence: float) -> None:
         self.size = size
-        self._silence = silence
+        self.silence = silence
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
@@ -112,7 +112,7 @@ class Team:
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        self.members.append(Member(rank, line, process, self._silence, failed, place))
+        self.members.append(Member(rank, line, process, self.silence, failed, place))
         self.members.sort(key=lambda member: member.rank)
 
     def awaits(self, door: tuple[str, int], arrive: Callable[[], None]) -> None:
