@@ -200,10 +200,12 @@ def test_ranks_of_other_machines_are_let_in_and_nobody_else() -> None:
 
 def test_a_machine_that_is_gone_is_noticed_by_who_only_sends() -> None:
     """TCP would go on sending to it for a quarter of an hour."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as theirs:
-            Line(theirs, silence=7.5)
-            assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as theirs,
+    ):
+        Line(theirs, silence=7.5)
+        assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
 
 
 def test_settings_that_are_rank_0s_alone_may_differ() -> None:
