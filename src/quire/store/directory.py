@@ -25,7 +25,7 @@ _MODEL = re.compile("[0-9a-f]{32}")
 _FILE = re.compile(rf"{SEGMENT.pattern}(?:{re.escape(_UNFINISHED)})?")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _DAMAGED = (None, errno.EIO)  # of an OSError; others may pass
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of an OSError: there is no room on the disk
 _MOST_RECORDS, _MOST_BYTES = 16, 8 << 20  # of a segment
 
 Record = tuple[Content, Sequence[bytes]]
@@ -111,18 +111,15 @@ class RecordDirectory:
             if not fresh:  # another engine's, since
                 return
             taken = self._taken(len(fresh))
-            total = self._ledger.total + taken
-            if total > self._size:
-                total = self._evict(self._size) + taken
-            self._ledger.total = total
+            total = self._ledger.total
+            if total + taken > self._size:
+                total = self._evict(self._size)
             try:
-                self._create(fresh)
+                self._add(fresh, total, taken)
             except OSError as error:
-                if error.errno not in _FULL:
-                    self._ledger.total = total - taken
+                if error.errno not in FULL:
                     raise
-                self._ledger.total = self._evict(total - taken) + taken
-                self._create(fresh)
+                self._add(fresh, self._evict(total), taken)
         self.counts.written_blocks += len(fresh)
         self.counts.written_bytes += len(fresh) * self._form.num_bytes
 
@@ -155,6 +152,15 @@ class RecordDirectory:
                 _note_use(file)
         finally:
             os.close(file)
+
+    def _add(self, records: Sequence[Record], total: int, taken: int) -> None:
+        """To files that take ``total`` bytes."""
+        self._ledger.total = total + taken
+        try:
+            self._create(records)
+        except OSError:
+            self._ledger.total = total
+            raise
 
     def _create(self, records: Sequence[Record]) -> None:
         names = [content.name for content, _ in records]
@@ -217,6 +223,12 @@ class RecordDirectory:
     def _taken(self, count: int) -> int:
         """Bytes on disk of a file with so many records."""
         return _pages(header_bytes(count) + count * self._form.num_bytes)
+
+
+def has_records(path: Path) -> bool:
+    """Whether anybody has written a record in this directory."""
+    models = _listed(path, _MODEL)
+    return any(True for model in models for _ in _listed(model.path, SEGMENT))
 
 
 def _note_use(file: int) -> None:

@@ -213,6 +213,13 @@ def test_a_disk_smaller_than_the_bound_is_the_bound(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, pieces)
 
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:  # others' files fill it
+        patched.setattr(tempfile, "TemporaryFile", no_room)
+        with pytest.raises(ConfigError, match="No space left"):
+            check_writable(tmp_path)
     monkeypatch.setattr(os, "writev", on_a_small_disk)
     directory = RecordDirectory(tmp_path, 20 * TAKEN, FORM)
     for number in range(12):
@@ -220,6 +227,13 @@ def test_a_disk_smaller_than_the_bound_is_the_bound(
         assert directory.has(content(number).name)
         assert directory.num_bytes == TAKEN * len(files(tmp_path)) <= TAKEN * most
     assert read(directory, 11) == parts(11) and directory.counts.evicted_blocks >= 7
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    check_writable(tmp_path)  # what is there will make room
+    monkeypatch.setattr(os, "writev", no_room)
+    total = directory.num_bytes
+    with pytest.raises(OSError, match="No space left"):
+        directory.write([(content(0), parts(0))])
+    assert directory.num_bytes == TAKEN * len(files(tmp_path)) < total
 
 
 def test_blocks_that_come_together_share_a_file(tmp_path: Path) -> None:
