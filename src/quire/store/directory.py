@@ -164,9 +164,6 @@ class RecordDirectory:
 
     def _create(self, records: Sequence[Record]) -> None:
         names = [content.name for content, _ in records]
-        pieces = [header(names)]
-        for content, parts in records:
-            pieces += [self._form.head(content, parts), *parts]
         segment = f"{os.urandom(16).hex()}.blocks"
         path = f"{self._own}/{segment}"
         unfinished = path + _UNFINISHED
@@ -176,8 +173,9 @@ class RecordDirectory:
             self._own.mkdir(0o700, parents=True, exist_ok=True)
             file = os.open(unfinished, _NEW, 0o600)
         try:
-            if os.writev(file, pieces) != sum(map(len, pieces)):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_all(file, [header(names)])
+            for content, parts in records:  # megabytes at once cost several times as much
+                _write_all(file, [self._form.head(content, parts), *parts])
             _note_use(file)
             os.rename(unfinished, path)  # noqa: PTH104  # a Path costs more than that
         except OSError:
@@ -229,6 +227,11 @@ def has_records(path: Path) -> bool:
     """Whether anybody has written a record in this directory."""
     models = _listed(path, _MODEL)
     return any(True for model in models for _ in _listed(model.path, SEGMENT))
+
+
+def _write_all(file: int, pieces: Sequence[bytes]) -> None:
+    if os.writev(file, pieces) != sum(map(len, pieces)):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _note_use(file: int) -> None:
