@@ -5,7 +5,9 @@
 Time to first token of the first request of a new process, which computes its prompt, and of the
 same in the next process, which finds it in the store; round by round. Then the tokens a second of
 two engines in one process, with a store and without one, that serve batches of prompts never seen
-before, turn by turn; until all is written, the time is the store's.
+before, turn by turn: until the last answer, which is what clients see, and until all is written as
+well. Beside them the seconds of processors, of this process and of the system for it; what the
+system writes to the disk later is not among them.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def main() -> None:
         "seconds_to_first_token_computed": computed,
         "seconds_to_first_token_fetched": fetched,
         "fetched_to_computed": statistics.median(b / a for a, b in rounds),
-        "with_to_without_store": with_to_without(arguments),
+        **with_to_without(arguments),
     }
     show(results, arguments.json)
 
@@ -75,29 +77,40 @@ def first_token(arguments: argparse.Namespace) -> dict[str, float]:
     return {"seconds": metrics.ttft or 0.0, "fetched_tokens": metrics.fetched_tokens}
 
 
-def with_to_without(arguments: argparse.Namespace) -> float:
+def with_to_without(arguments: argparse.Namespace) -> dict[str, float]:
+    """Ratios of throughput, and of the processors' seconds for the same."""
     with tempfile.TemporaryDirectory(dir=arguments.kv_store) as store:
         engines = [make_llm(arguments, None), make_llm(arguments, store)]
         for llm in engines:
-            seconds_of_batch(llm, 4 * arguments.rounds)
-        rounds = [
-            [seconds_of_batch(llm, number) for llm in engines[:: 1 if number % 2 else -1]]
-            for number in range(4 * arguments.rounds)
-        ]
-        ratios = [a / b if number % 2 else b / a for number, (a, b) in enumerate(rounds)]
+            serve_batch(llm, 4 * arguments.rounds)
+        rounds = []
+        for number in range(4 * arguments.rounds):
+            turns = [serve_batch(llm, number) for llm in engines[:: 1 if number % 2 else -1]]
+            rounds.append(turns[:: 1 if number % 2 else -1])
         engines[1].engine.close()
-    return statistics.median(ratios)
+
+    def ratio(of: str) -> float:
+        return statistics.median(without[of] / with_it[of] for without, with_it in rounds)
+
+    return {
+        "with_to_without_store_until_answered": ratio("answered"),
+        "with_to_without_store_until_written": ratio("written"),
+        "processor_seconds_with_to_without": 1 / ratio("processor"),
+    }
 
 
-def seconds_of_batch(llm: LLM, number: int) -> float:
+def serve_batch(llm: LLM, number: int) -> dict[str, float]:
+    """Seconds until all is answered, until all is written, and those of processors."""
     prompts = random_prompts(llm, number, BATCH, PROMPT_TOKENS)
     params = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True, temperature=0.0)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     outputs = llm.generate(prompts, params, use_tqdm=False)
+    answered = time.perf_counter() - start
     if llm.engine.store is not None:
         llm.engine.store.flush()
     assert not any(output.metrics.cached_tokens for output in outputs)
-    return time.perf_counter() - start
+    written, processor = time.perf_counter() - start, time.process_time() - before
+    return {"answered": answered, "written": written, "processor": processor}
 
 
 def make_llm(arguments: argparse.Namespace, store: str | None) -> LLM:

@@ -53,7 +53,7 @@ def main(path: str, size: int, first: int, count: int) -> None:
             except FileNotFoundError:
                 continue  # the other one has given it up since
         else:
-            directory.write(content(number), parts(number))
+            directory.write([(content(number), parts(number))])
 
 
 if __name__ == "__main__":

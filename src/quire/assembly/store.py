@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import xxhash
 
+from quire.assembly.digests import FileDigests
 from quire.assembly.draft import draft_directory
 from quire.capacity import EngineLimits, MemoryBudget, size_of
 from quire.config import EngineConfig
@@ -23,7 +24,7 @@ from quire.version import __version__
 
 _LAYOUT = 1  # of a block's bytes: keys, values and their scales, by layer, head and token
 _BEYOND = ("kv_store", "kv_offloading_size")
-_PIECE = 4 << 20  # of a file, read at once
+_DIGESTS = "digests.json"  # of models' files, in a store's directory
 LAST_SECONDS = 10.0  # for what is not written when a rank is told to end
 
 
@@ -142,15 +143,12 @@ def block_identity(
     }
     if config.tensor_parallel_size > 1:
         facts["ranks"] = [rank, config.tensor_parallel_size]
-    weights = xxhash.xxh3_128()
-    for path in _files(config, directory):
-        weights.update(path.stat().st_size.to_bytes(8, "little"))
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                weights.update(piece)
+    files = FileDigests(None if config.kv_store is None else Path(config.kv_store) / _DIGESTS)
+    model = [files.of(path) for path in _files(config, directory)]
+    files.remember()
     parts = {name: json.dumps(fact, sort_keys=True) for name, fact in facts.items()}
     digests = {name: xxhash.xxh3_128_hexdigest(text.encode()) for name, text in parts.items()}
-    return {**digests, "model": weights.hexdigest()}
+    return {**digests, "model": xxhash.xxh3_128_hexdigest(" ".join(model).encode())}
 
 
 def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:

@@ -81,7 +81,8 @@ class Line:
 
     def refuse(self, reason: str) -> None:
         """Tell one that asks to be a rank why it is none."""
-        self.send(reason.encode(), _REFUSAL)
+        with suppress(RankError):
+            self.send(reason.encode(), _REFUSAL)
         self._socket.close()
 
     def _readable(self, timeout: float) -> bool:
@@ -94,12 +95,13 @@ class Line:
 
 
 def read(connection: socket.socket, size: int, rank: int, timeout: float) -> bytearray:
-    """So many bytes from a rank."""
-    connection.settimeout(timeout)
+    """So many bytes from a rank, which has so many seconds for all of them."""
+    until = time.monotonic() + timeout
     data = bytearray(size)
     view = memoryview(data)
     while view:
         try:
+            connection.settimeout(max(until - time.monotonic(), 0.001))
             count = connection.recv_into(view)
         except TimeoutError:
             raise late(rank, timeout) from None
@@ -142,11 +144,11 @@ def wait_for_calls(
     address: str, port: int, size: int, timeout: float, start_timeout: float
 ) -> dict[int, Line]:
     """Of all the other ranks, for rank 0. Whoever has no place among them is told so."""
-    family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+    family, *_, own = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     lines: dict[int, Line] = {}
     until = time.monotonic() + start_timeout
     try:
-        listener = socket.create_server(("", port), family=family, backlog=size)
+        listener = socket.create_server(own, family=family, backlog=size)
     except OSError as error:
         raise ConfigError(f"port {port} cannot be listened at: {error}") from None
     with listener:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire.errors import ConfigError
 from quire.memory import BlockHash, Content
-from quire.store.directory import RecordDirectory, StoreCounts
+from quire.store.directory import FULL, RecordDirectory, StoreCounts, has_records
 from quire.store.record import RecordForm
 from quire.store.timing import seconds_to_read, zeros
 from quire.store.writer import WriteBehind
@@ -35,7 +35,8 @@ class DiskStore:
         self._form = form
         self._directory = RecordDirectory(path, size, form)
         most = max(_FEWEST, _STAGED_BYTES // form.num_bytes)
-        self._writer = WriteBehind(self._directory.count, self._directory.write, most)
+        directory = self._directory
+        self._writer = WriteBehind(directory.count, directory.write, most, directory.most)
         weakref.finalize(self, self._writer.close, _LAST_SECONDS)  # at the process's end, at last
 
     @property
@@ -88,7 +89,7 @@ class DiskStore:
         directory = self._directory
         content, parts = zeros(self._form)
         try:
-            directory.write(content, parts)
+            directory.write([(content, parts)])
             seconds = seconds_to_read(self._form, content, directory.read)
             directory.remove(content.name)
         except OSError as error:
@@ -106,13 +107,18 @@ class DiskStore:
 
 
 def check_writable(path: Path) -> None:
-    """ConfigError if records cannot be kept there; a directory that is missing is made."""
+    """ConfigError if records cannot be kept there; a directory that is missing is made.
+
+    Where records fill the disk, those that have not been used for longest will make room.
+    """
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(prefix="quire-probe-", dir=path) as file:
             file.write(os.urandom(_PROBE_BYTES))
             file.flush()
     except OSError as error:
+        if error.errno in FULL and has_records(path):
+            return
         raise ConfigError(f"kv_store: {path} cannot hold blocks: {error.strerror}") from error
 
 

@@ -1,4 +1,4 @@
-"""How many bytes a directory's records take, as all processes that share it agree."""
+"""What processes that share a directory agree on: its bytes, and whether it has changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ _BYTES = 8
 
 
 class Ledger:
-    """One number in a file, which is also the lock of whoever changes the directory.
+    """Two numbers in a file, which is also the lock of whoever changes the directory.
 
     The system lets go of the lock when a process ends, however it ends. What a record takes is
     entered before the record is there; so whoever is killed in between leaves a number that is too
     large, and never one that is too small. It is put right whenever the records are counted.
+
+    total: bytes of all files. state: goes up with each change, so that others look again; that of
+    somebody who is killed before he has told is seen with the next one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,8 +41,22 @@ class Ledger:
 
     @property
     def total(self) -> int:
-        return int.from_bytes(os.pread(self._file, _BYTES, 0), "little")
+        return self._number(0)
 
     @total.setter
     def total(self, value: int) -> None:
-        os.pwrite(self._file, value.to_bytes(_BYTES, "little"), 0)
+        self._enter(0, value)
+
+    @property
+    def state(self) -> int:
+        return self._number(_BYTES)
+
+    @state.setter
+    def state(self, value: int) -> None:
+        self._enter(_BYTES, value)
+
+    def _number(self, at: int) -> int:
+        return int.from_bytes(os.pread(self._file, _BYTES, at), "little")
+
+    def _enter(self, at: int, value: int) -> None:
+        os.pwrite(self._file, value.to_bytes(_BYTES, "little"), at)

@@ -6,24 +6,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from quire.memory import BlockHash, Content
 
 logger = logging.getLogger(__name__)
 
-Write = Callable[[Content, Sequence[bytes]], None]
+_TOGETHER = 0.5  # seconds in which blocks may come that are written with the first one
+
+Write = Callable[[Sequence[tuple[Content, Sequence[bytes]]]], None]
 
 
 class WriteBehind:
     """Keeps at most ``most`` blocks until they are written. If that fails, it goes quiet.
 
-    begin: what the thread does first.
+    begin: what the thread does first; together: blocks that ``write`` takes at once.
     """
 
-    def __init__(self, begin: Callable[[], None], write: Write, most: int) -> None:
+    def __init__(
+        self, begin: Callable[[], None], write: Write, most: int, together: int = 1
+    ) -> None:
         self._begin = begin
         self._write = write
         self._most = most
+        self._together = min(together, most)
+        self._hurried = 0  # who wait until all is written
         self._waiting: dict[BlockHash, tuple[Content, Sequence[bytes]]] = {}  # in order
         self._changed = threading.Condition()
         self._ended = False
@@ -39,7 +46,8 @@ class WriteBehind:
         if self.room() > 0:
             with self._changed:
                 self._waiting[content.name] = content, parts
-                self._changed.notify_all()
+                if len(self._waiting) in (1, self._together):  # else the thread has no use for it
+                    self._changed.notify_all()
 
     def find(self, name: BlockHash) -> tuple[Content, Sequence[bytes]] | None:
         """A block that is not written yet."""
@@ -47,12 +55,15 @@ class WriteBehind:
 
     def drop(self, name: BlockHash) -> None:
         """A block need not be written, if it is not just being written."""
-        self._done(name)
+        self._done([name])
 
     def flush(self, seconds: float) -> None:
         """Wait until nothing waits, for at most so long."""
         with self._changed:
+            self._hurried += 1
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._waiting, seconds)
+            self._hurried -= 1
 
     def close(self, seconds: float) -> None:
         """Write what waits, for at most so long, and no more after that."""
@@ -66,9 +77,9 @@ class WriteBehind:
     def _run(self) -> None:
         try:
             self._begin()
-            while (first := self._first()) is not None:
-                self._write(*first)
-                self._done(first[0].name)
+            while batch := self._next():
+                self._write(batch)
+                self._done([content.name for content, _ in batch])
         except OSError as error:
             logger.warning(
                 "kv_store: nothing more is stored: %s. Serving goes on, and what is stored can "
@@ -80,13 +91,18 @@ class WriteBehind:
                 self._waiting.clear()
                 self._changed.notify_all()
 
-    def _first(self) -> tuple[Content, Sequence[bytes]] | None:
-        """Waits for one."""
+    def _next(self) -> list[tuple[Content, Sequence[bytes]]]:
+        """Waits for some; none: it is the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
-            return None if self._ended else next(iter(self._waiting.values()))
+            self._changed.wait_for(self._is_due, _TOGETHER)
+            return [] if self._ended else list(islice(self._waiting.values(), self._together))
 
-    def _done(self, name: BlockHash) -> None:
+    def _is_due(self) -> bool:
+        return bool(self._hurried) or self._ended or len(self._waiting) >= self._together
+
+    def _done(self, names: Sequence[BlockHash]) -> None:
         with self._changed:
-            self._waiting.pop(name, None)
+            for name in names:
+                self._waiting.pop(name, None)
             self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -24,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from quire.errors import ConfigError
 from quire.store import DiskStore, RecordForm, check_writable
 from quire.store.directory import RecordDirectory
+from quire.store.segment import header_bytes, names_in, reader_of
 from support.stored_blocks import FORM, PARTS, TAKEN, content, files, parts, read
 
 NUMBERS = st.integers(0, 4)
@@ -46,7 +48,7 @@ class Directories(RuleBasedStateMachine):
 
     @rule(engine=ENGINES, number=NUMBERS)
     def write(self, engine: int, number: int) -> None:
-        self.engines[engine].write(content(number), parts(number))
+        self.engines[engine].write([(content(number), parts(number))])
         if number not in self.kept:
             if len(self.kept) == self.most:
                 del self.kept[0]
@@ -68,7 +70,8 @@ class Directories(RuleBasedStateMachine):
     def lose(self, number: int) -> None:
         """Somebody removes a file, whatever the ledger says, and the next count finds out."""
         if number in self.kept:
-            (path,) = (file for file in files(self.path) if content(number).name.hex() in file.name)
+            name = content(number).name
+            (path,) = (file for file in files(self.path) if names_in(str(file)) == [name])
             path.unlink()
             self.kept.remove(number)
             self.engines[0].count()
@@ -78,7 +81,7 @@ class Directories(RuleBasedStateMachine):
         """It counts, and is found by nobody else. It is read at once, and given up first."""
         other = RecordDirectory(self.path, self.most * TAKEN, RecordForm(b"x" * 16, 4, PARTS))
         if len(self.kept) < self.most:
-            other.write(content(number), parts(number))
+            other.write([(content(number), parts(number))])
             other.remove(content(number).name)
 
     @invariant()
@@ -137,20 +140,20 @@ def test_what_is_being_written_is_not_there_yet(
         return done
 
     monkeypatch.setattr(os, "writev", watched)
-    directory.write(content(1), parts(1))
-    assert seen == [False, False]
+    directory.write([(content(1), parts(1))])
+    assert seen == [False] * 4
     assert directory.has(content(1).name)
 
 
 def test_what_is_given_up_while_it_is_read_is_read(tmp_path: Path) -> None:
     directory = RecordDirectory(tmp_path, 100 * TAKEN, FORM)
-    directory.write(content(1), parts(1))
+    directory.write([(content(1), parts(1))])
     (path,) = files(tmp_path)
     file = os.open(path, os.O_RDONLY)
     RecordDirectory(tmp_path, 4 * TAKEN, FORM).remove(content(1).name)
     into = bytearray(PARTS[0])
     buffers = [memoryview(into)]
-    FORM.read(content(1), 0, buffers, lambda some, at: os.preadv(file, some, at))
+    FORM.read(content(1), 0, buffers, reader_of(file, header_bytes(1)))
     os.close(file)
     assert bytes(into) == parts(1)[0]
 
@@ -163,39 +166,114 @@ def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
         path.write_text("mine")
     directory = RecordDirectory(tmp_path, 2 * TAKEN, FORM)
     for number in range(9):
-        directory.write(content(number), parts(number))
+        directory.write([(content(number), parts(number))])
     assert directory.counts.evicted_blocks == 7
     assert [path.read_text() for path in mine] == ["mine"] * 3
-    unfinished = Path(directory._file(content(1).name) + ".new")
-    unfinished.parent.mkdir(exist_ok=True)
+    unfinished = tmp_path / FORM.fingerprint.hex() / f"{'0' * 32}.blocks.new"
     unfinished.write_text("of one that was killed")
     directory.count()
     assert not unfinished.exists()
 
 
-def test_a_full_disk_ends_the_writing_and_nothing_else(
+def test_a_disk_that_fails_ends_the_writing_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = DiskStore(tmp_path, 1 << 20, FORM)
-    store.write(content(1), parts(1))
+    for number in range(30):
+        store.write(content(number), parts(number))
+        store.flush()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    wait_until(lambda: len(files(tmp_path)) == 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FORM.num_bytes - 1, hard))
     try:
-        store.write(content(2), parts(2))
+        store.write(content(30), parts(30))
         wait_until(lambda: store.quiet)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert store.room() == 0
-    store.write(content(3), parts(3))  # to no avail
-    assert [store.has(content(number).name) for number in (1, 2, 3)] == [True, False, False]
+    store.write(content(31), parts(31))  # to no avail
+    assert [store.has(content(number).name) for number in (29, 30, 31)] == [True, False, False]
     into = bytearray(PARTS[0])
-    store.read(content(1), 0, [memoryview(into)])
-    assert bytes(into) == parts(1)[0]
+    store.read(content(29), 0, [memoryview(into)])
+    assert bytes(into) == parts(29)[0]
     (record,) = (r for r in caplog.records if r.levelno == logging.WARNING)
     assert "nothing more is stored" in record.getMessage()
     store.close()
-    assert len(files(tmp_path)) == 1, "nothing unfinished is left"
+    assert not list(tmp_path.rglob("*.new")), "nothing unfinished is left"
+
+
+def test_a_disk_smaller_than_the_bound_is_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has not been used for longest makes room there too."""
+    write, most = os.writev, 5
+
+    def on_a_small_disk(file: int, pieces: list[bytes]) -> int:
+        if len(files(tmp_path)) > most:
+            os.write(file, pieces[0])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, pieces)
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:  # others' files fill it
+        patched.setattr(tempfile, "TemporaryFile", no_room)
+        with pytest.raises(ConfigError, match="No space left"):
+            check_writable(tmp_path)
+    monkeypatch.setattr(os, "writev", on_a_small_disk)
+    directory = RecordDirectory(tmp_path, 20 * TAKEN, FORM)
+    for number in range(12):
+        directory.write([(content(number), parts(number))])
+        assert directory.has(content(number).name)
+        assert directory.num_bytes == TAKEN * len(files(tmp_path)) <= TAKEN * most
+    assert read(directory, 11) == parts(11) and directory.counts.evicted_blocks >= 7
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+    check_writable(tmp_path)  # what is there will make room
+    monkeypatch.setattr(os, "writev", no_room)
+    total = directory.num_bytes
+    with pytest.raises(OSError, match="No space left"):
+        directory.write([(content(0), parts(0))])
+    assert directory.num_bytes == TAKEN * len(files(tmp_path)) < total
+
+
+def test_blocks_that_come_together_share_a_file(tmp_path: Path) -> None:
+    """And are found, given up and replaced as it is, by whoever shares the directory."""
+    store, other = DiskStore(tmp_path, 1 << 20, FORM), RecordDirectory(tmp_path, 1 << 20, FORM)
+    assert not other.has(content(3).name)
+    for number in range(12):
+        store.write(content(number), parts(number))
+    store.flush()
+    (path,) = files(tmp_path)
+    assert other.most == 12
+    assert [read(other, number) for number in range(12)] == [parts(number) for number in range(12)]
+    other.write([(content(number), parts(number)) for number in (3, 12, 4, 13)])
+    (more,) = set(files(tmp_path)) - {path}
+    assert names_in(str(more)) == [content(number).name for number in (12, 13)]
+    damaged = bytearray(path.read_bytes())
+    damaged[header_bytes(12) + 7 * FORM.num_bytes + 200] ^= 1
+    path.write_bytes(damaged)
+    assert read(other, 3) == parts(3), "the others are right still"
+    with pytest.raises(OSError, match="damaged"):
+        read(other, 7)
+    assert [other.has(content(number).name) for number in (3, 7, 13)] == [False, False, True]
+    with pytest.raises(FileNotFoundError):
+        store.read(content(3), 0, [memoryview(bytearray(PARTS[0]))])
+    assert not store.has(content(3).name)
+    store.close()
+
+
+def test_a_segment_whose_beginning_is_damaged_is_passed_over(tmp_path: Path) -> None:
+    directory = RecordDirectory(tmp_path, 1 << 20, FORM)
+    directory.write([(content(number), parts(number)) for number in (1, 2)])
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    flipped = [
+        whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+        for place in range(header_bytes(2))
+    ]
+    for damaged in (b"", whole[:20], whole[:50], *flipped):
+        path.write_bytes(damaged)
+        assert not RecordDirectory(tmp_path, 1 << 20, FORM).has(content(1).name)
 
 
 def test_what_is_not_written_yet_can_be_fetched_and_is_bounded(tmp_path: Path) -> None:
@@ -212,7 +290,8 @@ def test_what_is_not_written_yet_can_be_fetched_and_is_bounded(tmp_path: Path) -
         store.read(content(2), 1, [memoryview(into)])
         assert bytes(into) == parts(2)[1]
     store.close()
-    assert len(files(tmp_path)) == 3
+    (path,) = files(tmp_path)
+    assert names_in(str(path)) == [content(number).name for number in range(3)]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

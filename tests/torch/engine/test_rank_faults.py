@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.assembly import DEMO_MODEL
+from quire.assembly.ranks import meeting
 from quire.assembly.ranks.facts import difference, facts_of
 from quire.assembly.ranks.line import Line
 from quire.assembly.ranks.meeting import Door, meet
@@ -194,34 +196,70 @@ def test_what_a_rank_may_do_as_it_starts(act: Any, error: type[Exception], why: 
     theirs.close()
 
 
-def test_ranks_of_other_machines_are_let_in_and_nobody_else() -> None:
+def framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+STRANGERS: list[bytes] = [
+    b"",  # says nothing, and stays
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\0\0\0\x20",  # the beginning of something
+    framed(b"[" * 200_000),
+    framed(b'{"kind": "hello", "rank": [1], "size": 3}'),
+    framed(b'{"kind": "hello", "rank": true, "size": 3}'),
+    framed(b'{"kind": "hello", "rank": 1}'),
+    framed(b'{"kind": "hello", "rank": 7, "size": 3}'),
+    framed(b'{"kind": "hello", "rank": 1, "size": 4}'),
+]
+RANKS = [framed(b'{"kind": "hello", "rank": %d, "size": 3}' % rank) for rank in (2, 2, 1)]
+
+
+def test_ranks_of_other_machines_are_let_in_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever strangers say, or do not say, meanwhile."""
     door, team = Door("127.0.0.1", 0), Team(3, silence=60.0)
     with pytest.raises(ConfigError, match=f"master_port {door.port} .* cannot be listened on"):
         Door("127.0.0.1", door.port)
-    greetings = [
-        b"GET / HTTP/1.1\r\n\r\n", {"kind": "hello", "rank": 7}, {"kind": "hello", "rank": 2},
-        {"kind": "hello", "rank": 2}, {"kind": "hello", "rank": 1},
-    ]  # fmt: skip
+    callers: list[socket.socket] = []
 
     def knock() -> None:
-        for greeting in greetings:
-            one = socket.create_connection(("127.0.0.1", door.port))
-            callers.append(one)
-            if isinstance(greeting, bytes):
-                one.sendall(greeting)
-            else:
-                say(one, **greeting)
+        for greeting in [*STRANGERS, *RANKS]:
+            callers.append(socket.create_connection(("127.0.0.1", door.port)))
+            if greeting:
+                callers[-1].sendall(greeting)
+        with socket.create_connection(("127.0.0.1", door.port)) as one:  # gone before it is met
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    callers: list[socket.socket] = []
-    thread = threading.Thread(target=knock)
-    thread.start()
+    monkeypatch.setattr(meeting, "_GREETING", 60.0)
+    knock()
     door.let_in(team, [1, 2], team.check)
-    thread.join()
+    with pytest.raises(BlockingIOError):  # it is listened to still, and nobody waits for that
+        callers[0].recv(1, socket.MSG_DONTWAIT)
     assert [member.rank for member in team.members] == [1, 2]
-    assert "rank 7 is not waited for" in callers[1].recv(1000).decode()
+    assert "rank 7 is not waited for" in callers[7].recv(1000).decode()
+    assert "rank 1 is one of 4, rank 0 of 3" in callers[8].recv(1000).decode()
     team.close()
     for caller in callers:
         caller.close()
+
+
+def test_a_machine_that_is_gone_is_noticed_by_who_only_sends() -> None:
+    """TCP would go on sending to it for a quarter of an hour."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as theirs,
+    ):
+        Line(theirs, silence=7.5)
+        assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
+
+
+def test_settings_that_are_rank_0s_alone_may_differ() -> None:
+    """``quire serve`` touches its memory at the start, which the others are told."""
+    config = EngineConfig.create({"tensor_parallel_size": 2})
+    facts = facts_of(config, DEMO_MODEL, "avx2")
+    warm = replace(config, warm_up=True)
+    assert difference(facts_of(warm, DEMO_MODEL, "avx2"), facts, 1) is None
 
 
 def test_what_ranks_differ_in_is_named() -> None:

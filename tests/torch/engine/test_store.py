@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,23 @@ def test_blocks_of_another_model_are_not_found(
         prompt["cache_salt"] = "s"  # type: ignore[assignment]
     (output,) = second.generate([prompt], GREEDY, use_tqdm=False, lora_request=adapter)
     assert output.metrics.fetched_tokens == (60 if other == "the same" else 0)
+
+
+def test_a_changed_weight_never_hits(model_dir: ModelDir, tmp_path: Path) -> None:
+    """Though its file has the name, size and time of before."""
+    directory = Path(shutil.copytree(model_dir("llama"), tmp_path / "model"))
+    weights, store = directory / "model.safetensors", tmp_path / "store"
+    for number in range(3):
+        llm = make_llm(directory, store)
+        (output,) = llm.generate([SHARED], GREEDY, use_tqdm=False)
+        assert output.metrics.fetched_tokens == (60 if number == 1 else 0)
+        llm.engine.close()
+        if number == 1:
+            times = weights.stat()
+            content = bytearray(weights.read_bytes())
+            content[-9] ^= 1
+            weights.write_bytes(content)
+            os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_what_the_last_step_has_computed_is_kept_too(model_dir: ModelDir, tmp_path: Path) -> None:

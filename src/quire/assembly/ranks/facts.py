@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from quire.assembly.digests import samples
 from quire.config import EngineConfig
 from quire.model.weights import checkpoint_files
 from quire.version import __version__
@@ -21,7 +22,7 @@ _OF_EACH = frozenset({
     "override_generation_config", "pooler_config", "cpu_isa", "lora_modules", "max_num_waiting",
     "max_queue_time", "scheduling_policy", "session_timeout", "max_num_sessions",
     "max_sessions_per_client", "swap_path", "threads", "record_trace", "record_steps", "seed",
-    "node_rank", "master_addr", "kv_events_config", "kv_store", "kv_store_size",
+    "node_rank", "master_addr", "warm_up", "kv_events_config", "kv_store", "kv_store_size",
 })  # fmt: skip
 """Settings that may differ: what only rank 0 needs, and what is each machine's own matter."""
 
@@ -32,14 +33,17 @@ _SHARED_MEMORY = Path("/dev/shm")
 def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Facts:
     """Of this rank: the version, the model's files, the settings, and what computes.
 
-    Of config.json the content counts, of weights their sizes.
+    Of config.json the content counts, of weights their sizes, and a sample of their bytes.
     """
     facts: Facts = {"version": __version__}
     description = directory / "config.json"
     if description.exists():
         facts["config.json"] = hashlib.sha256(description.read_bytes()).hexdigest()[:16]
-    for file in sorted(checkpoint_files(directory)):
+    files = sorted(checkpoint_files(directory))
+    for file in files:
         facts[f"bytes of {file.name}"] = file.stat().st_size
+    for name, sample in samples(files).items():
+        facts[f"what is in {name}"] = sample
     for name, value in asdict(config).items():
         if name not in _OF_EACH:
             facts[name] = dict(value) if isinstance(value, Mapping) else value

@@ -24,6 +24,7 @@ from quire.assembly.ranks.facts import facts_of
 from quire.assembly.ranks.groups import join_group
 from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import Start
+from quire.assembly.ranks.team import STARTING
 from quire.assembly.store import check_store, open_store
 from quire.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.capacity import EngineLimits, KVGroup
@@ -58,7 +59,11 @@ def run(connection: socket.socket) -> NoReturn:
     if start.cpus is not None:
         os.sched_setaffinity(0, start.cpus)
     torch.set_num_threads(start.threads)
-    rank = _Rank(start, Line(connection))
+    try:
+        line = Line(connection, start.config["distributed_timeout_seconds"])
+    except RankError:  # rank 0 is gone
+        os._exit(1)
+    rank = _Rank(start, line)
     try:
         rank.live()
     except RankError as error:
@@ -155,9 +160,11 @@ class _Rank:
     def _hear(self) -> None:
         """Until rank 0 is gone, and so this process has nothing more to do."""
         status = 1
+        patience: float | None = STARTING  # until all ranks have come
         try:
             while True:
-                message = self._line.receive()
+                message = self._line.receive(patience)
+                patience = None  # it may have nothing to say
                 kind = message["kind"]
                 if kind in ("adapter", "fetch"):
                     act = self._load if kind == "adapter" else self._fetch

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import select
 import socket
 import threading
+import time
 from typing import Any
 
 from quire.errors import RankError
@@ -23,16 +25,25 @@ class Line:
     Both ends may send from any thread; one thread receives.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, silence: float | None = None) -> None:
+        """silence: seconds for which the other machine may take nothing of what is sent to it, or
+        else it is gone. RankError: it is gone already."""
         self._socket = connection
         self._sending = threading.Lock()
         self.peer = ""  # its address, for people; empty: a process of this machine
-        if connection.family != socket.AF_UNIX:  # a machine that is gone says nothing of it
+        if connection.family == socket.AF_UNIX:
+            return
+        options = dict(_KEEPALIVE)
+        if silence is not None:  # TCP by itself goes on sending for a quarter of an hour
+            options["TCP_USER_TIMEOUT"] = int(1000 * silence)
+        try:
             self.peer = str(connection.getpeername()[0])
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE.items():
+            for name, value in options.items():
                 if hasattr(socket, name):
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        except OSError as error:
+            raise RankError(f"its connection is closed ({error.strerror})") from error
 
     def send(self, kind: str, **content: Any) -> None:
         """RankError: the other end is gone."""
@@ -50,7 +61,7 @@ class Line:
             raise RankError("it does not speak as ranks do")
         try:
             message = json.loads(self._read(size, seconds))
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
             raise RankError("it does not speak as ranks do")
@@ -64,11 +75,13 @@ class Line:
 
     def _read(self, size: int, seconds: float | None) -> bytes:
         content = bytearray()
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             poll = select.poll()  # a timeout of the socket's would be the senders', too
             poll.register(self._socket, select.POLLIN)
             while len(content) < size:
-                if not poll.poll(None if seconds is None else 1000 * seconds):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not poll.poll(None if left is None else math.ceil(1000 * left)):
                     raise RankError(f"it has not answered for {seconds:g} seconds")
                 part = self._socket.recv(size - len(content))
                 if not part:

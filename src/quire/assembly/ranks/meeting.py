@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
 from quire.assembly.ranks.facts import Facts, difference, facts_of, place
 from quire.assembly.ranks.groups import Join, in_memory, over_network
-from quire.assembly.ranks.line import Line
+from quire.assembly.ranks.line import Line, Message
 from quire.assembly.ranks.processes import RankProcess, Start
 from quire.assembly.ranks.team import STARTING, Team
 from quire.config import EngineConfig
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _GREETING = 5.0  # seconds for a rank that has come to say which it is
 _LOOK = 0.2  # seconds between looks at whether one has failed meanwhile
+_MOST_STRANGERS = 64  # that are listened to at once
+_NO_RANK = "whoever came from %s is no rank of ours: %s"
 
 
 def threads_of(config: EngineConfig, ranks_here: int) -> int:
@@ -78,6 +81,7 @@ class Door:
                 f"master_port {port} of {host} cannot be listened on: {error.strerror}"
             ) from error
         self._socket.settimeout(_LOOK)
+        self._listening = threading.BoundedSemaphore(_MOST_STRANGERS)
         self.host, self.port = self._socket.getsockname()[:2]
 
     @property
@@ -89,35 +93,62 @@ class Door:
         """All these. ``check`` raises where it is in vain to wait."""
         missing, deadline = set(ranks), time.monotonic() + STARTING
         logger.info("waiting for %s at %s:%d", _names(missing), self.host, self.port)
+        greeted: SimpleQueue[tuple[Line, Message]] = SimpleQueue()
         while missing:
             team.check()
             check()
-            try:
+            with suppress(TimeoutError):
                 connection, _ = self._socket.accept()
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    raise RankError(f"{_names(missing)} did not come") from None
-                continue
-            self._greet(team, Line(connection), missing)
+                self._hear(connection, team, greeted)
+            while not greeted.empty():
+                self._seat(team, missing, *greeted.get())
+            if time.monotonic() > deadline:
+                raise RankError(f"{_names(missing)} did not come")
         self.close()
 
     def close(self) -> None:
         self._socket.close()
 
-    def _greet(self, team: Team, line: Line, missing: set[int]) -> None:
-        try:
-            hello = line.receive(_GREETING)
-            rank = hello.get("rank")
-            if hello["kind"] != "hello" or rank not in missing:
-                why = f"rank {rank} is not waited for; {_names(missing)} is"
-                line.send("refused", why=why)
-                raise RankError(why)
-        except RankError as error:
-            logger.warning("whoever came from %s is no rank of ours: %s", line.peer, error)
-            line.close()
+    def _hear(
+        self, connection: socket.socket, team: Team, greeted: SimpleQueue[tuple[Line, Message]]
+    ) -> None:
+        """What it says for a beginning, in a thread: others need not wait while it says nothing."""
+
+        def listen() -> None:
+            try:
+                line = Line(connection, team.silence)
+                greeted.put((line, line.receive(_GREETING)))
+            except RankError as error:
+                _turn_away(connection, error)
+            finally:
+                self._listening.release()
+
+        if self._listening.acquire(blocking=False):
+            threading.Thread(target=listen, name="quire-door", daemon=True).start()
         else:
+            connection.close()
+
+    def _seat(self, team: Team, missing: set[int], line: Line, hello: Message) -> None:
+        rank, size = hello.get("rank"), hello.get("size")
+        if hello["kind"] == "hello" and type(rank) is int and rank in missing and size == team.size:
             missing.discard(rank)
             team.add(rank, line, str(hello.get("place")))
+            return
+        why = f"rank {rank} is not waited for; {_names(missing)} is"
+        if size != team.size:
+            why = f"rank {rank} is one of {size}, rank 0 of {team.size} (tensor_parallel_size)"
+        with suppress(RankError):
+            line.send("refused", why=why)
+        logger.warning(_NO_RANK, line.peer, why)
+        line.close()
+
+
+def _turn_away(connection: socket.socket, why: RankError) -> None:
+    peer = "somewhere"
+    with suppress(OSError):
+        peer = str(connection.getpeername()[0])
+    connection.close()
+    logger.warning(_NO_RANK, peer, why)
 
 
 def meet(

@@ -28,13 +28,17 @@ def run_node(config: EngineConfig) -> int:
     for number in range(count):
         rank, cpus = config.node_rank * count + number, None if shares is None else shares[number]
         start = Start.of(rank, config, threads, cpus, with_rank_0=False)
-        processes.append(RankProcess(start, reach(rank, config.master_addr, config.master_port)))
+        connection = reach(rank, count * config.nnodes, config.master_addr, config.master_port)
+        processes.append(RankProcess(start, connection))
     statuses = [process.wait() for process in processes]
     return int(any(statuses))
 
 
-def reach(rank: int, host: str, port: int) -> socket.socket:
-    """A rank's connection with rank 0, which may not be there yet. RankError: it does not come."""
+def reach(rank: int, size: int, host: str, port: int) -> socket.socket:
+    """The connection of one of ``size`` ranks with rank 0, which may not be there yet.
+
+    RankError: it does not come.
+    """
     deadline, told = time.monotonic() + STARTING, False
     while True:
         try:
@@ -48,5 +52,5 @@ def reach(rank: int, host: str, port: int) -> socket.socket:
             time.sleep(_RETRY)
         else:
             connection.settimeout(None)
-            Line(connection).send("hello", rank=rank, place=place())
+            Line(connection).send("hello", rank=rank, size=size, place=place())
             return connection

@@ -24,7 +24,8 @@ class RankActor:
 
     def run(self, start: dict[str, Any], host: str, port: int) -> int | None:
         """The process's exit status."""
-        return RankProcess(Start(**start), reach(start["rank"], host, port)).wait()
+        size = start["config"]["tensor_parallel_size"]
+        return RankProcess(Start(**start), reach(start["rank"], size, host, port)).wait()
 
 
 class RayRanks:

@@ -102,7 +102,7 @@ class Team:
     def __init__(self, size: int, silence: float, last: float = 0.0) -> None:
         """silence, last: see ``Member``."""
         self.size = size
-        self._silence, self._last = silence, last
+        self.silence, self._last = silence, last
         self.members: list[Member] = []
         self.error: QuireError | None = None  # why it is of no use
         self.group: RankGroup | None = None
@@ -122,7 +122,7 @@ class Team:
         process: RankProcess | None = None,
     ) -> None:
         failed = self._member_failed
-        member = Member(rank, line, process, self._silence, failed, place, self._heard_by)
+        member = Member(rank, line, process, self.silence, failed, place, self._heard_by)
         member.last = self._last
         self.members.append(member)
         self.members.sort(key=lambda member: member.rank)
