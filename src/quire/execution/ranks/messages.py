@@ -15,7 +15,7 @@ from quire.memory import BlockMove, MoveKind
 _KINDS = list(MoveKind)
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS)}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HEAD = 11  # numbers before all others
+_HEAD = 12  # numbers before all others
 _NONE = -1
 DIGEST = 32  # bytes of an adapter's fingerprint
 
@@ -34,10 +34,10 @@ def encode(order: Order) -> bytes:
     batch, states = order.batch, order.states
     numbers = [len(order.moves), len(order.adapters)]
     if batch is None:
-        numbers += [_NONE, 0, 0, 0, 0, 0]
+        numbers += [_NONE, 0, 0, 0, 0, 0, 0]
     else:
-        tokens, seqs, widths, _, block_size, asked, _, adapted = batch.header
-        numbers += [tokens, seqs, len(widths), block_size, asked, adapted]
+        tokens, seqs, widths, _, block_size, asked, _, adapted, biases = batch.header
+        numbers += [tokens, seqs, len(widths), block_size, asked, adapted, biases]
     if states is None:
         numbers += [_NONE, 0, 0]
     else:
@@ -58,7 +58,7 @@ def encode(order: Order) -> bytes:
 def decode(message: bytes) -> Order:
     """See ``encode``."""
     head = unpack_from(f"{_HEAD}q", message)
-    num_moves, num_adapters, tokens, seqs, kv_groups, block_size, asked, adapted = head[:8]
+    num_moves, num_adapters, tokens, seqs, kv_groups, block_size, asked, *counts = head[:9]
     place = 8 * _HEAD
     flat = unpack_from(f"{4 * num_moves}q", message, place)
     quads = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
@@ -72,13 +72,13 @@ def decode(message: bytes) -> Order:
     place += DIGEST * num_adapters
     batch, content = None, memoryview(bytearray(message))[place:]
     if tokens != _NONE:
-        header = Header(tokens, seqs, widths, sinks, block_size, asked, 0, adapted)
+        header = Header(tokens, seqs, widths, sinks, block_size, asked, 0, *counts)
         size = sum(header.lengths)
         buffer = torch.frombuffer(content, dtype=torch.int64, count=size)
         bounds = buffer[2 * tokens : 2 * tokens + seqs + 1]
         batch = StepBatch(header, buffer, tuple(bounds.tolist()))
         content = content[8 * size :]
-    rows, width, dtype = head[8:]
+    rows, width, dtype = head[9:]
     states = None
     if rows != _NONE:
         states = torch.frombuffer(content, dtype=_DTYPES[dtype]).view(rows, width)
