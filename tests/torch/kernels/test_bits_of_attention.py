@@ -22,8 +22,7 @@ SPECS = {
     "all": AttentionSpec(0.2),
     "window": AttentionSpec(0.2, window=300),
     "sinks": AttentionSpec(0.2, window=300, sinks=70),
-    "softcap": AttentionSpec(0.2, softcap=5.0, sink_logits=torch.linspace(-1, 9, 16)),
-    "biased": AttentionSpec(0.2, window=300, sinks=70, softcap=5.0),
+    "biased": AttentionSpec(0.2, 300, 70, softcap=5.0, sink_logits=torch.linspace(-1, 9, 16)),
 }
 TYPES = [
     (torch.float32, torch.float32),
