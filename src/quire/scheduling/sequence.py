@@ -68,15 +68,24 @@ class Sequence:
         if len(hashes) < len(self.given_hashes):
             hashes += self.given_hashes[len(hashes) : len(self.token_ids) // block_size]
         full = len(self.token_ids) // block_size
-        places = [cut.position // block_size for cut in self.cuts]
-        for end in (*places, full):  # up to the next block in which a cut is
+        for end in (*self.cut_blocks(block_size), full):
             start = len(hashes)
             if start < min(end, full):
-                parent = hashes[-1] if hashes else self.root_hash
-                for cut, place in zip(self.cuts, places, strict=True):
-                    parent = cut.root(parent) if place == start else parent
+                parent = self.parent_hash(start, block_size) or self.root_hash
                 tokens = self.token_ids[start * block_size : end * block_size]
                 hashes += hash_blocks(parent, tokens, block_size)
+
+    def cut_blocks(self, block_size: int) -> list[int]:
+        """The blocks in which soft cuts are, in order: names begin anew with them."""
+        return [cut.position // block_size for cut in self.cuts]
+
+    def parent_hash(self, block: int, block_size: int) -> BlockHash | None:
+        """That of a block whose predecessors are named; None: the root."""
+        parent = self.block_hashes[block - 1] if block else None
+        for cut in self.cuts:
+            if cut.position // block_size == block:
+                parent = cut.root(self.root_hash if parent is None else parent)
+        return parent
 
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""
