@@ -121,6 +121,14 @@ struct Tables {
   int64_t num_sink_blocks;
 };
 
+// What is added to scores by where a key stands: to those of token t in columns from
+// before[t][k - 1] on, or from 0, up to before[t][k]: bias[t][k]. Scores are powers of two.
+struct ColumnBias {
+  const int64_t* before;  // [T, steps], ascending
+  const float* bias;      // [T, steps], at most 0, perhaps -inf
+  int64_t steps;          // 0: nothing is added
+};
+
 // A pool's tile, of a block and a head, has N keys of D numbers and N values of Dv. If N is a
 // multiple of 16 and a key is of whole words of four bytes, they lie as they are multiplied: keys
 // as [N / 16, words, 16], the same word of 16 neighbours side by side, and values of two or one
@@ -131,6 +139,7 @@ struct Attend {
   const int64_t* query_starts;  // [S + 1]
   const int64_t* context_lens;  // [S]
   Tables tables;
+  ColumnBias bias;
   int64_t block_size;
   Schedule schedule;
   // the layer

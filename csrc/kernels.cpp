@@ -35,6 +35,7 @@ Attend Kernels::prepare(Plan& plan, const Layer& layer, const Rotation* rotation
   a.query_starts = plan.query_starts();
   a.context_lens = plan.context_lens();
   a.tables = plan.kv_group(layer.kv_group);
+  a.bias = plan.bias;
   a.block_size = plan.block_size();
   a.schedule = {int64_t(division.items.size()), division.items.data(), division.groups.data(),
                 division.sources.data(), division.order.data(), division.part_rows,

@@ -37,6 +37,7 @@ class Plan {
   void add_kv_group(const Tables& tables);
 
   AdaptedBatch adapted;  // rows that adapters change
+  ColumnBias bias{};
 
   // The division for a kind of layer, made when it is first asked for.
   Division& division(const Division& wanted, int tile_rows);

@@ -258,6 +258,7 @@ struct FewRows {
       if (a.softcap > 0) {
         for (int j = 0; j < chunk; j += W) store(s + j, tanh(load(s + j)) * (a.softcap * log2e));
       }
+      if (a.bias.steps) now.add_bias(a.bias, work.token(r / context.group), s);
       int64_t token = work.position + r / context.group;
       int first = now.first_seen(a, token), last = now.end_seen(a, token);
       for (int j = 0; j < first; j++) s[j] = -__builtin_inff();

@@ -173,6 +173,15 @@ struct Chunk {
     return within((sinks ? token - a.window : token) + 1 - position);
   }
 
+  // To a row of scores, what the batch's row ``token`` has for their columns.
+  void add_bias(const ColumnBias& all, int64_t token, float* scores) const {
+    int lane = first;
+    for (int64_t step = token * all.steps; step < (token + 1) * all.steps; step++) {
+      int until = within(all.before[step] - position);
+      for (; lane < until; lane++) scores[lane] += all.bias[step];
+    }
+  }
+
  private:
   int within(int64_t i) const { return i < first ? first : i < end ? i : end; }
 };

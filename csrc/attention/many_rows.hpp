@@ -38,6 +38,9 @@ struct ManyRows {
   F most[lane_vectors], total[lane_vectors], fade[lane_vectors], weight_scale[lane_vectors];
   F most_before[lane_vectors], total_before[lane_vectors];
   I token[lane_vectors];  // position of each row
+  I* bias_before;         // [steps][lane_vectors], as ColumnBias has them, of each row
+  F* bias;
+  int64_t biased;         // columns to which any row has something added
 
   ManyRows(const Attend& a, Dealer& dealer)
       : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
@@ -50,6 +53,8 @@ struct ManyRows {
     sums = dealer.take<F>(context.value_width * lane_vectors);
     sums_before = dealer.take<F>(context.value_width * lane_vectors);
     row_out = dealer.take<float>(context.value_width);
+    bias_before = dealer.take<I>(a.bias.steps * lane_vectors);
+    bias = dealer.take<F>(a.bias.steps * lane_vectors);
   }
 
   void run(const Work& work) {
@@ -71,6 +76,7 @@ struct ManyRows {
     bool two = a.rotation.sink_cos && work.columns.sinks;
     prepare(work, first, n, Vectors * W, false);
     if (two) prepare(work, first, n, Vectors * W, true);
+    if (a.bias.steps) prepare_bias(work, first, n, Vectors * W);
     Chunk now;
     int64_t segment = -1, done = 0;
     for (int64_t column = work.item.first_column;; column += now.n) {
@@ -111,6 +117,20 @@ struct ManyRows {
         token[r / W][r % W] = token[(r - 1) / W][(r - 1) % W];
       }
       for (int64_t u = 0; u < key_units; u++) out[u * lane_rows + r] = row_units[u];
+    }
+  }
+
+  void prepare_bias(const Work& work, int64_t first, int n, int end) {
+    const ColumnBias& all = context.a.bias;
+    biased = 0;
+    for (int r = 0; r < end; r++) {
+      int64_t row = first + (r < n ? r : n - 1);
+      int64_t from = work.token(row / context.group) * all.steps;
+      for (int64_t k = 0; k < all.steps; k++) {
+        bias_before[k * lane_vectors + r / W][r % W] = all.before[from + k];
+        bias[k * lane_vectors + r / W][r % W] = all.bias[from + k];
+        if (all.before[from + k] > biased) biased = all.before[from + k];
+      }
     }
   }
 
@@ -290,7 +310,22 @@ struct ManyRows {
     }
   }
 
-  // Scales, soft-capping, and -inf where a row does not see a column.
+  template <int Vectors>
+  void add_bias(const Chunk& now) {
+    for (int j = now.first; j < now.end && now.position + j < biased; j++) {
+      int32_t position = now.position + j;
+      for (int v = 0; v < Vectors; v++) {
+        F here{};
+        for (int64_t k = context.a.bias.steps - 1; k >= 0; k--) {
+          int64_t step = k * lane_vectors + v;
+          here = select(bias_before[step] > position, bias[step], here);
+        }
+        scores[j * lane_vectors + v] += here;
+      }
+    }
+  }
+
+  // Scales, soft-capping, a bias, and -inf where a row does not see a column.
   template <int Vectors>
   void adjust(const Chunk& now, const float* query_scale) {
     const Attend& a = context.a;
@@ -304,6 +339,7 @@ struct ManyRows {
         }
       }
     }
+    if (a.bias.steps) add_bias<Vectors>(now);
     int32_t window = a.window, behind = now.sinks ? window : 0;
     int64_t oldest = token[0][0] - behind, newest = token[Vectors - 1][W - 1];
     bool windowed = window && !now.sinks;

@@ -145,6 +145,9 @@ NB_MODULE(_native, m) {
         self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
                        at<int64_t>(num_dropped), num_sink_blocks});
       })
+      .def("set_bias", [](Plan& self, Address before, Address bias, int64_t steps) {
+        self.bias = {at<int64_t>(before), at<float>(bias), steps};
+      })
       .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
         self.adapted.add(adapter, ranges);
       });

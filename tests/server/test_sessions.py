@@ -94,6 +94,46 @@ def test_cuts_recomputes_and_their_events(shared: LiveServer) -> None:
         assert told[3]["request_id"].startswith("turn-")
 
 
+def test_a_soft_cut_is_told_and_changes_what_comes(shared: LiveServer) -> None:
+    texts = []
+    for cut in (None, {"bias": 0}, {"bias": -2.5, "fade": 3}, {"bias": "-inf"}):
+        with session_of(shared) as session:
+            session.post("append", input=list(range(5, 45)))
+            if cut is not None:
+                told = session.post("soft_cut", **cut).json()["soft_cuts"]
+                known = {"position": 40, "fade": 0, **cut}
+                assert told == ([known] if cut["bias"] else [])
+                assert session.get()["events"][-1]["what"] == "soft_cut"
+            session.post("append", input=[7, 8, 9])
+            answer = session.post("generate", max_tokens=20, seed=7).json()
+            texts.append(answer["choices"][0]["text"])
+    assert texts[0] == texts[1] and len(set(texts)) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "bias", "required"),
+        ({"bias": 1}, "bias", "from -inf to 0"),
+        ({"bias": "inf"}, "bias", 'a number that is at most 0, or "-inf"'),
+        ({"bias": True}, "bias", 'a number that is at most 0, or "-inf"'),
+        ({"bias": -1, "fade": -1}, "fade", "from 0 to 2,147,483,647"),
+        ({"bias": -1, "fade": 1.5}, "fade", "integer"),
+        ({"bias": -1, "fades": 1}, "fades", "fades"),
+    ],
+)
+def test_what_is_no_soft_cut_is_refused(
+    shared: LiveServer, body: dict[str, Any], param: str, message: str
+) -> None:
+    with session_of(shared) as session:
+        session.post("append", input=[5, 6])
+        answer = session.post("soft_cut", **body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert message in error["message"]
+        assert session.get()["soft_cuts"] == []
+
+
 def test_a_session_can_be_told_to_recompute_by_itself(shared: LiveServer) -> None:
     with session_of(shared, recompute_last_n=5) as session:
         for _ in range(5):
@@ -119,6 +159,7 @@ def test_a_closed_session_is_gone(shared: LiveServer) -> None:
             session.post("generate", max_tokens=3),
             session.post("hard_cut"),
             session.post("recompute", last_n=3),
+            session.post("soft_cut", bias=-1),
         ):
             assert answer.status_code == 404
             assert answer.json()["error"]["code"] == "session_not_found"
@@ -138,6 +179,7 @@ def test_a_client_that_leaves_ends_its_turn_only(server: LiveServer) -> None:
                 ("generate", {}),
                 ("hard_cut", {}),
                 ("recompute", {"last_n": 3}),
+                ("soft_cut", {"bias": -1}),
             ):
                 busy = session.post(verb, **given)
                 assert (busy.status_code, busy.json()["error"]["code"]) == (409, "session_busy")
@@ -260,6 +302,7 @@ def test_with_several_keys_a_session_is_its_key_s(server_with_keys: LiveServer) 
         ("POST", "/append", {"input": [5]}),
         ("POST", "/generate", {"max_tokens": 2}),
         ("POST", "/generate", {"max_tokens": 2, "stream": True}),
+        ("POST", "/soft_cut", {"bias": -1}),
         ("POST", "/recompute", {"last_n": 1}),
         ("POST", "/hard_cut", None),
     ]

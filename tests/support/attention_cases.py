@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    ColumnBias,
     Kernels,
     KVGroupTables,
     LayerKV,
@@ -103,6 +104,28 @@ def make_case(
     return Case(batch, LayerKV(*pools), normal(starts[-1], num_heads, dims[0]), keys, values)
 
 
+def biased(case: Case, steps: int = 3) -> Case:
+    """The case with something added to scores, other numbers in other places for every token."""
+    generator = torch.Generator().manual_seed(1)
+    positions = case.batch.positions[:, None]
+    parts = torch.rand((len(positions), steps), generator=generator)
+    before = (parts * (positions + 1)).long().sort(dim=1).values
+    bias = -3 * torch.rand(before.shape, generator=generator)
+    bias = torch.where(torch.rand(before.shape, generator=generator) < 0.2, -torch.inf, bias)
+    before[::5], bias[1::5] = 0, 0.0  # to nobody; nothing
+    return replace(case, batch=replace(case.batch, bias=ColumnBias(before, bias)))
+
+
+def added(case: Case, row: int, keys: int) -> Tensor:
+    """To the scores of a row of the batch, for its sequence's keys, in float64."""
+    total = torch.zeros(keys, dtype=torch.float64)
+    if case.batch.bias is not None:
+        before, bias = case.batch.bias.before[row], case.batch.bias.bias[row]
+        for end, one in reversed(list(zip(before.tolist(), bias.tolist(), strict=True))):
+            total[:end] = one
+    return total
+
+
 def attend(
     kernels: Kernels,
     case: Case,
@@ -143,6 +166,7 @@ def plain(case: Case, spec: AttentionSpec, sink_query: Tensor | None = None) -> 
         scores = torch.where(beyond, far, near)
         if spec.softcap is not None:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        scores += torch.stack([added(case, row, len(k)) for row in range(first, last)])
         scores = scores.masked_fill(hidden, -torch.inf)
         if spec.sink_logits is not None:
             sink = spec.sink_logits.double()[:, None, None].expand(-1, len(q), -1)

@@ -25,9 +25,11 @@ from quire.protocol import (
     Request,
     Roster,
     Sample,
+    SoftCut,
     Step,
     StepResult,
     TokenLogprobs,
+    column_biases,
     confirmed,
 )
 from quire.scheduling.beam_search import BeamSearch
@@ -57,8 +59,15 @@ Keys = Sequence[Sequence[int]]
 """The keys that a token sees, by layer."""
 
 
-def key_of(layer: int, sight: Sight, previous: int, token: int) -> int:
-    return zlib.crc32(f"{layer},{0 if sight.window == 1 else previous},{token}".encode())
+def key_of(layer: int, sight: Sight, previous: int, token: int, biases: str = "") -> int:
+    text = f"{layer},{0 if sight.window == 1 else previous},{token}{biases}"
+    return zlib.crc32(text.encode())
+
+
+def _biases(cuts: Sequence[SoftCut], position: int) -> str:
+    """What a token's key owes to its sequence's cuts: those behind it, and how far behind."""
+    behind = [cut for cut in cuts if cut.position <= position]
+    return str(column_biases(behind, position)) if behind else ""
 
 
 def _digest(keys: Keys) -> int:
@@ -106,15 +115,19 @@ def _candidates(keys: Keys, count: int) -> list[tuple[int, float]]:
 class _History:
     """The keys of a text that grows, by plain recursion."""
 
-    def __init__(self, token_ids: Sequence[int], windows: Windows) -> None:
+    def __init__(
+        self, token_ids: Sequence[int], windows: Windows, cuts: Sequence[SoftCut] = ()
+    ) -> None:
         self._windows = windows
+        self._cuts = cuts
         self._keys: list[list[int]] = [[] for _ in windows]
         for token in token_ids:
             self.append(token)
 
     def append(self, token: int) -> None:
         for layer, (sight, keys) in enumerate(zip(self._windows, self._keys, strict=True)):
-            keys.append(key_of(layer, sight, keys[-1] if keys else 0, token))
+            biases = _biases(self._cuts, len(keys))
+            keys.append(key_of(layer, sight, keys[-1] if keys else 0, token, biases))
 
     def seen(self) -> Keys:
         """The keys that the last token sees."""
@@ -131,20 +144,28 @@ def expected_outputs(request: Request, windows: Windows = FULL) -> list[list[int
     return [_expected_output(request, branch, windows) for branch in range(request.params.n)]
 
 
-def expected_turn(history: Sequence[int], request: Request, windows: Windows) -> list[int]:
+def expected_turn(
+    history: Sequence[int], request: Request, windows: Windows, cuts: Sequence[SoftCut] = ()
+) -> list[int]:
     """What a session's turn generates after its history."""
-    return _continue(history, request, 0, windows)
+    return _continue(history, request, 0, windows, cuts)
 
 
 def _expected_output(request: Request, branch: int, windows: Windows) -> list[int]:
     return _continue(request.prompt_token_ids, request, branch, windows)
 
 
-def _continue(prompt: Sequence[int], request: Request, branch: int, windows: Windows) -> list[int]:
+def _continue(
+    prompt: Sequence[int],
+    request: Request,
+    branch: int,
+    windows: Windows,
+    cuts: Sequence[SoftCut] = (),
+) -> list[int]:
     output: list[int] = []
     if request.max_tokens == 0:
         return output
-    history = _History(prompt, windows)
+    history = _History(prompt, windows, cuts)
     while True:
         output.append(_next_token(history.seen(), request, branch))
         if output[-1] in request.eos_token_ids or len(output) == request.max_tokens:
@@ -255,7 +276,8 @@ class FakeExecutor:
                     if position and layer.sight.window != 1:
                         previous = layer.read(table, position - 1)
                     block, offset = layer.place(table, position)
-                    block[offset] = key_of(number, layer.sight, previous, token)
+                    biases = _biases(chunk.cuts, position)
+                    block[offset] = key_of(number, layer.sight, previous, token, biases)
         # All writes of a step come before its reads, as in a kernel that runs layer by layer.
         outcomes: dict[int, Outcome] = {}
         for chunk, whose in zip(step.chunks, known, strict=True):

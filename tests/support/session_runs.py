@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from quire.errors import RequestError, SessionBusyError
-from quire.protocol import Progress, Request, SamplingParams, Step
+from quire.protocol import Progress, Request, SamplingParams, SoftCut, Step
 from quire.scheduling import Ring, SequenceGroup
 from support.fake_model import EOS, FULL, VOCAB, Windows, expected_turn
 from support.outcomes import take_in
@@ -26,6 +27,7 @@ class _Session:
     turn: Request | None = None
     expected: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
+    soft_cuts: list[SoftCut] = field(default_factory=list)
 
     def end_turn(self) -> None:
         assert self.turn is not None
@@ -50,7 +52,7 @@ class SessionRun(SchedulerRun):
         self.held_seconds = self.last_time = 0.0
         self.num_turns = 0
         self.num_expired_turns = 0
-        self.cuts = 0
+        self.cuts = self.soft_cuts = 0
 
     def pass_time(self, now: float) -> None:
         held = sum(kv_group.device.num_held for kv_group in self.kv_groups())
@@ -89,6 +91,8 @@ class SessionRun(SchedulerRun):
                 tokens = [7, 8, 9, 10] * rng.randint(1, 4)
             scheduler.sessions.append(name, tokens)
             session.history += tokens
+        elif deed < 0.45:
+            self.soft_cut(session)
         elif deed < 0.85:
             self.generate(session)
         elif deed < 0.9:
@@ -101,13 +105,31 @@ class SessionRun(SchedulerRun):
 
     def cut(self, session: _Session) -> None:
         self.scheduler.sessions.hard_cut(session.session_id)
-        session.history, session.epoch = [], session.epoch + 1
+        session.history, session.soft_cuts, session.epoch = [], [], session.epoch + 1
         self.cuts += 1
+
+    def soft_cut(self, session: _Session) -> None:
+        rng, known = self.rng, len(session.history)
+        bias, fade = rng.choice([-math.inf, -1.0, -0.5]), rng.choice([0, 5, 40])
+        try:
+            self.scheduler.sessions.soft_cut(session.session_id, bias, fade)
+        except RequestError as error:
+            assert known <= self.sinks and "nothing before the cut" in str(error)
+            return
+        session.soft_cuts.append(SoftCut(self.sinks, known, bias, fade))
+        self.soft_cuts += 1
 
     def recompute(self, session: _Session, last_n: int) -> None:
         self.scheduler.sessions.recompute(session.session_id, last_n)
-        first = max(self.sinks, len(session.history) - last_n)
-        session.history = session.history[: self.sinks] + session.history[first:]
+        places = list(range(len(session.history)))
+        first = max(self.sinks, len(places) - last_n)
+        kept = [place for place in places if place < self.sinks or place >= first]
+        session.history = [session.history[place] for place in kept]
+        cuts, session.soft_cuts = session.soft_cuts, []
+        for cut in cuts:
+            before = sum(place < cut.position for place in kept)
+            if before > self.sinks:
+                session.soft_cuts.append(cut._replace(position=before))
 
     def generate(self, session: _Session) -> None:
         rng = self.rng
@@ -136,7 +158,7 @@ class SessionRun(SchedulerRun):
             self.recompute(session, 3)
             return
         session.turn = request
-        session.expected = expected_turn(session.history, request, self.windows)
+        session.expected = expected_turn(session.history, request, self.windows, session.soft_cuts)
 
     # -- the run ---------------------------------------------------------------------------
 

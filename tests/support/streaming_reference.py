@@ -6,12 +6,26 @@ is evicted, and every step rotates all keys, and the query, by their places in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def share_of(cuts: Sequence[tuple[int, float, int]], query: int, key: int) -> float:
+    """What is left of the weight of a key at one position for the query at another.
+
+    cuts: position, bias and fade of each. Its share of what is before it falls on a straight line.
+    """
+    left = 1.0
+    for position, bias, fade in cuts:
+        if key < position <= query:
+            gone = min(1.0, (query - position) / fade) if fade else 1.0
+            left *= 1 - gone * (1 - math.exp(bias))
+    return left
 
 
 class StreamingReference:
@@ -22,6 +36,9 @@ class StreamingReference:
 
         self._model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         self._window, self._sinks = window, sinks
+        self._fed = 0
+        self._kept: list[int] = []  # positions of the tokens kept
+        self.cuts: list[tuple[int, float, int]] = []  # position, bias, fade
         layers = self._model.model.layers
         self._keys: list[list[Tensor]] = [[] for _ in layers]  # [Hkv, D] of each token kept
         self._values: list[list[Tensor]] = [[] for _ in layers]
@@ -41,6 +58,10 @@ class StreamingReference:
     def _step(self, token_id: int) -> Tensor:
         decoder = self._model.model
         x = decoder.embed_tokens(torch.tensor([token_id]))[0]
+        self._kept.append(self._fed)
+        self._fed += 1
+        if len(self._kept) > self._sinks + self._window:
+            del self._kept[self._sinks]
         for number, layer in enumerate(decoder.layers):
             x = x + self._attend(number, layer.self_attn, layer.input_layernorm(x))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
@@ -67,7 +88,12 @@ class StreamingReference:
         rotated, stored = (
             x.repeat_interleave(group, dim=1) for x in (rotated, torch.stack(values))
         )
-        weights = (torch.einsum("hd,chd->hc", query, rotated) * attention.scaling).softmax(-1)
+        scores = torch.einsum("hd,chd->hc", query, rotated) * attention.scaling
+        shares = [
+            share_of(self.cuts, self._kept[-1], key) if key >= self._sinks else 1.0
+            for key in self._kept
+        ]
+        weights = (scores + torch.tensor(shares).log()).softmax(-1)
         attended = torch.einsum("hc,chd->hd", weights, stored)
         output: Tensor = attention.o_proj(attended.flatten())
         return output

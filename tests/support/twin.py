@@ -10,7 +10,7 @@ from quire.protocol import Progress, Step, StepResult
 from quire.scheduling import Scheduler
 
 _VERBS = {"abort", "add", "add_turn", "invalidate", "propose"}
-_OF_SESSIONS = {"append", "close", "hard_cut", "open", "recompute"}
+_OF_SESSIONS = {"append", "close", "hard_cut", "open", "recompute", "soft_cut"}
 
 
 class Both:

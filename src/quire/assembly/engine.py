@@ -70,6 +70,7 @@ from quire.threads import usable_cores
 from quire.transfer import BlockServer
 
 DEMO_NAME = "quire-demo"
+_NO_SOFT_CUTS_ON_GPU = "soft cuts are computed on CPUs only: choose device cpu, or cut hard"
 
 
 @memory_or_refusal()
@@ -138,6 +139,7 @@ def _build(
         block_bytes=capacity.mean_block_bytes,
         session_timeout=config.session_timeout,
         why_no_sessions=_why_no_sessions(config, cache),
+        why_no_soft_cuts=None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU,
         recorder=recorder_of(config, capacity, started),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,

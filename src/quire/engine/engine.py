@@ -68,6 +68,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         session_timeout: float = 0.0,
         why_no_sessions: str | None = None,
+        why_no_soft_cuts: str | None = None,
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
@@ -83,7 +84,7 @@ class Engine:
         self.input_processor, self.stats = input_processor, EngineStats()
         self.recent = Recent(self.stats)
         self.sessions = SessionManager(
-            scheduler, input_processor, clock, session_timeout, why_no_sessions
+            scheduler, input_processor, clock, session_timeout, why_no_sessions, why_no_soft_cuts
         )
         self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
         self._run_ahead = run_ahead

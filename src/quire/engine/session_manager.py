@@ -21,6 +21,7 @@ class SessionManager:
         finds it closed from then on; its blocks come back when the next verb is called, or
         ``close_expired``.
     why_not: what keeps sessions from being served at all.
+    why_no_soft_cuts: what keeps their cuts from being soft.
 
     UnknownSessionError for a session that is not open; SessionBusyError while it has a turn.
     """
@@ -32,12 +33,14 @@ class SessionManager:
         clock: Callable[[], float],
         timeout: float,
         why_not: str | None,
+        why_no_soft_cuts: str | None,
     ) -> None:
         self._scheduler = scheduler
         self._input_processor = input_processor
         self._clock = clock
         self.timeout = timeout
         self._why_not = why_not
+        self._why_no_soft_cuts = why_no_soft_cuts
         self._idle_since: dict[str, float] = {}  # inf: it has a turn
         self._turns: dict[str, str] = {}  # request_id of a turn -> its session
 
@@ -142,6 +145,14 @@ class SessionManager:
         """Empty the session's cache and history; the next cache epoch begins."""
         self._present(session_id)
         self._scheduler.sessions.hard_cut(session_id)
+        self._used(session_id)
+
+    def soft_cut(self, session_id: str, bias: float, fade: int) -> None:
+        """From here on, let the history so far count for less and less (see ``SoftCut``)."""
+        if self._why_no_soft_cuts is not None:
+            raise RequestError(self._why_no_soft_cuts, "session_id")
+        self._present(session_id)
+        self._scheduler.sessions.soft_cut(session_id, bias, fade)
         self._used(session_id)
 
     def recompute(self, session_id: str, last_n: int) -> None:

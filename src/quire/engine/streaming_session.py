@@ -10,7 +10,7 @@ from types import TracebackType
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
 from quire.errors import UnknownSessionError
-from quire.protocol import Adapter, SamplingParams
+from quire.protocol import Adapter, SamplingParams, SoftCut
 from quire.scheduling import SessionEvent
 
 
@@ -62,6 +62,19 @@ class StreamingSession:
     def hard_cut(self) -> None:
         """Empty cache and history; the next ``cache_epoch`` begins."""
         self._sessions.hard_cut(self.session_id)
+
+    def soft_cut(self, bias: float, fade: int = 0) -> None:
+        """From here on, attend less to all that there is so far, attention sinks aside.
+
+        Over the next ``fade`` tokens the weights of its keys fall evenly, in the end to exp(bias)
+        of what they would be. ``bias``: from 0 to -inf. Cuts add up.
+        """
+        self._sessions.soft_cut(self.session_id, bias, fade)
+
+    @property
+    def soft_cuts(self) -> list[SoftCut]:
+        """Those in its history, the first one first."""
+        return list(self._sessions.get(self.session_id).soft_cuts)
 
     def recompute(self, last_n: int) -> None:
         """Let the attention sinks and the last ``last_n`` tokens be all there is.

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from struct import pack_into
+from struct import pack as pack_values
+from struct import pack_into, unpack
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, KVGroupTables
+from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables
 from quire.memory import BlockTable
-from quire.protocol import Chunk
+from quire.protocol import Chunk, column_biases
 
 
 class Header(NamedTuple):
@@ -30,6 +31,7 @@ class Header(NamedTuple):
     asked: int  # rows that are read out
     fed: int  # tokens that only the device knows
     adapted: int = 0  # sequences, if any of them has an adapter
+    biases: int = 0  # of each token, if any sequence has soft cuts
 
     @property
     def lengths(self) -> list[int]:
@@ -37,10 +39,11 @@ class Header(NamedTuple):
         tokens, seqs = self.tokens, self.seqs
         by_kv_group = [n for width in self.widths for n in (tokens, seqs, seqs * width)]
         before = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
-        return [*before, self.adapted, *by_kv_group]
+        biases = [tokens * self.biases] * 2
+        return [*before, self.adapted, *biases, *by_kv_group]
 
 
-_BY_KV_GROUP = 9  # fields before those of the KV groups
+_BY_KV_GROUP = 11  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -70,9 +73,8 @@ class StepBatch(NamedTuple):
         """Views of the buffer."""
         header = self.header
         parts = self.buffer.split_with_sizes(header.lengths)
-        token_ids, positions, bounds, contexts, output_starts, asked, places, rows, adapters = (
-            parts[:_BY_KV_GROUP]
-        )
+        token_ids, positions, bounds, contexts, output_starts, *others = parts[:_BY_KV_GROUP]
+        asked, places, rows, adapters, before, bias = others
         kv_groups = tuple(
             KVGroupTables(slots, tables.view(header.seqs, width), dropped, sinks)
             for slots, dropped, tables, width, sinks in zip(
@@ -88,6 +90,7 @@ class StepBatch(NamedTuple):
             kv_groups,
             header.block_size,
             bounds,
+            bias=_column_bias(header, before, bias),
         )
         return Fields(token_ids, attention, asked, places, rows, adapters)
 
@@ -119,15 +122,41 @@ def pack(
     output_starts = [chunk.output_start for chunk in chunks]
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows, *adapters]
+    biases = _add_biases(numbers, chunks, ends) if any(chunk.cuts for chunk in chunks) else 0
     widths, sinks = [], []
     for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
         widths.append(max(len(table.block_ids) for table in tables))
         sinks.append(tables[0].num_sink_blocks)
         _add_kv_group(numbers, tables, chunks, ends, block_size, widths[-1])
     kv_groups = tuple(widths), tuple(sinks)
-    counts = len(asked), len(fed_places), len(adapters)
+    counts = len(asked), len(fed_places), len(adapters), biases
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), bounds)
+
+
+def _add_biases(numbers: list[int], chunks: Sequence[Chunk], ends: Sequence[int]) -> int:
+    """What soft cuts add to each token's scores: before [T, K], then bias [T, K] as bits; K.
+
+    A cut that is still to come, where what was before it is computed again, is none yet.
+    """
+    rows: list[list[tuple[int, float]]] = []
+    for chunk, end in zip(chunks, ends, strict=True):
+        cuts = [cut for cut in chunk.cuts if cut.position < end]
+        rows += [column_biases(cuts, i) if cuts else [] for i in range(chunk.start, end)]
+    most = max(map(len, rows))
+    for row in rows:
+        row += [(row[-1][0] if row else 0, 0.0)] * (most - len(row))
+    numbers += [before for row in rows for before, _ in row]
+    biases = [bias for row in rows for _, bias in row]
+    numbers += unpack(f"{len(biases)}q", pack_values(f"{len(biases)}d", *biases))
+    return most
+
+
+def _column_bias(header: Header, before: Tensor, bias: Tensor) -> ColumnBias | None:
+    if not header.biases:
+        return None
+    shape = header.tokens, header.biases
+    return ColumnBias(before.view(shape), bias.view(torch.float64).float().view(shape))
 
 
 def _add_kv_group(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,6 +76,11 @@ class CPUPlan:
                 dropped.data_ptr(),
                 kv_group.num_sink_blocks,
             )
+        if batch.bias is not None:
+            before = batch.bias.before.contiguous()
+            bias = (batch.bias.bias.double() / math.log(2)).float().contiguous()
+            self._tensors += (before, bias)
+            self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
         for ranges, adapter in batch.adapted:
             self.native.add_adapted(adapter.native, ranges)
         self._adapted = batch.adapted

@@ -67,6 +67,26 @@ class KVGroupTables(NamedTuple):
     num_sink_blocks: int = 0
 
 
+class ColumnBias(NamedTuple):
+    """What is added to scores, scaled and capped, by where the key stands.
+
+    To those of token t for positions from ``before[t, k - 1]`` on, or from 0, up to, and without,
+    ``before[t, k]``: ``bias[t, k]``. Nothing is added to those after the last.
+    """
+
+    before: Tensor  # [T, K] int64, ascending
+    bias: Tensor  # [T, K] float32, at most 0, perhaps -inf
+
+    def of(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """What these R tokens have for keys at ``positions``, [R, C] or [1, C] -> [R, C]."""
+        before = self.before[rows]
+        positions = positions.expand(len(before), -1).contiguous()
+        places = torch.searchsorted(before.contiguous(), positions, right=True)
+        return torch.cat((self.bias[rows], self.bias.new_zeros(len(before), 1)), 1).gather(
+            1, places
+        )
+
+
 @dataclass(frozen=True)
 class AttentionBatch:
     """A step's mixed batch of prefill chunks and decodes: ragged rows over block tables.
@@ -83,6 +103,7 @@ class AttentionBatch:
     block_size: int
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
     adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
+    bias: ColumnBias | None = None  # in every layer; on CPUs only
 
     @property
     def starts(self) -> Tensor:

@@ -7,7 +7,6 @@ and never looked at beyond a sequence's context, so stale slots may hold anythin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -20,57 +19,19 @@ from quire.kernels.experts import mixed
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    ColumnBias,
     Experts,
     Kernels,
-    KVGroupTables,
     LayerKV,
     Norm,
     Rotation,
     counterparts,
 )
+from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group
 
 # Scores of a prefill slice, or gathered keys and values of a decode slice, in elements: 32 MiB of
 # float32. More is cut into slices, so that memory does not grow with the batch.
 _SLICE_ELEMENTS = 1 << 23
-
-
-@dataclass(frozen=True)
-class _Prefill:
-    """Several new tokens of one sequence."""
-
-    rows: slice  # of the batch
-    start: int  # position of the first new token
-    first: int  # position of the first token that is kept, sinks aside
-    slots: Tensor  # [context - first] where the tokens from there on are kept
-    sink_slots: Tensor  # [sinks kept], and those of the first ones
-
-
-@dataclass(frozen=True)
-class _Decodes:
-    """The sequences with one new token each, those that keep least first.
-
-    Columns are aligned at the right, where the new tokens are: a window is the last columns, and
-    so is all that a slice of shorter sequences needs. Columns before what a sequence keeps are
-    not ``visible``; they repeat the newest slot, which was just written, because a weight of zero
-    does not silence a NaN.
-    """
-
-    rows: Tensor  # [R] of the batch
-    positions: Tensor  # [R] of the new tokens
-    kept: list[int]  # R numbers of tokens, ascending
-    slots: Tensor  # [R, most kept]
-    visible: Tensor  # [R, most kept] bool
-    sink_slots: Tensor  # [R, sinks kept] of the first tokens
-
-
-@dataclass(frozen=True)
-class ReferencePlan:
-    """Where a step's tokens are written in one KV group, and what each of them reads."""
-
-    slots: Tensor  # [T]
-    prefills: list[_Prefill]
-    decodes: _Decodes | None
-    block_size: int
 
 
 class ReferenceKernels(Kernels):
@@ -79,7 +40,7 @@ class ReferenceKernels(Kernels):
     def plan(self, batch: AttentionBatch) -> list[ReferencePlan]:
         """By KV group, index arrays that its layers share; reads ``context_lens`` on the host."""
         contexts: list[int] = batch.context_lens.tolist()
-        return [_plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
+        return [plan_kv_group(batch, kv_group, contexts) for kv_group in batch.kv_groups]
 
     def attend(
         self,
@@ -191,72 +152,8 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
 
 
-def _plan_kv_group(
-    batch: AttentionBatch, kv_group: KVGroupTables, contexts: list[int]
-) -> ReferencePlan:
-    size, dropped = batch.block_size, kv_group.num_dropped.tolist()
-    # The first token that is kept beside the sinks; with nothing dropped, simply the first.
-    firsts = [(kv_group.num_sink_blocks + gone) * size if gone else 0 for gone in dropped]
-    prefills, singles = [], []
-    bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
-    for seq, (start, stop) in enumerate(bounds):
-        if stop - start == 1:
-            singles.append(seq)
-        elif stop > start:
-            context = contexts[seq]
-            kept = torch.arange(firsts[seq], context, device=kv_group.slots.device)
-            sinks = torch.arange(
-                min(kv_group.num_sink_blocks * size, context), device=kv_group.slots.device
-            )
-            prefills.append(
-                _Prefill(
-                    slice(start, stop),
-                    context - (stop - start),
-                    firsts[seq],
-                    _slots(kv_group.block_tables[seq], kept - dropped[seq] * size, size),
-                    _slots(kv_group.block_tables[seq], sinks, size),
-                )
-            )
-    decodes = _plan_decodes(batch, kv_group, contexts, firsts, singles) if singles else None
-    return ReferencePlan(kv_group.slots, prefills, decodes, size)
-
-
-def _plan_decodes(
-    batch: AttentionBatch,
-    kv_group: KVGroupTables,
-    contexts: list[int],
-    firsts: list[int],
-    seqs: list[int],
-) -> _Decodes:
-    seqs = sorted(seqs, key=lambda seq: contexts[seq] - firsts[seq])
-    kept = [contexts[seq] - firsts[seq] for seq in seqs]
-    device, size = kv_group.slots.device, batch.block_size
-    index = torch.tensor(seqs, device=device)
-    tables, dropped = kv_group.block_tables[index], kv_group.num_dropped[index, None]
-    newest = batch.context_lens[index, None] - 1
-    first = torch.tensor([firsts[seq] for seq in seqs], device=device)[:, None]
-    positions = newest - torch.arange(kept[-1] - 1, -1, -1, device=device)
-    visible = positions >= first
-    places = torch.where(visible, positions, newest) - dropped * size
-    sinks = torch.arange(kv_group.num_sink_blocks * size, device=device).expand(len(seqs), -1)
-    sinks = torch.where(sinks <= newest, sinks, newest - dropped * size)
-    return _Decodes(
-        rows=torch.tensor([batch.query_starts[seq] for seq in seqs], device=device),
-        positions=newest[:, 0],
-        kept=kept,
-        slots=_slots(tables, places, size),
-        visible=visible,
-        sink_slots=_slots(tables, sinks, size),
-    )
-
-
-def _slots(table: Tensor, places: Tensor, block_size: int) -> Tensor:
-    """Slots of ``places`` [..., C], counted in the tokens of the blocks ``table`` [..., blocks]."""
-    return table.gather(-1, places // block_size) * block_size + places % block_size
-
-
 def _attend_prefill(
-    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, prefill: _Prefill
+    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, prefill: Prefill
 ) -> Tensor:
     """query [Q, H, D] -> [Q, H, Dv], a slice of queries at a time."""
     end = prefill.start + len(query)
@@ -276,6 +173,7 @@ def _attend_prefill(
         visible = torch.cat((_sinks_visible(q, sinks, spec), visible), dim=1)
         columns = torch.cat((torch.arange(sinks), k - oldest + sinks))
         part = slice(first - prefill.start, last - prefill.start)
+        rows = q[:, 0] - prefill.start + prefill.rows.start
         outputs.append(
             _attention(
                 query[None, part],
@@ -285,13 +183,14 @@ def _attend_prefill(
                 visible[None],
                 spec,
                 sinks,
+                _added(prefill.bias, rows, sinks, k[None]),
             )
         )
     return torch.cat(outputs, dim=1)[0]
 
 
 def _attend_decodes(
-    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, decodes: _Decodes
+    query: Tensor, sink_query: Tensor, kv: LayerKV, spec: AttentionSpec, decodes: Decodes
 ) -> Tensor:
     """query [R, H, D] -> [R, H, Dv], a slice of sequences at a time."""
     _, kv_heads, _, key_dim = kv.keys.shape
@@ -305,13 +204,13 @@ def _attend_decodes(
         columns = slice(-min(decodes.kept[part.stop - 1], longest), None)
         slots = torch.cat((decodes.sink_slots[part, :sinks], decodes.slots[part, columns]), dim=1)
         keys, values = _gather(kv, slots, query.dtype)
-        seen = _sinks_visible(decodes.positions[part, None], sinks, spec)
+        newest = decodes.positions[part, None]
+        seen = _sinks_visible(newest, sinks, spec)
         visible = torch.cat((seen, decodes.visible[part, columns]), dim=1)[:, None]
-        outputs.append(
-            _attention(
-                query[part, None], sink_query[part, None], keys, values, visible, spec, sinks
-            )
-        )
+        near = newest + torch.arange(columns.start + 1, 1, device=newest.device)
+        added = _added(decodes.bias, decodes.rows[part], sinks, near)
+        both = query[part, None], sink_query[part, None]
+        outputs.append(_attention(*both, keys, values, visible, spec, sinks, added))
     return torch.cat(outputs)[:, 0]
 
 
@@ -327,6 +226,14 @@ def _sinks_beyond_window(position: int, spec: AttentionSpec) -> int:
 def _sinks_visible(q: Tensor, sinks: int, spec: AttentionSpec) -> Tensor:
     """q [Q, 1] -> [Q, sinks]: those that are not in the window, where they are seen anyway."""
     return torch.arange(sinks, device=q.device) <= q - (spec.window or 0)
+
+
+def _added(bias: ColumnBias | None, rows: Tensor, sinks: int, near: Tensor) -> Tensor | None:
+    """To the scores of these rows, for the sinks and for keys at positions ``near`` -> [R, C]."""
+    if bias is None:
+        return None
+    far = torch.arange(sinks, device=near.device).expand(len(near), -1)
+    return bias.of(rows, torch.cat((far, near), dim=1))
 
 
 def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -352,11 +259,13 @@ def _attention(
     visible: Tensor,
     spec: AttentionSpec,
     sinks: int,
+    added: Tensor | None,
 ) -> Tensor:
     """Softmax attention of padded sequences; the first ``sinks`` columns meet ``sink_query``.
 
-    query [R, Q, H, D], keys [R, Hkv, C, D], values [R, Hkv, C, Dv], visible [R, Q, C] bool
-    -> [R, Q, H, Dv]. The H / Hkv query heads that share a key head make one product.
+    query [R, Q, H, D], keys [R, Hkv, C, D], values [R, Hkv, C, Dv], visible [R, Q, C] bool,
+    added [R * Q, C] to scores -> [R, Q, H, Dv]. The H / Hkv query heads that share a key head make
+    one product.
     """
     rows, queries, heads, _ = query.shape
     kv_heads = keys.shape[1]
@@ -372,9 +281,10 @@ def _attention(
     scores *= spec.scale
     if spec.softcap is not None:
         scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
-    scores.view(rows, kv_heads, group, queries, -1).masked_fill_(
-        ~visible[:, None, None], -torch.inf
-    )
+    by_query = scores.view(rows, kv_heads, group, queries, -1)
+    if added is not None:
+        by_query += added.view(rows, 1, 1, queries, -1)
+    by_query.masked_fill_(~visible[:, None, None], -torch.inf)
     if spec.sink_logits is not None:
         sink = spec.sink_logits.to(scores).view(kv_heads, group, 1, 1)
         sink = sink.expand(rows, -1, -1, queries, -1).flatten(2, 3)

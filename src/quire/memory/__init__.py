@@ -10,6 +10,7 @@ from quire.memory.blocks import (
     MoveKind,
     hash_blocks,
     root_hash,
+    rooted,
 )
 from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
@@ -44,4 +45,5 @@ __all__ = [
     "hash_blocks",
     "pool_views",
     "root_hash",
+    "rooted",
 ]

@@ -56,10 +56,18 @@ def root_hash(cache_salt: str, adapter: bytes = b"") -> BlockHash:
     return root.digest()
 
 
+def rooted(parent: BlockHash, facts: bytes) -> BlockHash:
+    """The parent of a block whose keys depend on ``facts`` beside all tokens before it.
+
+    facts: of a fixed length.
+    """
+    return hashlib.sha256(b"facts" + len(parent).to_bytes(8, "little") + parent + facts).digest()
+
+
 def hash_blocks(parent: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:
     """The hashes of the full blocks of ``token_ids`` that follow the block named ``parent``.
 
-    The first block's parent is a ``root_hash``.
+    The first block's parent is a ``root_hash``; one that depends on more is ``rooted``.
     Keys depend on every earlier token, so the parent's hash is part of the child's. A
     cryptographic digest, because a crafted collision would show one user another user's prompt.
     """

@@ -9,6 +9,7 @@ from quire.protocol.pooling import Pooler, Pooling, PoolingParams
 from quire.protocol.request import Adapter, FinishReason, Origin, Request
 from quire.protocol.roster import Roster
 from quire.protocol.sampling_params import SamplingParams
+from quire.protocol.soft_cut import SoftCut, column_biases
 from quire.protocol.step import (
     IN_FLIGHT,
     TO_DRAFT,
@@ -61,12 +62,14 @@ __all__ = [
     "SamplingParams",
     "SchedulingPolicy",
     "Sight",
+    "SoftCut",
     "Step",
     "StepResult",
     "StructuredOutputs",
     "TokenLogprobs",
     "Verdict",
     "Work",
+    "column_biases",
     "confirmed",
     "work_of",
 ]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from quire.memory import BlockMove, BlockTable, Usage
 from quire.protocol.decision import Decision
 from quire.protocol.request import FinishReason, Request
+from quire.protocol.soft_cut import SoftCut
 
 IN_FLIGHT = -1
 """Stands in a chunk for the token that the step before samples for the same sequence. The step was
@@ -55,6 +56,7 @@ class Chunk(NamedTuple):
     table: BlockTable  # with room for them
     output_start: int  # see Opened
     readout: Readout | None  # None in the midst of a prefill
+    cuts: Sequence[SoftCut] = ()  # of the sequence, in their order
 
     @property
     def drafts(self) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from quire.memory import BlockHash, KVAllocator
 from quire.protocol.block_events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
@@ -48,7 +49,9 @@ class BlockEvents:
                 places.setdefault(kv_group, []).append(index)
         for kv_group, indices in places.items():
             for first, end in _runs(reversed(indices)):
-                self._events.append(self._stored(kv_group, request, sequence, first, end))
+                cuts = [i for i in sequence.cut_blocks(self._block_size) if first < i < end]
+                for one, other in pairwise([first, *dict.fromkeys(cuts), end]):
+                    self._events.append(self._stored(kv_group, request, sequence, one, other))
 
     def take(self) -> list[BlockEvent]:
         """What has happened since the last call."""
@@ -62,7 +65,7 @@ class BlockEvents:
         return BlocksStored(
             kv_group,
             names[first:end],
-            names[first - 1] if first else None,
+            sequence.parent_hash(first, size),
             sequence.token_ids[first * size : end * size].tolist(),
             request.adapter,
             request.cache_salt,

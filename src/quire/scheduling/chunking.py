@@ -88,6 +88,7 @@ class Chunker:
             self._allocator.table(branch.seq_id),
             branch.num_prompt_tokens,
             readout,
+            branch.cuts,
         )
 
     def _score(self, scores: PromptScores, branch: Sequence, chunk: Chunk, step: Step) -> None:
@@ -101,7 +102,8 @@ class Chunker:
         """A chunk of the token that the step under way samples, and one sample after it."""
         start, table = len(branch.token_ids), self._allocator.table(branch.seq_id)
         self._note_unknown(branch.seq_id, start, start + 1)
-        return Chunk(branch.seq_id, [IN_FLIGHT], start, table, branch.num_prompt_tokens, _NEXT)
+        facts = branch.num_prompt_tokens, _NEXT, branch.cuts
+        return Chunk(branch.seq_id, [IN_FLIGHT], start, table, *facts)
 
     def add_drafts(self, step: Step, drafts: Mapping[int, Seq[int]], budget: int) -> None:
         """Let a step verify ``drafts`` too, by sequence, where there is room for them."""
@@ -118,13 +120,13 @@ class Chunker:
             own = drafts[seq_id][:most]
             if own and self._allocator.draft(seq_id, len(own)):
                 self._note_unknown(seq_id, known, known + len(own))
-                _, tokens, start, table, output_start, _ = chunk
+                table = chunk.table
                 if len(table.block_ids) * self._allocator.block_size < known + len(own):
                     table = self._allocator.table(seq_id)
                     group.memory.hold(*self._allocator.blocks_held(group.tables()))
                 readout = Readout(1 + len(own))
-                tokens = [*tokens, *own]
-                step.chunks[place] = Chunk(seq_id, tokens, start, table, output_start, readout)
+                tokens = [*chunk.token_ids, *own]
+                step.chunks[place] = chunk._replace(token_ids=tokens, table=table, readout=readout)
                 budget -= len(own)
 
     def publish_known(self) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from quire.memory import BlockHash, hash_blocks
 from quire.protocol.request import Request
+from quire.protocol.soft_cut import SoftCut
 from quire.scheduling.beam_search import BeamSearch
 from quire.scheduling.scores import PromptScores
 
@@ -18,6 +19,7 @@ class Sequence:
 
     __slots__ = (
         "block_hashes",
+        "cuts",
         "fork_at",
         "fork_from",
         "given_hashes",
@@ -44,6 +46,7 @@ class Sequence:
         self.num_computed = 0
         self.root_hash = root_hash  # parent of the first block's
         self.given_hashes = given_hashes  # of the first blocks, where they are known beforehand
+        self.cuts: Seq[SoftCut] = ()  # in their order; none of an earlier token can come
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
         # A dormant branch has no block table: it waits for a sibling to have computed the
         # tokens both share, and forks from it then.
@@ -64,10 +67,25 @@ class Sequence:
         hashes = self.block_hashes
         if len(hashes) < len(self.given_hashes):
             hashes += self.given_hashes[len(hashes) : len(self.token_ids) // block_size]
-        start = len(hashes) * block_size
-        if len(self.token_ids) - start >= block_size:
-            parent = hashes[-1] if hashes else self.root_hash
-            hashes += hash_blocks(parent, self.token_ids[start:], block_size)
+        full = len(self.token_ids) // block_size
+        for end in (*self.cut_blocks(block_size), full):
+            start = len(hashes)
+            if start < min(end, full):
+                parent = self.parent_hash(start, block_size) or self.root_hash
+                tokens = self.token_ids[start * block_size : end * block_size]
+                hashes += hash_blocks(parent, tokens, block_size)
+
+    def cut_blocks(self, block_size: int) -> list[int]:
+        """The blocks in which soft cuts are, in order: names begin anew with them."""
+        return [cut.position // block_size for cut in self.cuts]
+
+    def parent_hash(self, block: int, block_size: int) -> BlockHash | None:
+        """That of a block whose predecessors are named; None: the root."""
+        parent = self.block_hashes[block - 1] if block else None
+        for cut in self.cuts:
+            if cut.position // block_size == block:
+                parent = cut.root(self.root_hash if parent is None else parent)
+        return parent
 
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""
@@ -76,6 +94,7 @@ class Sequence:
         child.num_prompt_tokens = self.num_prompt_tokens
         child.num_computed = self.num_computed
         child.block_hashes = self.block_hashes.copy()
+        child.cuts = self.cuts
         return child
 
 

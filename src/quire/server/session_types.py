@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -27,6 +27,14 @@ class AppendRequest(Strict):
     """The body of POST /v1/sessions/{id}/append."""
 
     input: Annotated[str | Ids, expecting("a string or a list of token ids")]
+
+
+class SoftCutRequest(Strict):
+    """The body of POST /v1/sessions/{id}/soft_cut."""
+
+    # JSON has no infinity.
+    bias: Annotated[float | Literal["-inf"], expecting('a number that is at most 0, or "-inf"')]
+    fade: int = 0  # tokens
 
 
 class RecomputeRequest(Strict):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
 from quire.engine import Session
+from quire.protocol import SoftCut
 from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
 from quire.server.description.answer_types import (
@@ -21,7 +24,13 @@ from quire.server.guards.clients import Caller
 from quire.server.guards.limits import check_answer
 from quire.server.openai.completions import CompletionWording
 from quire.server.service import Service
-from quire.server.session_types import AppendRequest, OpenRequest, RecomputeRequest, TurnRequest
+from quire.server.session_types import (
+    AppendRequest,
+    OpenRequest,
+    RecomputeRequest,
+    SoftCutRequest,
+    TurnRequest,
+)
 
 
 class TurnWording(CompletionWording):
@@ -93,10 +102,26 @@ def _one_session(service: Service) -> APIRouter:
         request = await service.bodies.parse(http, TurnRequest)
         return await _generate(service, service.caller(http), session_id, request)
 
+    _add_cuts(router, service)
+    return router
+
+
+def _add_cuts(router: APIRouter, service: Service) -> None:
+    """The verbs by which a session lets go of what came so far."""
+    card = gives(SessionCard, None, 404, 409)
+
     @router.post("/hard_cut", responses=card)
     async def hard_cut(session_id: str) -> Json:
         """Empty cache and history."""
         await service.in_engine(service.sessions.hard_cut, session_id)
+        return _card(service.sessions.get(session_id))
+
+    @router.post("/soft_cut", openapi_extra=takes(SoftCutRequest), responses=card)
+    async def soft_cut(session_id: str, http: Request) -> Json:
+        """Let what came so far count for less and less in what comes."""
+        request = await service.bodies.parse(http, SoftCutRequest)
+        bias, fade = float(request.bias), request.fade
+        await service.in_engine(service.sessions.soft_cut, session_id, bias, fade)
         return _card(service.sessions.get(session_id))
 
     @router.post("/recompute", openapi_extra=takes(RecomputeRequest), responses=card)
@@ -105,8 +130,6 @@ def _one_session(service: Service) -> APIRouter:
         request = await service.bodies.parse(http, RecomputeRequest)
         await service.in_engine(service.sessions.recompute, session_id, request.last_n)
         return _card(service.sessions.get(session_id))
-
-    return router
 
 
 async def _generate(
@@ -142,4 +165,10 @@ def _card(session: Session) -> Json:
         "num_tokens": len(session.history),
         "num_input_tokens": session.num_input,
         "busy": session.turn is not None,
+        "soft_cuts": [_soft_cut(cut) for cut in session.soft_cuts],
     }
+
+
+def _soft_cut(cut: SoftCut) -> Json:
+    bias = "-inf" if cut.bias == -math.inf else cut.bias
+    return {"position": cut.position, "bias": bias, "fade": cut.fade}

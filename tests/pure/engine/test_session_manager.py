@@ -31,6 +31,7 @@ from quire.scheduling import Ring, Scheduler
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
+VERBS = ("append", "generate", "hard_cut", "soft_cut", "recompute", "close")
 TIMEOUT = 100.0
 ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
 
@@ -88,7 +89,7 @@ def test_an_idle_session_is_gone_once_its_time_is_over() -> None:
     assert managed.num_held == 0 and len(managed.engine.scheduler.sessions) == 0
 
 
-@pytest.mark.parametrize("verb", ["append", "generate", "hard_cut", "recompute", "close", "open"])
+@pytest.mark.parametrize("verb", [*VERBS, "open"])
 def test_whatever_is_asked_next_closes_it(verb: str) -> None:
     managed = Managed()
     sessions = managed.sessions
@@ -103,17 +104,18 @@ def test_whatever_is_asked_next_closes_it(verb: str) -> None:
         "generate": lambda: managed.say("new"),
         "hard_cut": lambda: sessions.hard_cut("new"),
         "recompute": lambda: sessions.recompute("new", 3),
+        "soft_cut": lambda: sessions.soft_cut("new", -1.0, 0),
         "close": lambda: sessions.close("new"),
         "open": lambda: sessions.open("third"),
     }[verb]()
     left = {session.session_id for session in managed.engine.scheduler.sessions.all()}
     assert left == {"open": {"new", "third"}, "close": set()}.get(verb, {"new"})
-    if verb in ("append", "hard_cut", "recompute"):
+    if verb in ("append", "hard_cut", "recompute", "soft_cut"):
         managed.now += TIMEOUT - 1  # from when it was used last
         sessions.get("new")
 
 
-@pytest.mark.parametrize("verb", ["append", "generate", "hard_cut", "recompute", "close"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_an_expired_session_can_do_nothing(verb: str) -> None:
     managed = Managed()
     sessions = managed.sessions
@@ -126,6 +128,7 @@ def test_an_expired_session_can_do_nothing(verb: str) -> None:
             "generate": lambda: managed.say("a"),
             "hard_cut": lambda: sessions.hard_cut("a"),
             "recompute": lambda: sessions.recompute("a", 3),
+            "soft_cut": lambda: sessions.soft_cut("a", -1.0, 0),
             "close": lambda: sessions.close("a"),
         }[verb]()
     assert managed.num_held == 0

@@ -163,6 +163,7 @@ def test_sessions_are_those_of_one_rank(one: Watched, two: Watched) -> None:
             for prompt in PROMPTS[2:]:
                 session.append(prompt)
                 turns.append(tokens(session.generate(GREEDY)))
+                session.soft_cut(-2.0, 3)
             watched.llm.generate(PROMPTS, GREEDY, use_tqdm=False)  # it gives way
             session.append([7, 8, 9])
             turns.append(tokens(session.generate(GREEDY)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,17 @@ from quire.execution.kv.cache import KVCache, bytes_per_token
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import KVShape
 from quire.memory import BlockMove, BlockTable, MoveKind
-from quire.protocol import Chunk, Readout
+from quire.protocol import Chunk, Readout, SoftCut
 
 chunk_shapes = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=5)
+
+
+CUTS = [SoftCut(2, 5, -1.0, 4), SoftCut(2, 9, -inf, 6), SoftCut(2, 9, -0.3, 0)]
+
+
+def added_to(key: int, position: int, cuts: Sequence[SoftCut]) -> float:
+    behind = (cut for cut in reversed(cuts) if cut.first <= key < cut.position <= position)
+    return sum((cut.at(position) for cut in behind), 0.0)
 
 
 @given(chunk_shapes, st.integers(1, 5))
@@ -33,7 +43,12 @@ def test_every_token_stands_where_its_table_says(
         chunks.append(
             Chunk(seq_id, tokens, start, BlockTable(table, block_size), start + 1, Readout())
         )
+        if seq_id % 2:
+            chunks[-1] = chunks[-1]._replace(cuts=CUTS)
     token_ids, batch, *_ = pack(chunks, block_size).fields()
+    added = torch.zeros(len(token_ids), 30)
+    if batch.bias is not None:
+        added = batch.bias.of(torch.arange(len(token_ids)), torch.arange(30)[None])
     row = 0
     for s, chunk in enumerate(chunks):
         assert batch.query_starts[s] == row
@@ -41,6 +56,8 @@ def test_every_token_stands_where_its_table_says(
             assert token_ids[row] == token
             assert batch.positions[row] == position
             assert batch.kv_groups[0].slots[row] == chunk.table.slot(position)
+            biases = [added_to(key, position, chunk.cuts) for key in range(30)]
+            assert torch.equal(added[row], torch.tensor(biases))
             row += 1
         assert batch.context_lens[s] == chunk.start + len(chunk.token_ids)
         assert batch.output_starts[s] == chunk.output_start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from struct import pack as numbers
 from typing import Any
 
@@ -14,13 +15,14 @@ from quire.execution.batch import pack
 from quire.execution.ranks import LeadingWorker, Orders, SharedSource
 from quire.execution.ranks.messages import Order, decode, encode
 from quire.memory import BlockMove, BlockTable, Content, MoveKind
-from quire.protocol import Adapter, Chunk
+from quire.protocol import Adapter, Chunk, SoftCut
 from quire.store import RecordForm, RecordShelf
 
 COPY, OUT = BlockMove(MoveKind.COPY, 3, 4), BlockMove(MoveKind.SWAP_OUT, 5, 6, 1)
 STORE = BlockMove(MoveKind.STORE, 5, -1, 1, Content(b"n" * 16, (1, 2, 3, 2**40)))
 FETCH = BlockMove(MoveKind.FETCH, -1, 5, 0, Content(bytes(range(16)), (9, 8, 7, 6)))
 TABLES = BlockTable((4, 5), 4, further=(BlockTable((1, 2), 4, 1, 1),))
+CUTS = [SoftCut(1, 2, -0.5, 3), SoftCut(1, 4, -inf, 0)]
 CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, None)]
 
 
@@ -32,6 +34,7 @@ CHUNKS = [Chunk(0, [7, 8, 9], 2, TABLES, 2, None), Chunk(1, [5], 4, TABLES, 3, N
         Order([STORE, COPY, FETCH], pack(CHUNKS, 4), [b"a" * 32], found=[b"b" * 16, b"c" * 16]),
         Order([OUT], pack(CHUNKS, 4, [2, 3]), [b"a" * 32, b"b" * 32]),
         Order(batch=pack(CHUNKS, 4, adapters=[0, -1])),
+        Order(batch=pack([CHUNKS[0], CHUNKS[1]._replace(cuts=CUTS)], 4, adapters=[0, -1])),
         Order(states=torch.arange(6, dtype=torch.bfloat16).view(2, 3)),
     ],
 )

@@ -14,12 +14,13 @@ from torch import Tensor
 from quire.kernels import reference
 from quire.kernels.cpu import DTYPES
 from quire.kernels.ops import AttentionSpec, Kernels, LayerKV, Norm, Rotation
-from support.attention_cases import RAGGED, Case, attend, make_case, plain
-from support.every_kernel import with_types
+from support.attention_cases import RAGGED, Case, attend, biased, make_case, plain
+from support.every_kernel import TRITON, TYPED, with_types
 from support.kv_tiles import to_tiles
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
+ON_CPUS = [one for one in TYPED if one[0] not in TRITON]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
@@ -74,6 +75,21 @@ def test_a_key_that_all_see_and_that_has_no_value(
         for window in (None, 7):
             spec = AttentionSpec(0.125, window, sink_logits=logits)
             assert_equal_to_plain(kernels, case, spec)
+
+
+@pytest.mark.parametrize(("kernels", "dtype"), ON_CPUS, indirect=["kernels"], ids=str)
+@pytest.mark.parametrize("ragged", [RAGGED, ((700, 1), (300, 20))], ids=["short", "long"])
+def test_something_is_added_to_scores_by_where_the_key_stands(
+    kernels: Kernels, dtype: torch.dtype, ragged: tuple[tuple[int, int], ...]
+) -> None:
+    for block_size, window, sinks, softcap, logits in (
+        (4, None, 0, 3.0, torch.linspace(-3, 6, 6)),
+        (16, None, 0, None, None),
+        (16, 20, 6, 3.0, None),
+    ):
+        case = make_case(dtype, (6, 2), (64, 40), block_size, ragged, sinks, window)
+        spec = AttentionSpec(0.125, window, sinks, softcap, sink_logits=logits)
+        assert_equal_to_plain(kernels, biased(case), spec)
 
 
 @with_types

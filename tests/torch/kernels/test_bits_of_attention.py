@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from quire.kernels.cpu import CPUKernels
-from quire.kernels.ops import AttentionSpec, LayerKV
-from support.attention_cases import Case, make_case
+from quire.kernels.ops import AttentionSpec, ColumnBias, LayerKV
+from support.attention_cases import Case, biased, make_case
 from support.instruction_sets import TESTED
 from support.kv_tiles import to_tiles
 
@@ -22,7 +22,7 @@ SPECS = {
     "all": AttentionSpec(0.2),
     "window": AttentionSpec(0.2, window=300),
     "sinks": AttentionSpec(0.2, window=300, sinks=70),
-    "softcap": AttentionSpec(0.2, softcap=5.0, sink_logits=torch.linspace(-1, 9, 16)),
+    "biased": AttentionSpec(0.2, 300, 70, softcap=5.0, sink_logits=torch.linspace(-1, 9, 16)),
 }
 TYPES = [
     (torch.float32, torch.float32),
@@ -47,8 +47,10 @@ def pool(case: Case, kv_dtype: torch.dtype) -> LayerKV:
 def part(case: Case, context: int, new: int) -> Case:
     """The last tokens of so long a beginning of a case's only sequence."""
     kv_group, here = case.batch.kv_groups[0], slice(context - new, context)
+    bias = case.batch.bias
     batch = replace(
         case.batch,
+        bias=bias and ColumnBias(bias.before[here], bias.bias[here]),
         positions=case.batch.positions[here],
         query_starts=(0, new),
         context_lens=torch.tensor([context]),
@@ -78,6 +80,8 @@ def test_a_row_has_the_bits_that_it_has_alone(
     (query_heads, kv_heads), dim = heads
     kernels, before = CPUKernels(instructions), torch.get_num_threads()
     whole = make_case(dtype, (query_heads, kv_heads), (dim, dim), 16, ((CONTEXT, CONTEXT),))
+    if spec is SPECS["biased"]:
+        whole = biased(whole)
     kv = to_tiles(kernels, pool(whole, kv_dtype))
     expected = attended(kernels, whole, kv, spec)
     try:

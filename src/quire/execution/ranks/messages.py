@@ -15,7 +15,7 @@ from quire.memory import BlockHash, BlockMove, Content, MoveKind
 _KINDS = list(MoveKind)
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS)}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HEAD = 13  # numbers before all others
+_HEAD = 14  # numbers before all others
 _NONE = -1
 DIGEST = 32  # bytes of an adapter's fingerprint
 _NAME = 16  # bytes of a block's name
@@ -38,10 +38,10 @@ def encode(order: Order) -> bytes:
     block_size = len(contents[0].token_ids) if contents else 0
     numbers = [len(order.moves), len(order.adapters), len(order.found), block_size]
     if batch is None:
-        numbers += [_NONE, 0, 0, 0, 0, 0]
+        numbers += [_NONE, 0, 0, 0, 0, 0, 0]
     else:
-        tokens, seqs, widths, _, block_size, asked, _, adapted = batch.header
-        numbers += [tokens, seqs, len(widths), block_size, asked, adapted]
+        tokens, seqs, widths, _, block_size, asked, _, adapted, biases = batch.header
+        numbers += [tokens, seqs, len(widths), block_size, asked, adapted, biases]
     if states is None:
         numbers += [_NONE, 0, 0]
     else:
@@ -65,7 +65,7 @@ def decode(message: bytes) -> Order:
     """See ``encode``."""
     head = unpack_from(f"{_HEAD}q", message)
     num_moves, num_adapters, num_found, content_size = head[:4]
-    tokens, seqs, kv_groups, block_size, asked, adapted = head[4:10]
+    tokens, seqs, kv_groups, block_size, asked, *counts = head[4:11]
     moves, place = _moves(message, num_moves, content_size)
     widths = unpack_from(f"{kv_groups}q", message, place)
     sinks = unpack_from(f"{kv_groups}q", message, place + 8 * kv_groups)
@@ -76,13 +76,13 @@ def decode(message: bytes) -> Order:
     place += _NAME * num_found
     batch, content = None, memoryview(bytearray(message))[place:]
     if tokens != _NONE:
-        header = Header(tokens, seqs, widths, sinks, block_size, asked, 0, adapted)
+        header = Header(tokens, seqs, widths, sinks, block_size, asked, 0, *counts)
         size = sum(header.lengths)
         buffer = torch.frombuffer(content, dtype=torch.int64, count=size)
         bounds = buffer[2 * tokens : 2 * tokens + seqs + 1]
         batch = StepBatch(header, buffer, tuple(bounds.tolist()))
         content = content[8 * size :]
-    rows, width, dtype = head[10:]
+    rows, width, dtype = head[11:]
     states = None
     if rows != _NONE:
         states = torch.frombuffer(content, dtype=_DTYPES[dtype]).view(rows, width)

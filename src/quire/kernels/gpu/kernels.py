@@ -85,6 +85,7 @@ class GPUKernels(Kernels):
 
     def plan(self, batch: AttentionBatch) -> GPUPlan:
         """See ``Kernels.plan``. Does not wait for the device."""
+        assert batch.bias is None, "sessions on GPUs refuse soft cuts"
         return GPUPlan(batch, self._num_processors)
 
     def attend(

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from quire.memory import KVAllocator
+from quire.protocol.soft_cut import SoftCut
 from quire.scheduling.sequence import Sequence, SequenceGroup, Status
 
 _EVENTS_KEPT = 1000
@@ -31,6 +32,7 @@ class SessionVerb(Enum):
     GENERATE = "generate"  # a turn begins
     END = "end"  # a turn has ended, or been aborted
     HARD_CUT = "hard_cut"
+    SOFT_CUT = "soft_cut"
     RECOMPUTE = "recompute"
     CLOSE = "close"
 
@@ -148,10 +150,29 @@ class Session:
         self.resting.status = Status.WAITING
         self.sequence.num_computed = 0
 
+    @property
+    def soft_cuts(self) -> Seq[SoftCut]:
+        """Those in its history, the first one first."""
+        return self.sequence.cuts
+
+    def soft_cut(self, first: int, bias: float, fade: int) -> None:
+        """From here on the history so far, but for its ``first`` tokens, counts for less."""
+        if bias:  # else nothing changes
+            cut = SoftCut(first, len(self.history), bias, fade)
+            self.sequence.cuts = (*self.sequence.cuts, cut)
+        self.note(SessionVerb.SOFT_CUT)
+
     def restart(self, history: Seq[int], allocator: KVAllocator) -> None:
-        """Let ``history`` be all there is, computed afresh from position 0."""
+        """Let ``history`` be all there is, computed afresh from position 0.
+
+        It is the attention sinks, if anything, and then the last tokens. Cuts go with these; one
+        before which only sinks are left is none any more.
+        """
         self.forget(allocator)
         sequence = self.sequence
+        moved = len(sequence.token_ids) - len(history)
+        cuts = [cut._replace(position=cut.position - moved) for cut in sequence.cuts]
+        sequence.cuts = tuple(cut for cut in cuts if cut.position > cut.first)
         sequence.token_ids = array("I", history)
         sequence.block_hashes = []
         self.num_input = min(self.num_input, len(history))

@@ -17,6 +17,9 @@ from quire.scheduling.decoding import LiveGroups
 from quire.scheduling.sequence import SequenceGroup
 from quire.scheduling.sessions.session import Ring, Session, SessionVerb
 
+_MOST_SOFT_CUTS = 64  # each is looked at for every token that a step computes
+_LONGEST_FADE = 2**31 - 1
+
 
 class Sessions:
     """All open sessions, in order of their last use.
@@ -125,6 +128,30 @@ class Sessions:
         session.restart((), self._allocator)
         session.cache_epoch += 1
         session.note(SessionVerb.HARD_CUT)
+
+    def soft_cut(self, session_id: str, bias: float, fade: int) -> None:
+        """From here on, attend less to the history so far (see ``SoftCut``), sinks aside."""
+        session = self.unused(session_id)
+        sinks, known = self.ring.sinks, len(session.history)
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not bias <= 0:
+            raise RequestError(f"bias must be a number from -inf to 0; got {bias!r}", "bias")
+        if isinstance(fade, bool) or not isinstance(fade, int) or not 0 <= fade <= _LONGEST_FADE:
+            raise RequestError(
+                f"fade must be an integer from 0 to {_LONGEST_FADE:,}; got {fade!r}", "fade"
+            )
+        if known <= sinks:
+            raise RequestError(
+                f"there is nothing before the cut: the history has {known} tokens, of which "
+                f"{sinks} attention sinks would stay as they are",
+                "session_id",
+            )
+        if len(session.soft_cuts) >= _MOST_SOFT_CUTS:
+            raise RequestError(
+                f"the history has {_MOST_SOFT_CUTS} soft cuts, which is the most there may be: "
+                "hard_cut or recompute first",
+                "session_id",
+            )
+        session.soft_cut(sinks, float(bias), fade)
 
     def recompute(self, session_id: str, last_n: int) -> None:
         """Let attention sinks and the last tokens be the history, computed afresh from 0."""

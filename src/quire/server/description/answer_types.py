@@ -194,6 +194,12 @@ class Version(_Answer):
     version: str
 
 
+class SoftCutCard(_Answer):
+    position: int
+    bias: float | Literal["-inf"]
+    fade: int
+
+
 class SessionCard(_Answer):
     id: str
     object: Literal["session"]
@@ -201,6 +207,7 @@ class SessionCard(_Answer):
     num_tokens: int
     num_input_tokens: int
     busy: bool
+    soft_cuts: list[SoftCutCard]
 
 
 class SessionWithEvents(SessionCard):
