@@ -16,7 +16,7 @@ from support.slow import random_runs
 from support.watched_runs import Watched, WatchedPipelined, WatchedSessions
 
 RUNS = max(4, random_runs(240) // 40)
-EVENTFUL = (61, 66, 162)  # lives with evictions, swaps that fail
+EVENTFUL = (61, 66, 72, 162)  # lives with evictions, swaps that fail, blocks found again
 _LONGEST = 90  # tokens of a request
 
 

@@ -16,6 +16,7 @@ from quire.assembly.ranks.gathering import gather
 from quire.cli import main
 from quire.config import EngineConfig
 from quire.errors import ConfigError
+from quire.store.segment import names_in
 
 PROMPTS = ["A list is", "Memory"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
@@ -61,7 +62,8 @@ def test_ranks_of_two_machines_find_each_other_by_address(
         _, log = other.communicate(timeout=60)
     assert other.returncode == 0 and "Traceback" not in log, log
     here, there = (
-        {f.name for f in (tmp_path / name).rglob("*.block")} for name in ("here", "there")
+        {name for file in (tmp_path / store).rglob("*.blocks") for name in names_in(str(file))}
+        for store in ("here", "there")
     )
     assert here == there and len(here) >= 6
 
