@@ -125,6 +125,7 @@ class Asking:
         """Who waits for the prompt that ``source`` had; None: nobody does."""
         self._choices.pop(flight.number).done(flight, source)
         ask, flight.ask = flight.ask, None
+        assert ask is None or isinstance(ask, Ask)
         return ask
 
     def _take_up(self, ask: Ask, times_lost: int) -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from quire.memory import BlockHash
 from quire.workload import TraceRequest
-
-if TYPE_CHECKING:
-    from quire.simulation.fleet.asking import Ask
 
 
 class Flight:
     """From its arrival to its end, wherever it is.
 
     trace: with the time at which it came first. times_lost: by replicas that failed.
-    ask: who waits for its prompt's blocks, while another computes them.
+    ask: the ``Ask`` for its prompt's blocks, while another computes them.
     source: who has computed its prompt, before somebody is chosen to go on: slot and life.
     names: of its blocks that this other one has been sent.
     """
@@ -28,7 +24,7 @@ class Flight:
         self.number = number
         self.trace = trace
         self.times_lost = 0
-        self.ask: Ask | None = None
+        self.ask: object | None = None
         self.source: tuple[int, int] | None = None
         self.names: Sequence[BlockHash] = ()
 
