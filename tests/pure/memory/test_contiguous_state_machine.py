@@ -282,4 +282,4 @@ class ContiguousMachine(RuleBasedStateMachine):
 
 
 TestContiguousAllocator = pytest.mark.slow(ContiguousMachine.TestCase)
-TestContiguousAllocator.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestContiguousAllocator.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

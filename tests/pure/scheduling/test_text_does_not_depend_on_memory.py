@@ -14,8 +14,8 @@ from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
 from support.slow import first_is_quick, random_runs
 
-RUNS = random_runs(1200)
-BATCHES = 6
+RUNS = random_runs(800)
+BATCHES = 4
 
 
 @pytest.mark.parametrize("batch", first_is_quick(range(BATCHES)))

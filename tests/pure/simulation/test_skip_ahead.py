@@ -115,7 +115,7 @@ def setups(draw: st.DrawFn) -> EngineLimits:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
 def test_skipping_ahead_changes_nothing(
     setup: EngineLimits, workload: list[TraceRequest], map_at: float | None

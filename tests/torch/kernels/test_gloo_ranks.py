@@ -88,7 +88,8 @@ def test_one_that_leaves_is_gone_for_all_others() -> None:
             one.add_up(torch.ones(5))
         return str(raised.value)
 
-    assert on_machines(3, leave)[0] == "rank 2 is gone"
+    told = on_machines(3, leave)[0]
+    assert told.startswith(("rank 2 is gone", "a rank is gone"))  # its line, or the sum's
 
 
 @pytest.mark.parametrize("waiting", ["add_up", "answers", "hear"])
