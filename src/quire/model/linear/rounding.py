@@ -74,7 +74,7 @@ def round_groups(weight: Tensor, form: Format) -> ByGroups:
     scales = torch.empty(len(groups), dtype=torch.float16)
     for first in range(0, len(groups), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
-        columns = groups[some].T.float().contiguous()  # sums over groups are sums of rows then
+        columns = groups[some].T.float().contiguous()  # a step is over the same input of each
         scale = _least_error(columns, half)
         codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
         scales[some] = scale
@@ -97,11 +97,24 @@ def _least_error(groups: Tensor, half: int) -> Tensor:
         for _ in range(_FITS + 1):
             scale = _as_kept(scale)
             codes = _codes(groups, scale, half)
-            error = (codes * scale).sub_(groups).square_().sum(dim=0)
+            error = _sums((codes * scale).sub_(groups).square_())
             better = error < least
             least, best = torch.where(better, error, least), torch.where(better, scale, best)
-            scale = (codes * groups).sum(dim=0) / codes.square().sum(dim=0).clamp_min(1)
+            scale = _sums(codes * groups) / _sums(codes.square_()).clamp_min(1)
     return best
+
+
+def _sums(groups: Tensor) -> Tensor:
+    """groups [GROUP, n], which is overwritten -> sums [n], each by the same order of additions.
+
+    That of ``torch.sum`` hangs on n and on where a group stands, so a rank would now and then round
+    its part in another way than the whole is rounded.
+    """
+    half = len(groups) // 2
+    while half:
+        groups[:half].add_(groups[half : 2 * half])
+        half //= 2
+    return groups[0]
 
 
 def _as_kept(scale: Tensor) -> Tensor:
