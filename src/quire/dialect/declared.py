@@ -40,7 +40,7 @@ class Declared:
         from transformers.utils.chat_parsing.response_parser import ResponseParser
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
-        class Lenient(ResponseParser):
+        class Lenient(ResponseParser):  # type: ignore[misc]  # its types are not read
             """Tells of a region that breaks, in place of ending there."""
 
             def _close_current(self, events: list[dict[str, Any]]) -> None:
