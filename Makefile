@@ -22,7 +22,7 @@ test: $(VENV)/installed-dev
 	$(MAKE) --jobs=2 lint suite
 
 suite: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 # What needs no PyTorch, but for the tests that are marked as slow.
 check: lint
