@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from quire.assembly import build_engine
 from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.drafting import Proposal, Speculation
+from quire.drafting.draft_model import DraftModelDrafter
 from quire.engine import Engine, Prompt, RequestRecorder
 from quire.protocol import (
+    Chunk,
     Executor,
     Opened,
     Outcome,
@@ -30,6 +33,7 @@ from quire.protocol import (
 )
 from quire.scheduling.sequence import Sequence as Branch
 from quire.simulation import (
+    MODELS,
     AcceptanceProfile,
     RequestRecord,
     SimulatedDrafting,
@@ -38,14 +42,18 @@ from quire.simulation import (
     sights_of,
     work_of,
 )
+from quire.simulation.cost_model import CostsWithDraft
+from quire.simulation.drafting import SmallerModel
 from quire.simulation.result import SimulationResult
 from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
 from support.lora import save_adapter
+from support.told_drafts import ToldDrafts
 
 Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
 DRAFTING = SimulatedDrafting("ngram", 6, AcceptanceProfile((0.5, 0.8, 0.9), coverage=0.8))
+BY_MODEL = SimulatedDrafting("draft", 6, AcceptanceProfile((0.7, 0.8)))
 ADAPTERS = ("a", "b", "c")
 _BEYOND = 9  # tokens of texts that nobody gets to see
 TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
@@ -64,6 +72,16 @@ class Costs:
         return RecoveryCosts()
 
 
+class PassCosts(Costs):
+    """Of a model that drafts."""
+
+    def seconds(self, work: Work) -> float:
+        return super().seconds(work) / 10
+
+    def moving(self, work: Work) -> float:
+        return 2e-4 * work.swapped_blocks
+
+
 class TimedExecutor:
     """Carries out steps with the real model, on a clock that says what they ought to take.
 
@@ -72,12 +90,21 @@ class TimedExecutor:
 
     texts: of the requests, if they are known: what the model makes of a step may differ in the last
         bit from what it makes of the same tokens in other steps.
+    num_draft_layers: of the draft model, whose drafts are right where the simulated ones are.
     """
 
-    def __init__(self, executor: Executor, limits: EngineLimits) -> None:
+    def __init__(self, executor: Executor, limits: EngineLimits, num_draft_layers: int = 0) -> None:
         self.now = 0.0
-        self._sights = sights_of(limits.kv_groups)
+        own = sum(len(group.layers) for group in limits.kv_groups) - num_draft_layers
+        self._sights = sights_of(limits.kv_groups, range(own))
+        self._draft_sights = sights_of(limits.kv_groups, range(own, own + num_draft_layers))
         self.steps: Seen = []
+        self.passes: list[Any] = []
+        self._known: dict[int, Opened] = {}
+        self._draft_model: ToldDrafts | None = None
+        if num_draft_layers:
+            model = executor._draft_model  # type: ignore[attr-defined]
+            self._draft_model = ToldDrafts(model, self._drafts, self._told)
         self._executor = executor
         self.texts: dict[str, list[list[int]]] = {}
         self._roster = Roster()
@@ -85,10 +112,42 @@ class TimedExecutor:
 
     def submit(self, step: Step) -> PendingStep:
         known = self._roster.follow(step)
+        self._known |= {whose.seq_id: whose for whose in known}
         self.steps.append(seen(self.now, step, known))
-        self.now += Costs().seconds(work_of(step, self._sights))
-        pending = self._executor.submit(step)
+        work = work_of(step, self._sights)
+        self._filled: dict[int, Outcome] = {}
+        pending, seconds = self._executor.submit(step), Costs().seconds(work)
+        if self._draft_model is not None:
+            seconds += PassCosts().moving(work)
+            seconds += self._pass_seconds(self._draft_model.passes)
+        self.now += seconds
         return PendingStep(step, lambda: self._as_told(step, known, pending.collect()))
+
+    def _pass_seconds(self, passes: list[list[Chunk]]) -> float:
+        self.passes += map(computed, passes)
+        plain = [[chunk._replace(readout=None) for chunk in chunks] for chunks in passes]
+        passes.clear()
+        works = (work_of(Step([], chunks), self._draft_sights) for chunks in plain)
+        return sum(map(PassCosts().seconds, works))
+
+    def _drafts(self, request: Request, branch: int, known: int, count: int) -> list[int]:
+        assert BY_MODEL.acceptance is not None
+        key = f"0,{request.request_id},{branch},model"
+        right = BY_MODEL.acceptance.num_right(key, known, count) or 0
+        return drafts_of(self.texts, request, branch, known, right, count)
+
+    def _told(self, chunk: Chunk) -> Outcome | None:
+        """What becomes of a chunk whose drafts are known."""
+        if chunk.readout is None or chunk.readout.candidates or not self.texts:
+            return None
+        whose, rows = self._known[chunk.seq_id], chunk.readout.rows
+        texts = self.texts[whose.request.request_id]
+        end = chunk.start + len(chunk.token_ids) - chunk.output_start
+        row_tokens = texts[whose.branch][end - rows + 1 : end + 1]
+        tokens = confirmed(list(map(Sample, row_tokens)), chunk.drafts)
+        forks = [Sample(text[0]) for text in texts[1 : chunk.readout.draws]]
+        self._filled[chunk.seq_id] = outcome = Outcome(tokens, forks)
+        return outcome
 
     def _as_told(self, step: Step, known: list[Opened], result: StepResult) -> StepResult:
         beams = [c for c in step.chunks if c.readout is not None and c.readout.candidates]
@@ -99,14 +158,30 @@ class TimedExecutor:
                 found = simulated[chunk.seq_id].candidates
                 candidates = [(first + rank, logprob) for rank, (_, logprob) in enumerate(found)]
                 result.outcomes[chunk.seq_id] = Outcome(candidates=candidates)
-            elif self.texts and chunk.readout is not None:
-                texts, rows = self.texts[whose.request.request_id], chunk.readout.rows
-                end = chunk.start + len(chunk.token_ids) - chunk.output_start
-                row_tokens = texts[whose.branch][end - rows + 1 : end + 1]
-                tokens = confirmed(list(map(Sample, row_tokens)), chunk.drafts)
-                forks = [Sample(text[0]) for text in texts[1 : chunk.readout.draws]]
-                result.outcomes[chunk.seq_id] = Outcome(tokens, forks)
+            elif (told := self._filled.get(chunk.seq_id) or self._told(chunk)) is not None:
+                result.outcomes[chunk.seq_id] = told
         return result
+
+
+def computed(chunks: list[Chunk]) -> list[tuple[int, int]]:
+    """Of a draft model's pass: where it begins, and how many tokens, by sequence."""
+    return sorted((chunk.start, len(chunk.token_ids)) for chunk in chunks)
+
+
+def drafts_of(
+    texts: dict[str, list[list[int]]],
+    request: Request,
+    branch: int,
+    known: int,
+    right: int,
+    count: int,
+) -> list[int]:
+    """The tokens of a text from ``known`` on, of which the first ``right`` are."""
+    text = texts[request.request_id][branch]
+    end = len(text) - _BEYOND
+    if end < request.max_tokens:  # nobody knows that a simulated text ends
+        right = min(right, end - 1 - known)
+    return [t if i < right else t ^ 1 for i, t in enumerate(text[known : known + count])]
 
 
 def seen(now: float, step: Step, known: list[Opened]) -> tuple[float, Any, Any, Any]:
@@ -192,17 +267,46 @@ def test_the_same_steps_of_adapters_that_wait_for_each_other(
     assert (result.preemptions.recomputes > 0) == (blocks == 60)
 
 
+MODELS_THAT_DRAFT = [
+    (None, {"kv_cache_memory_bytes": "1300KiB", "swap_space": 0.01, "preemption_mode": "swap"}),
+    ("qwen2_window", {"kv_cache_memory_bytes": 56 * 4 * 768, **WINDOWED}),
+]
+
+
+@pytest.mark.parametrize(("family", "options"), MODELS_THAT_DRAFT)
+def test_the_same_steps_and_passes_of_a_model_that_drafts(
+    family: str | None,
+    options: dict[str, Any],
+    model_dir: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    speculation = {"method": "draft", "num_speculative_tokens": BY_MODEL.most}
+    facts: dict[str, Any] = {"max_model_len": 260, "dtype": "float32", **options}
+    if family is not None:
+        monkeypatch.setattr("quire.assembly.draft.check_draft", lambda *_: None)
+        speculation["model"] = str(model_dir("mistral"))
+        facts |= {"model": str(model_dir(family)), "max_model_len": 200}
+    config = EngineConfig.create({**facts, "speculative_config": speculation})
+    result = compare_steps(tmp_path, config, "model", None if family is None else 60)
+    swaps = bool(options.get("swap_space"))
+    assert (result.preemptions.swaps > 0, result.preemptions.recomputes > 0) == (swaps, not swaps)
+
+
 def compare_steps(
     tmp_path: Path, config: EngineConfig, kind: str, longest_prompt: int | None = None
 ) -> SimulationResult:
     """Serve and record with the real engine, and simulate that by its limits."""
     built, capacity = build_engine(config)
-    executor = TimedExecutor(built.executor, capacity.limits)
+    count = 12 if kind == "model" else 24
+    drafted, draft = kind in ("drafts", "model"), capacity.draft
+    num_draft_layers = 0 if draft is None else draft.num_layers
+    executor = TimedExecutor(built.executor, capacity.limits, num_draft_layers)
     if built.adapters is not None:  # there is no waiting for what a simulator has at once
         sources = built.adapters._sources.items()
         built.adapters.weights |= {adapter: source.load() for adapter, source in sources}
     path = tmp_path / "trace.jsonl"
-    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=kind == "drafts")
+    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=drafted)
     engine = Engine(
         built.scheduler,
         executor,
@@ -210,23 +314,33 @@ def compare_steps(
         clock=lambda: executor.now,
         recorder=recorder,
     )
-    if kind == "drafts":
-        texts = executor.texts = plain_texts(config, longest_prompt)
-        engine.speculation = Speculation([Knowing(texts)], DRAFTING.most)
-    measured, _ = serve(
-        engine, executor, kind == "beams", longest_prompt, adapted=config.enable_lora
-    )
+    if drafted:
+        texts = executor.texts = plain_texts(config, longest_prompt, count)
+        drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)
+        engine.speculation = Speculation([drafter], DRAFTING.most)
+    adapted, beams = config.enable_lora, kind == "beams"
+    measured, _ = serve(engine, executor, beams, longest_prompt, adapted=adapted, count=count)
     recorder.close()
 
     steps: Seen = []
     roster = Roster()
+    drafting, costs = (DRAFTING if kind == "drafts" else None), Costs()
+    if draft is not None:
+        shape = replace(MODELS["llama-2-7b"], num_layers=draft.num_layers)
+        drafting = replace(BY_MODEL, model=SmallerModel(shape))
+        costs = CostsWithDraft(costs, PassCosts())
     simulator = Simulator(
-        capacity.limits, Costs(), skip_ahead=False, keep_records=None,
+        capacity.limits, costs, skip_ahead=False, keep_records=None,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
-        drafting=DRAFTING if kind == "drafts" else None,
+        drafting=drafting,
     )  # fmt: skip
+    passes: list[Any] = []
+    if (simulated := simulator.engine._draft_model) is not None:
+        its_passes = simulated.passes
+        simulated.passes = lambda step: noted(its_passes(step), passes)
     result = simulator.run(Trace.open(path))
-    if kind == "drafts":
+    assert passes == executor.passes
+    if drafted:
         assert 100 < result.drafts.num_accepted_tokens < result.drafts.num_draft_tokens
         recorded = [request.drafts for request in Trace.open(path)]
         assert tuple(map(sum, zip(*recorded, strict=True))) == result.drafts
@@ -234,10 +348,15 @@ def compare_steps(
     for virtual, real in zip(steps, executor.steps, strict=True):
         assert virtual == real
     assert {record.request_id: story(record) for record in result.records} == measured
-    if kind != "drafts":  # steps that verify anything are not skipped
+    if not drafted:  # steps that verify anything are not skipped
         ahead = Simulator(capacity.limits, Costs(), keep_records=None).run(Trace.open(path))
         assert ahead == result
     return result
+
+
+def noted(passes: list[list[Chunk]], where: list[Any]) -> list[list[Chunk]]:
+    where += map(computed, passes)
+    return passes
 
 
 class Knowing:
@@ -254,11 +373,7 @@ class Knowing:
         right = DRAFTING.acceptance.num_right(f"0,{name},{branch.index}", known, most)
         if right is None:
             return None
-        text = self._texts[name][branch.index]
-        end = len(text) - _BEYOND
-        if end < request.max_tokens:  # nobody knows that a simulated text ends
-            right = min(right, end - 1 - known)
-        tokens = [t if i < right else t ^ 1 for i, t in enumerate(text[known : known + most])]
+        tokens = drafts_of(self._texts, request, branch.index, known, right, most)
         chances = [DRAFTING.acceptance.chance(place) for place in range(len(tokens))]
         return Proposal(tokens, chances)
 
@@ -266,10 +381,12 @@ class Knowing:
         pass
 
 
-def plain_texts(config: EngineConfig, longest_prompt: int | None) -> dict[str, list[list[int]]]:
+def plain_texts(
+    config: EngineConfig, longest_prompt: int | None, count: int
+) -> dict[str, list[list[int]]]:
     """What is answered without drafts, and with them, and what nobody gets to see of it."""
-    engine, _ = build_engine(config)
-    _, texts = serve(engine, None, False, longest_prompt, adapted=config.enable_lora)
+    engine, _ = build_engine(replace(config, speculative_config=None))
+    _, texts = serve(engine, None, False, longest_prompt, adapted=config.enable_lora, count=count)
     return {name: [text + [1] * _BEYOND for text in each] for name, each in texts.items()}
 
 
@@ -280,12 +397,13 @@ def serve(
     longest_prompt: int | None,
     *,
     adapted: bool,
+    count: int,
 ) -> tuple[dict[str, tuple[Any, ...]], dict[str, list[list[int]]]]:
     """Questions that arrive while others are answered; what each of them cost, and its texts.
 
-    executor: whose clock tells when they arrive; None: all at once.
+    executor: whose clock tells when they arrive; None: all at once. count: of them.
     """
-    arrivals = [0.08 * number * (number % 3) for number in range(24)]
+    arrivals = [0.08 * number * (number % 3) for number in range(count)]
     arrivals.sort()
     told: dict[str, tuple[Any, ...]] = {}
     texts: dict[str, list[list[int]]] = {}
