@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from torch import Tensor
 
-from quire.execution.batch import pack
+from quire.execution.batch import pack, pack_texts
 from quire.execution.forward import Hidden, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
@@ -38,6 +38,12 @@ class _Text:
         self._whose, self._past = whose, past
         if past is not None:
             past.take(chunk.start - chunk.output_start, self.token_ids)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are the likeliest, with nothing beside."""
+        params = self._whose.request.params
+        return params.greedy and not params.edits_logits and not self.chunk.cuts
 
     def row(self) -> SampleRow:
         """By which the target will sample its next token, too."""
@@ -141,9 +147,25 @@ class DraftModel:
                 with_logprobs=False,
             ).read()
             both = zip(going_on, samples, strict=True)
-            going_on = [text for text, sample in both if text.take(sample)]
+            going_on = self._go_on([text for text, sample in both if text.take(sample)])
             if going_on:
                 hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
+
+    def _go_on(self, texts: list[_Text]) -> list[_Text]:
+        """Have the model go on by itself with those that it can; the others."""
+        plain = sorted((text for text in texts if text.is_plain), key=lambda one: -one.num_lacking)
+        if not plain:
+            return texts
+        ends, counts = [text.last() for text in plain], [text.num_lacking for text in plain]
+        last = [end.token_ids[0] for end in ends]
+        batch = pack_texts(ends, last, counts, self._worker.block_size)
+        tokens = self._worker.go_on(batch, self._vocab_size)
+        if tokens is None:
+            return texts
+        for text, count, found in zip(plain, counts, tokens.T.tolist(), strict=True):
+            for token in takewhile(lambda one: one >= 0, found[:count]):
+                text.take(Sample(token))
+        return [text for text in texts if not text.is_plain]
 
     def _compute(self, chunks: Sequence[Chunk], asked: Sequence[int] = ()) -> Hidden:
         batch = pack(chunks, self._worker.block_size, asked)
