@@ -333,7 +333,8 @@ def _rows(x: Tensor) -> Tensor:
 def _fuse(
     kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerKV]
 ) -> Fused | None:
-    """``native`` becomes the decoder. None where a weight is not packed, or what goes over ranks is not done in C++."""
+    """``native`` becomes the decoder. None where a weight is not packed, or what goes over ranks is
+    not done in C++."""
     if decoder.ranks is not None:
         over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):
