@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels.hpp"
 
@@ -26,7 +27,7 @@ void Kernels::go_on(const Continuation& c) {
   const SelfAttention& first = c.decoder.layers.front().attention;
   const DType dtype = first.layer.fixed.dtype;
   constexpr int64_t line = 64;
-  const int64_t bytes = c.texts * first.qkv.inputs * size_of(dtype);
+  const int64_t width = first.qkv.inputs * size_of(dtype), bytes = c.texts * width;
   const int64_t states = (bytes + line - 1) / line * line;
   char* x = continued_.get(2 * states + c.texts * c.head.outputs * 4);
   char* normed = x + states;
@@ -55,7 +56,10 @@ void Kernels::go_on(const Continuation& c) {
       r = {rows_from(r.cos, row, r.half), rows_from(r.sin, row, r.half),
            rows_from(r.sink_cos, row, r.half), rows_from(r.sink_sin, row, r.half), r.half};
     }
-    build_->embed({c.embedding, tokens.data(), x, rows, dtype});
+    if (c.embedding) build_->embed({*c.embedding, tokens.data(), x, rows, dtype});
+    for (int64_t i = 0; i < rows && c.table; i++) {
+      std::memcpy(x + i * width, c.table + tokens[i] * width, width);
+    }
     run(c.decoder, plan, x, normed, rotations);
     multiply(*build_, products_, {c.head, given, first.qkv.inputs, logits, rows, dtype,
                                   DType::float32, nullptr}, c.threads);

@@ -9,7 +9,9 @@ namespace quire {
 
 struct Continuation {
   const Decoder& decoder;
-  Packed embedding, head;  // [V, hidden]
+  const Packed* embedding;  // [V, hidden]; null: it is not packed,
+  const char* table;        // but lies here, in the type of the states
+  Packed head;              // [V, hidden]
   int64_t vocabulary;      // tokens that may be chosen, the first ones of the head
   int64_t texts;
   const int64_t* counts;     // [texts] tokens that are to come, at least 1, descending

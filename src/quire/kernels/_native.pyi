@@ -188,7 +188,8 @@ class Kernels:
     def go_on(
         self,
         decoder: Decoder,
-        embedding: Packed,
+        embedding: Packed | None,
+        table: int,
         head: Packed,
         vocabulary: int,
         texts: int,

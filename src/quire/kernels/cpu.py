@@ -271,11 +271,13 @@ class CPUKernels(Kernels):
         """See ``Kernels.go_on``."""
         if self.fuse(decoder, kv) is None:
             return None
-        native = self._decoders[id(decoder)].native
+        native, embedding = self._decoders[id(decoder)].native, vocabulary.embedding
+        plain = isinstance(embedding, Tensor)
         out = torch.empty((texts.counts[0], len(texts.counts)), dtype=torch.int64)
         self._native.go_on(
             native,
-            vocabulary.embedding.native,
+            None if plain else embedding.native,
+            embedding.data_ptr() if plain else 0,
             vocabulary.head.native,
             vocabulary.size,
             len(texts.counts),

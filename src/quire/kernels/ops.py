@@ -277,10 +277,13 @@ class Texts(NamedTuple):
 
 
 class Continuing(NamedTuple):
-    """How a token becomes a vector, and states logits: weights that are packed, [V, d]."""
+    """How a token becomes a vector, and states logits: weights [V, d].
+
+    embedding: packed, or a tensor in the type of the states.
+    """
 
     embedding: Any
-    head: Any
+    head: Any  # packed
     size: int  # tokens that may be chosen, the head's first
 
 

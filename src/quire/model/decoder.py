@@ -27,6 +27,7 @@ from quire.kernels.ranks import Ranks
 from quire.model.base import ExpertFacts
 from quire.model.layers import Layer, run_layers
 from quire.model.linear import Linear, NamedParts
+from quire.model.linear.base import PlainLinear
 from quire.model.rope import Rope
 from quire.model.vocabulary import Vocabulary
 
@@ -131,10 +132,17 @@ class DecoderModel:
         embedding, head = decoder.embed, decoder.head
         scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
         beside = (decoder.project_in, decoder.project_out, decoder.positions, decoder.ranks)
-        plain = scaled == (1.0, 1.0, None) and not any(beside)
-        if not plain or not isinstance(embedding, PackedWeight):
+        plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
+        if not plain or not isinstance(head, PackedWeight):
             return None
-        if not isinstance(head, PackedWeight):
+        rows: PackedWeight | Tensor
+        if isinstance(embedding, PackedWeight):
+            rows = embedding
+        elif isinstance(embedding, PlainLinear) and embedding.weight.dtype == self.dtype:
+            rows = embedding.weight
+            if not rows.is_contiguous():
+                return None
+        else:
             return None
         count = len(texts.positions)
         ends = texts.positions + 1
@@ -143,7 +151,7 @@ class DecoderModel:
         )
         rotations = [rope.rotation(batch) for rope in decoder.ropes]
         size = min(vocab_size, self.vocab_size)
-        return kernels.go_on(self._stack, kv, texts, rotations, Continuing(embedding, head, size))
+        return kernels.go_on(self._stack, kv, texts, rotations, Continuing(rows, head, size))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""
