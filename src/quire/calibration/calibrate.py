@@ -66,9 +66,15 @@ def _draft(
     speculation, directory = config.speculation, str(draft_directory(config))
     assert speculation is not None
     tokenizer = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
-    given = {"model": directory, "revision": None, "tokenizer": str(tokenizer)}
-    given |= {"quantization": speculation.quantization, "hf_overrides": None}
-    found = _measured(replace(alone, **given), progress, unit, alone=True)
+    served = replace(
+        alone,
+        model=directory,
+        revision=None,
+        tokenizer=str(tokenizer),
+        quantization=speculation.quantization,
+        hf_overrides=None,
+    )
+    found = _measured(served, progress, unit, alone=True)
     return DraftCalibration(replace(found.model, name=draft_name(speculation)), found.costs)
 
 

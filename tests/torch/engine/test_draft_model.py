@@ -246,6 +246,14 @@ def test_what_it_looks_at_is_in_its_window(model_dir: ModelDir) -> None:
         return compute(chunks, asked)
 
     verified.draft_model._compute = looked
+    fill = verified.draft_model.fill
+
+    def filled(chunks: Any, *given: Any) -> Any:
+        made = fill(chunks, *given)
+        assert [len(one.token_ids) for one in made] == [len(one.token_ids) for one in chunks]
+        return made
+
+    verified.draft_model.fill = filled
     llm.generate(prompts, GREEDY, use_tqdm=False)
     assert verified.right == verified.drafts > 20
 
