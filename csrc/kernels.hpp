@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "builds.hpp"
+#include "layers/continuation.hpp"
 #include "layers/decoder.hpp"
 #include "layers/experts.hpp"
 #include "products/products.hpp"
@@ -23,7 +24,7 @@ class Kernels {
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
     return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
-           adapting_.bytes();
+           adapting_.bytes() + continued_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
@@ -51,6 +52,8 @@ class Kernels {
   // norm, if there is one. Both are contiguous. Layers have their rotations by number.
   void run(const Decoder& decoder, Plan& plan, void* x, void* out,
            const std::vector<Rotation>& rotations);
+  // The same again and again, each time with the tokens that came of the time before.
+  void go_on(const Continuation& continuation);
 
  private:
   // A layer's attention but for its tensors.
@@ -64,6 +67,7 @@ class Kernels {
   Workspace<char> products_;
   Workspace<char> states_;
   Workspace<float> adapting_;
+  Workspace<char> continued_;
 };
 
 }  // namespace quire

@@ -81,6 +81,12 @@ def test_plan_answers_in_words(capsys: pytest.CaptureFixture[str], trace: str) -
     assert users["by_allocator"]["max"]["most_running"] == 11
 
 
+def drafted_by(model: str | None) -> list[str]:
+    config = json.dumps({"method": "draft", **({} if model is None else {"model": model})})
+    return ["llama-3-8b", "--dataset", "alpaca", "--acceptance", "0.5",
+            "--speculative-config", config]  # fmt: skip
+
+
 def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]) -> None:
     load = ["llama-3-8b", "--machine", "h100", "--input", "40", "--output", "30-60", "--users",
             "2", "--requests", "12", "--acceptance", "0.7,0.8"]  # fmt: skip
@@ -95,6 +101,12 @@ def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]
     assert "yes: with 2 users at once, at best 12 drafts in each step" in answer
     found = json.loads(run(capsys, *command, "--json"))["speculation"]
     assert found["helps"] and found["best_num_speculative_tokens"] == 12
+    both = '{"method": "auto", "model": "llama-3-8b", "quantization": "int8"}'
+    rates = ["--draft-acceptance", "0.9", "--coverage", "0.1"]
+    machines = ["--tensor-parallel-size", "4", "--speculative-config", both]
+    text = run(capsys, "simulate", "llama-3-70b", *load[1:], *machines, *rates)
+    assert "llama-3-8b drafts: 7.968 GiB of weights more" in text
+    assert "128 KiB of that KV cache" in text
     names = [trial["num_speculative_tokens"] for trial in found["trials"]]
     assert names == [0, 1, 2, 3, 4, 6, 8, 12, 16, "chosen"]
 
@@ -130,6 +142,12 @@ def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]
             ["opt-13b", "--dataset", "alpaca", "--speculative-config", '{"method": "auto"}'],
             "say how often drafts are right",
         ),
+        (drafted_by("llama-2-7b"), "model llama-2-7b: it has 32,000 tokens where the model"),
+        (drafted_by("llama-3-70b"), "those of the model it drafts for 14.96 GiB: choose a smaller"),
+        (drafted_by("nobody"), "model nobody: model 'nobody' is neither in the catalogue"),
+        (drafted_by(None), 'method "draft" needs a model'),
+        ([*drafted_by("llama-3.2-1b"), "--coverage", "0.5"], "coverage does nothing with method"),
+        ([*drafted_by("llama-3.2-1b"), "--draft-acceptance", "1"], "with method draft give --acc"),
     ],
 )
 def test_bad_input_is_told_what_is_wrong(

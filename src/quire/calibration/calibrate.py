@@ -14,6 +14,7 @@ from dataclasses import replace
 from random import Random
 
 from quire.assembly import DEMO_MODEL, DEMO_NAME, build_engine
+from quire.assembly.draft import draft_directory, draft_name
 from quire.calibration.fit import fit
 from quire.calibration.grid import Scenario, grid, serve
 from quire.calibration.imported import errors
@@ -26,7 +27,7 @@ from quire.memory import BlockMove, MoveKind
 from quire.model import resolve_model
 from quire.protocol import Executor, Step
 from quire.shape import read_shape
-from quire.simulation.calibrated import Calibration
+from quire.simulation.calibrated import Calibration, DraftCalibration
 
 _PASSES = 4
 _LONG = 60.0  # seconds; a pass that takes longer is the last
@@ -49,7 +50,38 @@ def calibrate(
     """
     # Steps one by one: what they cost cannot be seen where they overlap with their planning. And
     # no drafts but the grid's own.
-    config = replace(config, async_scheduling=False, speculative_config=None)
+    alone = replace(config, async_scheduling=False, speculative_config=None)
+    found = _measured(alone, progress, unit)
+    draft = None
+    if config.speculation is not None and config.speculation.has_draft_model:
+        progress(f"passes of {draft_name(config.speculation)}")
+        draft = _draft(config, alone, progress, unit)
+    return replace(found, draft=draft)
+
+
+def _draft(
+    config: EngineConfig, alone: EngineConfig, progress: Callable[[str], None], unit: str
+) -> DraftCalibration:
+    """Of the model that drafts: served by itself, what its forward passes and sampling take."""
+    speculation, directory = config.speculation, str(draft_directory(config))
+    assert speculation is not None
+    tokenizer = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
+    served = replace(
+        alone,
+        model=directory,
+        revision=None,
+        tokenizer=str(tokenizer),
+        quantization=speculation.quantization,
+        hf_overrides=None,
+    )
+    found = _measured(served, progress, unit, alone=True)
+    return DraftCalibration(replace(found.model, name=draft_name(speculation)), found.costs)
+
+
+def _measured(
+    config: EngineConfig, progress: Callable[[str], None], unit: str, *, alone: bool = False
+) -> Calibration:
+    """alone: see ``WatchedEngine``."""
     engine, capacity = build_engine(config)
     directory = resolve_model(config.model or DEMO_MODEL, config.revision, config.download_dir)
     shape = read_shape(directory, config.hf_overrides)
@@ -57,7 +89,7 @@ def calibrate(
     scenarios = grid(config, capacity)
     if len(scenarios) < _HELD_OUT:
         raise ConfigError("max_model_len or the KV pool is too small to calibrate with")
-    watched, random = WatchedEngine(engine, capacity.limits, unit), Random(0)
+    watched, random = WatchedEngine(engine, capacity.limits, unit, alone=alone), Random(0)
     serve(watched, Scenario(1, 8), random)  # warm up
     runs: list[list[Run]] = [[] for _ in scenarios]
     for number in range(1, _PASSES + 1):

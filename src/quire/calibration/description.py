@@ -34,6 +34,9 @@ def describe(calibration: Calibration, path: Path) -> str:
         f"held out is predicted {calibration.total_error:+.1%} off together, and half of it no "
         f"more than {calibration.median_error:.1%} off.",
     ]
+    if calibration.draft is not None:
+        name, passes = calibration.draft.model.name, calibration.draft.costs.token_seconds
+        lines.append(f"A pass of {name} for one token takes {passes[0] * 1e3:.3g} ms.")
     if max(abs(calibration.total_error), calibration.median_error) > _MUCH:
         lines.append(f"That is much. {_REASONS}")
     if calibration.unknown:

@@ -46,18 +46,21 @@ def layers_by_window(windows: Sequence[int | None]) -> dict[int | None, tuple[in
     }
 
 
-def sights_of(kv_groups: Sequence[KVGroup]) -> tuple[Sight, ...]:
-    """Of a model with these KV groups."""
-    if len(kv_groups) == 1 and kv_groups[0].window is None:
-        return EVERYTHING
-    total = sum(len(kv_group.layers) for kv_group in kv_groups)
-    most = [
-        None if w is None else w.tokens + w.sinks
-        for w in (kv_group.window for kv_group in kv_groups)
+def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tuple[Sight, ...]:
+    """Of a model with these KV groups.
+
+    layers: those that are its own, where a draft model has the others.
+    """
+    counts = [
+        len(kv_group.layers) if layers is None else sum(one in layers for one in kv_group.layers)
+        for kv_group in kv_groups
     ]
+    own = [(kv_group.window, n) for kv_group, n in zip(kv_groups, counts, strict=True) if n]
+    if all(window is None for window, _ in own):
+        return EVERYTHING
     return tuple(
-        Sight(len(kv_group.layers) / total, tokens)
-        for kv_group, tokens in zip(kv_groups, most, strict=True)
+        Sight(n / sum(counts), None if window is None else window.tokens + window.sinks)
+        for window, n in own
     )
 
 

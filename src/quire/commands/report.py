@@ -60,14 +60,14 @@ def write(arguments: argparse.Namespace, setup: Setup, result: SimulationResult)
     from quire.reports import write_report
 
     deployment, model = setup.deployment, setup.deployment.model
-    limits, pool = setup.limits, setup.limits.pool_bytes(model.cache())
+    limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache)
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"
     trace = arguments.trace and Path(arguments.trace).name
     workload = trace or arguments.dataset or lengths
     facts = {
         "model": f"{model.name}: {size(model.weight_bytes)} of weights in {model.dtype}, "
-        f"{size(model.kv_bytes_per_token)} of keys and values a token",
+        f"{size(deployment.kv_bytes_per_token)} of keys and values a token",
         "machine": machine,
         "workload": f"{workload}, {_how_it_arrives(arguments)}",
         "KV pool": f"{size(pool)}: {describe_kv_groups(limits)}, {limits.kv_allocator}",

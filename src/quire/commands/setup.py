@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.capacity import EngineLimits
+from quire.commands.drafting import acceptance_of, add_acceptance, drafting_of
 from quire.commands.flags import add_flag
 from quire.config import EngineConfig
 from quire.errors import ConfigError
@@ -16,10 +17,8 @@ from quire.hub import config_file
 from quire.metrics import Goals
 from quire.shape import BYTES, ROUNDINGS, ModelShape, plain_form, read_shape, rounded_form
 from quire.simulation import (
-    AcceptanceProfile,
     Deployment,
     Machine,
-    SimulatedDrafting,
     find_machine,
     find_model,
 )
@@ -57,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
         if field.name in _SETTINGS:
             default, text = getattr(defaults, field.name), field.metadata["help"]
             add_flag(engine, field.name, str(field.type), default, text)
-    _add_acceptance(parser.add_argument_group("speculation"))
+    add_acceptance(parser.add_argument_group("speculation"))
     group = parser.add_argument_group("goals", "for 90 % of the requests, in seconds")
     group.add_argument("--ttft", type=float, metavar="S", help="time to the first token")
     group.add_argument("--tpot", type=float, metavar="S", help="time per token after the first")
@@ -75,18 +74,6 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
         "(default: from the machine's figures)",
-    )  # fmt: skip
-
-
-def _add_acceptance(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--acceptance", metavar="RATES", help="how often a draft is right if those before it are: "
-        "0.7, or by position 0.8,0.6,0.5; plan weighs drafts then (default: as the trace tells, if "
-        "it was recorded with speculation)",
-    )  # fmt: skip
-    group.add_argument(
-        "--coverage", type=float, metavar="X", help="share of the steps in which anything is "
-        "drafted (1.0)",
     )  # fmt: skip
 
 
@@ -141,7 +128,7 @@ class Setup:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self.acceptance = self._acceptance()
+        self.acceptance = acceptance_of(arguments)
         calibration = None
         if arguments.cost_model is not None:
             calibration = read_calibration(Path(arguments.cost_model))
@@ -197,39 +184,35 @@ class Setup:
             )
             machine = replace(machine, name=calibration.machine)
         config = EngineConfig(**settings, seed=arguments.seed)
-        speculation = config.speculation
         if calibration is not None:
             _check_known(calibration, config)
+        drafting = drafting_of(arguments, config.speculation, model, self._as_asked, calibration)
         return Deployment(
             model,
             machine,
             arguments.tensor_parallel_size,
             config,
             None if calibration is None else calibration.costs,
-            None if speculation is None else SimulatedDrafting.of(speculation, self.acceptance),
+            drafting,
         )
-
-    def _acceptance(self) -> AcceptanceProfile | None:
-        """None: nothing was said of it."""
-        rates, coverage = self._arguments.acceptance, self._arguments.coverage
-        if rates is None:
-            if coverage is not None:
-                raise ConfigError("coverage does nothing without acceptance: give --acceptance too")
-            return None
-        return AcceptanceProfile.parse(rates, 1.0 if coverage is None else coverage)
 
     def _model(self, calibration: Calibration | None) -> ModelShape:
         arguments = self._arguments
-        if arguments.model is not None:
-            model = named_model(arguments.model)
-        elif calibration is not None:
-            model = calibration.model
-        else:
+        given: str | ModelShape | None = arguments.model
+        if given is None and calibration is not None:
+            given = calibration.model
+        if given is None:
             raise ConfigError("name a model, or give the file of a calibrated one (--cost-model)")
+        return self._as_asked(given, arguments.quantization)
+
+    def _as_asked(self, given: str | ModelShape, quantization: str | None) -> ModelShape:
+        """A model, or the one of this name, in the types that the flags say."""
+        arguments = self._arguments
+        model = named_model(given) if isinstance(given, str) else given
         if arguments.dtype != "auto":
             model = replace(model, dtype=arguments.dtype)
-        if arguments.quantization is not None:
-            model = rounded(model, arguments.quantization)
+        if quantization is not None:
+            model = rounded(model, quantization)
         if arguments.kv_cache_dtype != "auto":
             model = replace(model, kv_dtype=arguments.kv_cache_dtype)
         return model

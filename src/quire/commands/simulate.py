@@ -30,7 +30,7 @@ from quire.metrics import Goals
 from quire.recording import Header, Writer
 from quire.reports import KEPT_DECISIONS, KEPT_RECORDS
 from quire.shape import ModelShape
-from quire.simulation import ClosedLoop, OpenLoop, SimulationResult, Simulator
+from quire.simulation import ClosedLoop, Deployment, OpenLoop, SimulationResult, Simulator
 from quire.simulation.export import RecordWriter, summary_values, write_series
 from quire.simulation.fleet import FleetSetup
 from quire.simulation.result import RequestRecord
@@ -182,11 +182,12 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
     deployment = setup.deployment
     return {
         "model": asdict(deployment.model),
+        "draft_model": None if deployment.draft is None else asdict(deployment.draft.shape),
         "machine": asdict(deployment.machine),
         "tensor_parallel": deployment.tensor_parallel,
-        "kv_bytes_per_token": deployment.model.kv_bytes_per_token,
+        "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "weight_bytes": deployment.model.weight_bytes,
-        "kv_bytes": limits.pool_bytes(deployment.model.cache()),
+        "kv_bytes": limits.pool_bytes(deployment.cache),
         "settings": {
             **asdict(limits),
             "num_blocks": limits.num_blocks,
@@ -208,6 +209,16 @@ def _describe_experts(model: ModelShape) -> str:
     return f" (experts: {num}, {chosen} a token, which reads {size(model.weight_bytes_read(1))})"
 
 
+def _describe_draft(deployment: Deployment) -> list[str]:
+    if deployment.draft is None:
+        return []
+    draft = deployment.draft.shape
+    return [
+        f"  {draft.name} drafts: {size(draft.weight_bytes)} of weights more, and "
+        f"{size(draft.kv_bytes_per_token)} of that KV cache"
+    ]
+
+
 def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     """Where the memory is, and what was assumed of the model."""
     deployment, model = setup.deployment, setup.deployment.model
@@ -217,8 +228,10 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
     return [
         f"{model.name} on {describe_machine(deployment.machine, deployment.tensor_parallel)}",
         f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
-        f"{_describe_experts(model)}, {size(model.kv_bytes_per_token)} of KV cache a token; the KV "
-        f"pool is {size(limits.pool_bytes(model.cache()))}{kept}: {describe_kv_groups(limits)}",
+        f"{_describe_experts(model)}, {size(deployment.kv_bytes_per_token)} of KV cache a token; "
+        f"the KV pool is {size(limits.pool_bytes(deployment.cache))}{kept}: "
+        f"{describe_kv_groups(limits)}",
+        *_describe_draft(deployment),
         *(f"  ({note})" for note in model.notes),
     ]
 

@@ -129,7 +129,8 @@ class EngineConfig:
         None,
         "JSON object: guess tokens, and verify several in one step; texts stay the same. method is "
         "auto, ngram, suffix or draft; num_speculative_tokens is the most for a sequence in one "
-        "step, 1 to 16; model is a smaller one that guesses (default: none)",
+        "step, 1 to 16; model is a smaller one that guesses. auto is recommended, and not the "
+        "default before it costs no batch anything on more kinds of machine (default: none)",
     )
     max_num_seqs: int = setting(128, "most sequences that run at once")
     max_num_batched_tokens: int = setting(

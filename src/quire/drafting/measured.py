@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quire.drafting.costs import StepCosts
+from quire.drafting.passes import PassCosts
 from quire.protocol import TO_DRAFT, Step
 
-_RECENT = 0.2  # how much the latest step counts
 _PASS = 0.1  # of a step, for a pass of a draft model that has not been measured
 _MANY, _EVERY = 8, 4  # of steps without drafts for so many sequences, only one in so many is noted
 _TRY_EVERY = 128  # steps after which a draft model is tried again, though it did not pay
@@ -17,7 +17,7 @@ class Measured:
     def __init__(self) -> None:
         self.costs = StepCosts()
         self._ahead = StepCosts()  # of steps that were begun while the one before was under way
-        self._pass_seconds: float | None = None
+        self._passes = PassCosts()
         self._since_passes = 0  # steps
         self._steps = 0
 
@@ -32,14 +32,18 @@ class Measured:
     @property
     def tries(self) -> bool:
         """Whether it is time to see again what a draft model's passes take, and give."""
-        return self._pass_seconds is None or self._since_passes >= _TRY_EVERY
+        return not self._passes.known or self._since_passes >= _TRY_EVERY
 
-    def pass_seconds(self, rows: int) -> float:
-        """Of one more token from a draft model for everybody."""
+    @property
+    def most_passes(self) -> int:
+        """That a step may have, to see what they take, and give."""
+        return 1 if self.tries else self._passes.most
+
+    def pass_seconds(self, passes: int, rows: int) -> float:
+        """Of so many tokens from a draft model for everybody."""
         hoped = _PASS * self.costs.seconds(rows)
-        if self._pass_seconds is None:
-            return hoped
-        return min(hoped, self._pass_seconds) if self.tries else self._pass_seconds
+        seconds = self._passes.seconds(passes, hoped)
+        return min(passes * hoped, seconds) if self.tries else seconds
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took so long."""
@@ -67,6 +71,4 @@ class Measured:
         self._since_passes = 0
         alone = min(seconds, self.costs.seconds(rows))
         self.costs.observe(rows, alone)
-        each = (seconds - alone) / passes
-        last = each if self._pass_seconds is None else self._pass_seconds
-        self._pass_seconds = last + _RECENT * (each - last)
+        self._passes.observe(passes, seconds - alone)

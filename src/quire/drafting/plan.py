@@ -53,12 +53,12 @@ def plan(measured: Measured, rows: int, guesses: Seq[Guess]) -> Choice | None:
     made = [guess.chances for guess in guesses if guess.in_step]
     if not made:
         return best
-    each, most = measured.pass_seconds(rows), 1 if measured.tries else max(map(len, made))
+    most = min(measured.most_passes, max(map(len, made)))
     for passes in _PASSES:
         if passes > most:
             break
         chances = known + [own[:passes] for own in made]
-        choice = choose(costs, plain, rows, chances, passes * each)
+        choice = choose(costs, plain, rows, chances, measured.pass_seconds(passes, rows))
         if choice is not None and (best is None or choice.gain > best.gain):
             best = choice._replace(passes=passes)
     return best

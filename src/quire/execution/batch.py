@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables
+from quire.kernels.ops import AttentionBatch, ColumnBias, KVGroupTables, Texts
 from quire.memory import BlockTable
 from quire.protocol import Chunk, column_biases
 
@@ -181,6 +181,37 @@ def _add_kv_group(
     for table in tables:
         numbers += table.block_ids
         numbers += (0,) * (width - len(table.block_ids))
+
+
+def pack_texts(
+    chunks: Sequence[Chunk], last: Sequence[int], counts: Sequence[int], block_size: int
+) -> Texts:
+    """Texts that a model goes on with by itself, from their last tokens on.
+
+    chunks: each a last token, known as ``last``. counts: descending.
+    """
+    positions = [chunk.start for chunk in chunks]
+    numbers = [*counts, *last, *positions]
+    kv_groups = []
+    for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
+        width = max(len(table.block_ids) for table in tables)
+        for table in tables:
+            numbers += table.block_ids
+            numbers += (0,) * (width - len(table.block_ids))
+        numbers += [table.num_dropped for table in tables]
+        kv_groups.append((width, tables[0].num_sink_blocks))
+    texts = range(len(chunks))
+    rows = [
+        (text, number) for number in range(counts[0]) for text in texts if counts[text] > number
+    ]
+    return Texts(
+        tuple(counts),
+        _tensor(numbers),
+        _tensor([positions[text] + number for text, number in rows]),
+        _tensor([chunks[text].output_start for text, _ in rows]),
+        tuple(kv_groups),
+        block_size,
+    )
 
 
 def _tensor(numbers: Sequence[int]) -> Tensor:

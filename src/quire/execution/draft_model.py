@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from torch import Tensor
 
-from quire.execution.batch import pack
+from quire.execution.batch import pack, pack_texts
 from quire.execution.forward import Hidden, nothing_sampled
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
 from quire.execution.worker import Worker
-from quire.protocol import TO_DRAFT, Chunk, Opened, Outcome, Readout, Sample, Step
+from quire.protocol import (
+    TO_DRAFT,
+    Behind,
+    Chunk,
+    Opened,
+    Outcome,
+    Readout,
+    Sample,
+    Step,
+    last_of,
+)
 
 logger = logging.getLogger(__name__)
-
-_MOST_BEHIND = 32  # tokens of a sequence
 
 
 class _Text:
@@ -30,6 +38,12 @@ class _Text:
         self._whose, self._past = whose, past
         if past is not None:
             past.take(chunk.start - chunk.output_start, self.token_ids)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are the likeliest, with nothing beside."""
+        params = self._whose.request.params
+        return params.greedy and not params.edits_logits and not self.chunk.cuts
 
     def row(self) -> SampleRow:
         """By which the target will sample its next token, too."""
@@ -50,7 +64,7 @@ class _Text:
 
     def last(self) -> Chunk:
         """Its last token alone, to be computed."""
-        return _last(self.chunk, self.token_ids)
+        return last_of(self.chunk, self.token_ids)
 
     def filled(self) -> Chunk:
         """The chunk with as many drafts as there are."""
@@ -62,10 +76,7 @@ class _Text:
 class DraftModel:
     """Makes the drafts that steps leave to it, each as its request would have the token sampled.
 
-    It computes whatever the target computes, so that a block that holds tokens holds them for both;
-    but tokens that come one by one are left until there is something else to compute, or until the
-    block that they are in may be moved or given away: they are *behind*. So is the last draft of a
-    sequence if it was right, which nobody knows before it is verified.
+    It computes whatever the target computes; when, ``Behind`` tells.
 
     It never fails: there are fewer drafts, and texts do not depend on them.
     """
@@ -74,24 +85,16 @@ class DraftModel:
         """vocab_size: the target's. Embeddings may be padded to different sizes."""
         self._worker = worker
         self._vocab_size = vocab_size
-        self._behind: dict[int, Chunk] = {}  # by sequence: its last tokens, not yet computed
+        self._behind = Behind()
         self._drafted: set[int] = set()  # sequences that have drafts of ours in this step
         self._failed = False
 
     def catch_up(self, step: Step) -> None:
-        """To be done before a step moves blocks: what is behind is computed now.
-
-        But for sequences that just go on, as long as nothing is moved.
-        """
-        if not self._behind:
-            return
-        going_on = {} if step.moves else {chunk.seq_id: chunk for chunk in step.chunks}
-        left = [one for one in self._behind.values() if not _goes_on(one, going_on)]
-        for chunk in left:
-            del self._behind[chunk.seq_id]
+        """To be done before a step moves blocks."""
+        due = self._behind.before_moves(step)
         try:
-            if left:
-                self._compute(left)
+            if due:
+                self._compute(due)
         except Exception:
             self._fail()
 
@@ -108,8 +111,7 @@ class DraftModel:
             if chunk.token_ids[-1] == TO_DRAFT
         }
         if not self._failed:
-            if not texts and self._may_wait(chunks):
-                self._behind |= {chunk.seq_id: self._known(chunk) for chunk in chunks}
+            if not texts and self._behind.leave(chunks):
                 return chunks
             try:
                 self._draft(chunks, texts)
@@ -127,13 +129,13 @@ class DraftModel:
         """What came of the chunks that ``fill`` gave."""
         for chunk in chunks if self._drafted else ():
             if chunk.seq_id in self._drafted:
-                all_right = len(outcomes[chunk.seq_id].tokens) == len(chunk.drafts) + 1
-                if all_right:
-                    self._behind[chunk.seq_id] = _last(chunk, chunk.token_ids)
+                self._behind.verified(chunk, len(outcomes[chunk.seq_id].tokens))
         self._drafted = set()
 
     def _draft(self, chunks: Sequence[Chunk], texts: Mapping[int, _Text]) -> None:
-        parts = [self._known(chunk, texts.get(chunk.seq_id)) for chunk in chunks]
+        parts = [
+            self._behind.take(chunk, texts.get(chunk.seq_id, chunk).token_ids) for chunk in chunks
+        ]
         ends = accumulate(len(part.token_ids) for part in parts)
         asked = [end - 1 for end, part in zip(ends, parts, strict=True) if part.seq_id in texts]
         hidden, going_on = self._compute(parts, asked), list(texts.values())
@@ -145,28 +147,25 @@ class DraftModel:
                 with_logprobs=False,
             ).read()
             both = zip(going_on, samples, strict=True)
-            going_on = [text for text, sample in both if text.take(sample)]
+            going_on = self._go_on([text for text, sample in both if text.take(sample)])
             if going_on:
                 hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
 
-    def _may_wait(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether none of these has more than a token, or too many behind."""
-        return all(
-            len(chunk.token_ids) == 1
-            and (
-                chunk.seq_id not in self._behind
-                or len(self._behind[chunk.seq_id].token_ids) < _MOST_BEHIND
-            )
-            for chunk in chunks
-        )
-
-    def _known(self, chunk: Chunk, text: _Text | None = None) -> Chunk:
-        """What of a chunk is known, and the tokens before it that are behind."""
-        token_ids = chunk.token_ids if text is None else text.token_ids
-        behind = self._behind.pop(chunk.seq_id, None)
-        if behind is None:
-            return chunk._replace(token_ids=token_ids)
-        return chunk._replace(token_ids=[*behind.token_ids, *token_ids], start=behind.start)
+    def _go_on(self, texts: list[_Text]) -> list[_Text]:
+        """Have the model go on by itself with those that it can; the others."""
+        plain = sorted((text for text in texts if text.is_plain), key=lambda one: -one.num_lacking)
+        if not plain:
+            return texts
+        ends, counts = [text.last() for text in plain], [text.num_lacking for text in plain]
+        last = [end.token_ids[0] for end in ends]
+        batch = pack_texts(ends, last, counts, self._worker.block_size)
+        tokens = self._worker.go_on(batch, self._vocab_size)
+        if tokens is None:
+            return texts
+        for text, count, found in zip(plain, counts, tokens.T.tolist(), strict=True):
+            for token in takewhile(lambda one: one >= 0, found[:count]):
+                text.take(Sample(token))
+        return [text for text in texts if not text.is_plain]
 
     def _compute(self, chunks: Sequence[Chunk], asked: Sequence[int] = ()) -> Hidden:
         batch = pack(chunks, self._worker.block_size, asked)
@@ -188,19 +187,3 @@ class DraftModel:
         )
         self._failed = True
         self._behind.clear()
-
-
-def _last(chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
-    start = chunk.start + len(token_ids) - 1
-    return chunk._replace(token_ids=[token_ids[-1]], start=start, readout=None)
-
-
-def _goes_on(behind: Chunk, chunks: Mapping[int, Chunk]) -> bool:
-    """Whether a chunk follows directly, and no window has moved on: its keys are still there."""
-    chunk = chunks.get(behind.seq_id)
-    if chunk is None or chunk.start != behind.start + len(behind.token_ids):
-        return False
-    if chunk.table is behind.table:  # mostly
-        return True
-    both = zip(behind.table.kv_groups, chunk.table.kv_groups, strict=True)
-    return all(then.num_dropped == now.num_dropped for then, now in both)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quire.execution.adapters import StepAdapters
 from quire.execution.batch import StepBatch
-from quire.kernels.ops import Kernels, LayerKV
+from quire.kernels.ops import Kernels, LayerKV, Texts
 from quire.model import Model
 
 Sampled = Callable[[], Tensor]
@@ -46,6 +46,10 @@ class Forward(Protocol):
         """The states of all tokens, and of the rows that the batch asks for once more."""
         ...
 
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
+        """See ``Model.go_on``."""
+        ...
+
 
 class DirectForward:
     """Computes where the batch is, in main memory."""
@@ -73,3 +77,7 @@ class DirectForward:
             attention = replace(attention, adapted=adapted)
         states = self._model.forward(fields.token_ids, attention, self._layers, self._kernels)
         return Hidden(states, asked_of(states, batch, fields.asked))
+
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
+        """See ``Model.go_on``."""
+        return self._model.go_on(texts, self._layers, self._kernels, vocab_size)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from quire.execution.batch import StepBatch
 from quire.execution.forward import Forward, Hidden, Sampled
-from quire.kernels.ops import Kernels, LayerKV
+from quire.kernels.ops import Kernels, LayerKV, Texts
 from quire.memory import BlockMove
 from quire.model import Model
 
@@ -56,6 +56,10 @@ class Worker:
         sampled: the tokens of the step before, for those that the batch lacks.
         """
         return self._forward(batch, sampled)
+
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
+        """See ``Model.go_on``."""
+        return self._forward.go_on(texts, vocab_size)
 
     def logits(self, states: Tensor) -> Tensor:
         """float32 [R, V] of ``states`` [R, d]."""

@@ -185,6 +185,22 @@ class Kernels:
     def run(
         self, decoder: Decoder, plan: Plan, x: int, out: int, rotations: Sequence[Rotation], /
     ) -> None: ...
+    def go_on(
+        self,
+        decoder: Decoder,
+        embedding: Packed | None,
+        table: int,
+        head: Packed,
+        vocabulary: int,
+        texts: int,
+        numbers: int,
+        block_size: int,
+        kv_groups: Sequence[tuple[int, int]],
+        rotations: Sequence[Rotation],
+        threads: int,
+        out: int,
+        /,
+    ) -> None: ...
 
 class Packed:
     @staticmethod

@@ -27,6 +27,7 @@ from quire.kernels.native import (
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
+    Continuing,
     DecoderStack,
     Experts,
     Fused,
@@ -34,6 +35,7 @@ from quire.kernels.ops import (
     LayerKV,
     Norm,
     Rotation,
+    Texts,
     counterparts,
 )
 from quire.kernels.shared_ranks import SharedMemoryRanks
@@ -100,6 +102,7 @@ class _Decoder(NamedTuple):
     decoder: DecoderStack
     kv: Sequence[LayerKV]
     fused: Fused | None
+    native: _native.Decoder
 
 
 class _Layer(NamedTuple):
@@ -252,9 +255,40 @@ class CPUKernels(Kernels):
         """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
-            fused = _fuse(self._native, decoder, kv)
-            known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused)
+            native = _native.Decoder()
+            fused = _fuse(self._native, native, decoder, kv)
+            known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused, native)
         return known.fused
+
+    def go_on(
+        self,
+        decoder: DecoderStack,
+        kv: Sequence[LayerKV],
+        texts: Texts,
+        rotations: Sequence[Rotation],
+        vocabulary: Continuing,
+    ) -> Tensor | None:
+        """See ``Kernels.go_on``."""
+        if self.fuse(decoder, kv) is None:
+            return None
+        native, embedding = self._decoders[id(decoder)].native, vocabulary.embedding
+        plain = isinstance(embedding, Tensor)
+        out = torch.empty((texts.counts[0], len(texts.counts)), dtype=torch.int64)
+        self._native.go_on(
+            native,
+            None if plain else embedding.native,
+            embedding.data_ptr() if plain else 0,
+            vocabulary.head.native,
+            vocabulary.size,
+            len(texts.counts),
+            texts.numbers.data_ptr(),
+            texts.block_size,
+            texts.kv_groups,
+            [native_rotation(rotation) for rotation in rotations],
+            torch.get_num_threads(),
+            out.data_ptr(),
+        )
+        return out
 
     def copy_blocks(
         self,
@@ -298,9 +332,11 @@ def _rows(x: Tensor) -> Tensor:
     return x if dim == 1 and heads == x.shape[2] else x.contiguous()
 
 
-def _fuse(kernels: _native.Kernels, decoder: DecoderStack, kv: Sequence[LayerKV]) -> Fused | None:
-    """None where a weight is not packed, or what goes over ranks is not done in C++."""
-    native = _native.Decoder()
+def _fuse(
+    kernels: _native.Kernels, native: _native.Decoder, decoder: DecoderStack, kv: Sequence[LayerKV]
+) -> Fused | None:
+    """``native`` becomes the decoder. None where a weight is not packed, or what goes over ranks is
+    not done in C++."""
     if decoder.ranks is not None:
         over_all_heads = any(layer.attention.query_norm for layer in decoder.layers)
         if over_all_heads or not isinstance(decoder.ranks, SharedMemoryRanks):

@@ -257,6 +257,36 @@ What x holds need not outlast the call.
 """
 
 
+class Texts(NamedTuple):
+    """S texts that a decoder goes on with by itself, those with most to come first.
+
+    counts: passes of each, at least 1. Each begins with a token that is to be computed.
+    numbers: int64: counts, these tokens, and their positions [S], then of each KV group the block
+        tables [S, width] and num_dropped [S].
+    positions: int64, of all tokens that are computed, pass after pass; starts: of the texts they
+        are of, where their outputs begin.
+    kv_groups: width, and num_sink_blocks.
+    """
+
+    counts: tuple[int, ...]
+    numbers: Tensor
+    positions: Tensor
+    starts: Tensor
+    kv_groups: tuple[tuple[int, int], ...]
+    block_size: int
+
+
+class Continuing(NamedTuple):
+    """How a token becomes a vector, and states logits: weights [V, d].
+
+    embedding: packed, or a tensor in the type of the states.
+    """
+
+    embedding: Any
+    head: Any  # packed
+    size: int  # tokens that may be chosen, the head's first
+
+
 class Kernels(Protocol):
     """What a decoder computes beside its matrix products, and perhaps all of it at once."""
 
@@ -325,6 +355,21 @@ class Kernels(Protocol):
         """All layers in one call, if these kernels can; asked each step, and remembered.
 
         None, as here, where they have nothing better than their single operations.
+        """
+        return None
+
+    def go_on(
+        self,
+        decoder: DecoderStack,
+        kv: Sequence[LayerKV],
+        texts: Texts,
+        rotations: Sequence[Rotation],
+        vocabulary: Continuing,
+    ) -> Tensor | None:
+        """Several passes in one call, each with the likeliest tokens of the one before: [P, S].
+
+        rotations: of ``texts.positions``. What comes of a pass; -1 where logits are no numbers, and
+        anything where a text has none. None, as here, where kernels cannot.
         """
         return None
 

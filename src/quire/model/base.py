@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.errors import ConfigError
-from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV
+from quire.kernels.ops import AttentionBatch, Kernels, KVShape, LayerKV, Texts
 
 
 class ExpertFacts(NamedTuple):
@@ -50,6 +50,13 @@ class Model(Protocol):
         kernels: Kernels,
     ) -> Tensor:
         """token_ids [T] int64 -> hidden [T, d], after the final norm; writes ``kv``, by layer."""
+        ...
+
+    def go_on(
+        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+    ) -> Tensor | None:
+        """Several passes in one call, each with the likeliest of the first ``vocab_size`` tokens
+        that came of the one before; see ``Kernels.go_on``. None: that is not to be had."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

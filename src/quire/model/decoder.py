@@ -14,16 +14,20 @@ from torch import Tensor
 
 from quire.kernels.ops import (
     AttentionBatch,
+    Continuing,
     DecoderStack,
     Experts,
     Kernels,
     LayerKV,
     Norm,
+    Texts,
 )
+from quire.kernels.products import PackedWeight
 from quire.kernels.ranks import Ranks
 from quire.model.base import ExpertFacts
 from quire.model.layers import Layer, run_layers
 from quire.model.linear import Linear, NamedParts
+from quire.model.linear.base import PlainLinear
 from quire.model.rope import Rope
 from quire.model.vocabulary import Vocabulary
 
@@ -119,6 +123,35 @@ class DecoderModel:
             adapted = batch.adapted
             x = run_layers(layers, norm, x, kv, kernels, plan, rotations, adapted, ranks)
         return x if decoder.project_out is None else decoder.project_out(x)
+
+    def go_on(
+        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+    ) -> Tensor | None:
+        """See ``Model.go_on``."""
+        decoder = self.decoder
+        embedding, head = decoder.embed, decoder.head
+        scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
+        beside = (decoder.project_in, decoder.project_out, decoder.positions, decoder.ranks)
+        plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
+        if not plain or not isinstance(head, PackedWeight):
+            return None
+        rows: PackedWeight | Tensor
+        if isinstance(embedding, PackedWeight):
+            rows = embedding
+        elif isinstance(embedding, PlainLinear) and embedding.weight.dtype == self.dtype:
+            rows = embedding.weight
+            if not rows.is_contiguous():
+                return None
+        else:
+            return None
+        count = len(texts.positions)
+        ends = texts.positions + 1
+        batch = AttentionBatch(
+            texts.positions, (), ends, texts.starts, (), texts.block_size, torch.arange(count + 1)
+        )
+        rotations = [rope.rotation(batch) for rope in decoder.ropes]
+        size = min(vocab_size, self.vocab_size)
+        return kernels.go_on(self._stack, kv, texts, rotations, Continuing(rows, head, size))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from quire.errors import ModelError
 from quire.files import one_line
-from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV
+from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, LayerKV, Texts
 from quire.model.base import ExpertFacts, checked_max_positions
 from quire.model.config import ModelConfig
 from quire.model.selfcheck import check_against, sample_texts
@@ -128,6 +128,12 @@ class TransformersModel:
         )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+    def go_on(
+        self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
+    ) -> Tensor | None:
+        """See ``Model.go_on``."""
+        return None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See ``Model.logits``. The architecture's own code scales and caps them."""

@@ -1,5 +1,6 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
+from quire.protocol.behind import Behind, last_of
 from quire.protocol.block_events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 from quire.protocol.decision import Decision, Verdict
 from quire.protocol.parts import Parts
@@ -34,6 +35,7 @@ __all__ = [
     "TO_DRAFT",
     "Adapter",
     "AllBlocksCleared",
+    "Behind",
     "BlockEvent",
     "BlocksRemoved",
     "BlocksStored",
@@ -71,5 +73,6 @@ __all__ = [
     "Work",
     "column_biases",
     "confirmed",
+    "last_of",
     "work_of",
 ]

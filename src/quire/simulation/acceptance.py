@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from quire.errors import ConfigError
 from quire.workload import DraftCounts
@@ -72,6 +73,13 @@ class AcceptanceProfile:
         while right < most and _uniform(f"{text},{position + right}") < self.chance(right):
             right += 1
         return right
+
+
+class Profiles(NamedTuple):
+    """How well a request is drafted for."""
+
+    by_texts: AcceptanceProfile
+    by_model: AcceptanceProfile
 
 
 def _expected(rate: float, length: float) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from quire.protocol import RecoveryCosts
 from quire.shape import ModelShape
 from quire.simulation.work import Work
 
-VERSION = 4
-_READ = (3, VERSION)  # what is new in the latter has a default
+VERSION = 5
+_READ = (3, 4, VERSION)  # what is new in the later ones has a default
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Numbers of tokens between which a step's time is taken to be linear in them."""
 
@@ -45,6 +45,11 @@ class CalibratedCosts:
     per_copied_block: float
     per_swapped_block: float
 
+    def moving(self, work: Work) -> float:
+        """Seconds of what a step copies and swaps alone."""
+        copied = work.copied_blocks * self.per_copied_block
+        return copied + work.swapped_blocks * self.per_swapped_block
+
     def seconds(self, work: Work) -> float:
         return (
             self._tokens(work.num_tokens)
@@ -52,8 +57,7 @@ class CalibratedCosts:
             + self._context(work.decode_context)
             + work.prefill_pairs * self.per_prefill_pair
             + work.woken * (self.per_wake + work.num_tokens * self.per_woken_token)
-            + work.copied_blocks * self.per_copied_block
-            + work.swapped_blocks * self.per_swapped_block
+            + self.moving(work)
             + work.draft_tokens * self.per_draft
             + work.draft_pairs * self.per_draft_pair
         )
@@ -106,12 +110,21 @@ def line_weights(count: int, knots: Sequence[int]) -> list[float]:
 
 
 @dataclass(frozen=True)
+class DraftCalibration:
+    """Measured costs of passes of a model that drafts."""
+
+    model: ModelShape
+    costs: CalibratedCosts
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Measured costs, of which model and on which machine, and how far off they were.
 
     measured: how, and of what. unit: seconds of the clock ("wall") or of the processor ("cpu").
     trip_seconds: what a client waits for its first token beside the steps.
     unknown: what could not be measured, and costs nothing here: "swap", "drafts".
+    draft: of a model that drafts for this one; None: that was not measured.
     """
 
     model: ModelShape
@@ -125,6 +138,20 @@ class Calibration:
     unit: str = "wall"
     trip_seconds: float = 0.0
     unknown: tuple[str, ...] = ()
+    draft: DraftCalibration | None = None
+
+    def draft_costs(self, shape: ModelShape) -> CalibratedCosts:
+        """Of passes of such a model. ConfigError: they are not known."""
+        known = self.draft
+        if known is None or replace(known.model, name=shape.name, notes=()) != replace(
+            shape, notes=()
+        ):
+            whose = "" if known is None else f", but only those of {known.model.name} do"
+            raise ConfigError(
+                f"speculative_config: these costs, from {self.measured}, do not tell what passes "
+                f"of {shape.name} take{whose}: calibrate with the same --speculative-config"
+            )
+        return known.costs
 
     def write(self, path: Path) -> None:
         """ConfigError if the file cannot be written."""
@@ -144,19 +171,25 @@ def read_calibration(path: Path) -> Calibration:
     if not isinstance(values, dict) or values.pop("quire_costs", None) not in _READ:
         raise ConfigError(f"{path} was not written by quire calibrate (version {VERSION})")
     try:
-        costs: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values["costs"].items()
-        }
-        _check(costs)
         if values.get("unit", "wall") not in ("wall", "cpu"):
             raise ValueError("unit must be wall or cpu")
         values["model"] = ModelShape.of_values(values["model"])
-        values["costs"] = CalibratedCosts(**costs)
+        values["costs"] = _costs(values["costs"])
+        if values.get("draft") is not None:
+            model, costs = values["draft"]["model"], values["draft"]["costs"]
+            values["draft"] = DraftCalibration(ModelShape.of_values(model), _costs(costs))
         values["unknown"] = tuple(values.get("unknown", ()))
         return Calibration(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a calibration: {error!r}") from error
+
+
+def _costs(values: Mapping[str, Any]) -> CalibratedCosts:
+    costs: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    _check(costs)
+    return CalibratedCosts(**costs)
 
 
 def _check(costs: dict[str, Any]) -> None:

@@ -1,21 +1,42 @@
-"""Speculation in a simulation: the engine's own, over drafters that are right by a profile."""
+"""Speculation in a simulation: the engine's own, over drafters that are right by a profile.
+
+What texts say is proposed here; the tokens of a draft model are made in the step that verifies
+them, as in the engine (``draft_model``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from quire.config.speculative import MOST_DRAFTS, SpeculativeConfig
-from quire.drafting import Proposal, Speculation
+from quire.capacity import EngineLimits
+from quire.config.speculative import MOST_DRAFTS
+from quire.drafting import Drafter, Proposal, Speculation
+from quire.drafting.draft_model import DraftModelDrafter
 from quire.errors import ConfigError
 from quire.protocol import Request
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
-from quire.simulation.acceptance import AcceptanceProfile
+from quire.shape import ModelShape
+from quire.simulation.acceptance import AcceptanceProfile, Profiles
+from quire.simulation.cost_model import CostModel, CostsWithDraft, PassCosts
+from quire.simulation.draft_model import SimulatedDraftModel
 from quire.simulation.live import own_token
 from quire.workload import TraceRequest
 
 _UNTOLD = (0.5,)  # what a drafter takes its chances to be, where every request has its own
+
+
+@dataclass(frozen=True)
+class SmallerModel:
+    """One that drafts.
+
+    acceptance: of its drafts; None: as of all others. costs: of its passes, None: the roofline's.
+    """
+
+    shape: ModelShape
+    acceptance: AcceptanceProfile | None = None
+    costs: PassCosts | None = None
 
 
 @dataclass(frozen=True)
@@ -24,6 +45,7 @@ class SimulatedDrafting:
 
     most: drafts of a sequence in one step.
     acceptance: None: as the requests of the workload tell, each of itself.
+    model: that drafts where texts, if they are asked at all, say nothing; None: there is none.
     chooses: as the engine does, how many drafts are worth it; else always as many as there are.
     """
 
@@ -31,18 +53,7 @@ class SimulatedDrafting:
     most: int = MOST_DRAFTS
     acceptance: AcceptanceProfile | None = None
     chooses: bool = True
-
-    @classmethod
-    def of(
-        cls, config: SpeculativeConfig, acceptance: AcceptanceProfile | None
-    ) -> SimulatedDrafting:
-        """ConfigError for what is not simulated."""
-        if config.model is not None:
-            raise ConfigError(
-                "speculative_config: model: drafts of a smaller model are not simulated yet, since "
-                'its steps take time of their own; use method "ngram", "suffix" or "auto"'
-            )
-        return cls(config.method, config.num_speculative_tokens, acceptance)
+    model: SmallerModel | None = None
 
     def always(self, drafts: int | None) -> SimulatedDrafting:
         """The same with so many drafts in each step; None: with as many as the engine chooses."""
@@ -50,8 +61,14 @@ class SimulatedDrafting:
             return replace(self, chooses=True)
         return replace(self, most=drafts, chooses=False)
 
-    def profile_of(self, trace: TraceRequest) -> AcceptanceProfile:
+    def profiles_of(self, trace: TraceRequest) -> Profiles:
         """ConfigError where nothing is known."""
+        ours = self._profile_of(trace)
+        model = ours if self.model is None else self.model.acceptance or ours
+        # A model always has something to say.
+        return Profiles(ours, replace(model, coverage=1.0))
+
+    def _profile_of(self, trace: TraceRequest) -> AcceptanceProfile:
         if self.acceptance is not None:
             return self.acceptance
         if trace.drafts is None:
@@ -62,11 +79,29 @@ class SimulatedDrafting:
         steps = trace.n * (trace.output_tokens - 1) - trace.drafts.num_accepted_tokens
         return AcceptanceProfile.recorded(trace.drafts, steps)
 
-    def speculation(self, profile_of: Callable[[str], AcceptanceProfile], seed: int) -> Speculation:
-        """For one run. ``profile_of``: a request, by its id."""
-        told = _UNTOLD if self.acceptance is None else self.acceptance.chances
-        drafter = SimulatedDrafter(self.method, told, profile_of, seed)
-        return (Speculation if self.chooses else Unchosen)([drafter], self.most)
+    def speculation(self, profiles_of: Callable[[str], Profiles], seed: int) -> Speculation:
+        """For one run. ``profiles_of``: a request, by its id."""
+        drafters: list[Drafter] = []
+        if self.method != "draft":
+            told = _UNTOLD if self.acceptance is None else self.acceptance.chances
+            drafters.append(SimulatedDrafter(self.method, told, profiles_of, seed))
+        if self.model is not None:
+            drafters.append(DraftModelDrafter())
+        return (Speculation if self.chooses else Unchosen)(drafters, self.most)
+
+    def draft_model(
+        self,
+        limits: EngineLimits,
+        costs: CostModel,
+        profiles_of: Callable[[str], Profiles],
+        seed: int,
+    ) -> SimulatedDraftModel | None:
+        """The same for the smaller model; None: there is none."""
+        if self.model is None:
+            return None
+        assert isinstance(costs, CostsWithDraft), "its passes take time"
+        layers = self.model.shape.num_layers
+        return SimulatedDraftModel(limits.kv_groups, layers, costs.pass_seconds, profiles_of, seed)
 
 
 class SimulatedDrafter:
@@ -81,18 +116,18 @@ class SimulatedDrafter:
         self,
         name: str,
         told: tuple[float, ...],
-        profile_of: Callable[[str], AcceptanceProfile],
+        profiles_of: Callable[[str], Profiles],
         seed: int,
     ) -> None:
         self.name = name
         likely = [max(one, 0.01) for one in told]
         self._told = likely + likely[-1:] * (MOST_DRAFTS - len(likely))
-        self._profile_of = profile_of
+        self._profiles_of = profiles_of
         self._seed = seed
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
         """See ``Drafter``."""
-        profile = self._profile_of(request.request_id)
+        profile = self._profiles_of(request.request_id).by_texts
         text = f"{self._seed},{request.request_id},{sequence.index}"
         right = profile.num_right(text, sequence.num_output_tokens, most)
         if right is None:

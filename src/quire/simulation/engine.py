@@ -17,8 +17,9 @@ from quire.memory import BlockSource, Usage
 from quire.protocol import Decision, Outcome, Progress, Step, Verdict
 from quire.scheduling import WaitEstimate
 from quire.scheduling.stats import SchedulerStats
-from quire.simulation.acceptance import AcceptanceProfile
+from quire.simulation.acceptance import Profiles
 from quire.simulation.cost_model import CostModel
+from quire.simulation.draft_model import SimulatedDraftModel
 from quire.simulation.drafting import SimulatedDrafting
 from quire.simulation.fast_forward import FastForward, SteadyDecoding
 from quire.simulation.live import LiveRequest, RequestMaker
@@ -47,7 +48,8 @@ class SimulatedEngine:
     skip_ahead: take steps that only decode together. The result is the same to the last bit. Steps
         that may verify drafts are never skipped.
     map_at: seconds at which to note who owns which block.
-    drafting: who drafts, and how well; None: nobody.
+    drafting: who drafts, and how well; None: nobody. Where a model does, ``cost_model`` is
+        ``CostsWithDraft``.
     source: what blocks are fetched from, and stored in.
     most_missed: ``steps`` ends early, and the engine has given up, as soon as more requests than
         these have missed the goals.
@@ -80,7 +82,6 @@ class SimulatedEngine:
         self.observer: Observer | None = None  # with one, no steps are taken together
         self._on_end = on_end
         self._skip_ahead = skip_ahead and drafting is None
-        self._sights = sights_of(limits.kv_groups)
         self._map_at = map_at
         self._most_missed = math.inf if most_missed is None else most_missed
         self._on_step = on_step
@@ -90,8 +91,13 @@ class SimulatedEngine:
         self._live: dict[str, LiveRequest] = {}
         self._drafting = drafting
         self.speculation: Speculation | None = None
+        self._draft_model: SimulatedDraftModel | None = None
+        self._sights = sights_of(limits.kv_groups)
         if drafting is not None:
-            self.speculation = drafting.speculation(self._acceptance_of, seed)
+            self.speculation = drafting.speculation(self._profiles_of, seed)
+            self._draft_model = drafting.draft_model(limits, cost_model, self._profiles_of, seed)
+            if self._draft_model is not None:
+                self._sights = self._draft_model.target_sights
         self._estimate = WaitEstimate(self.scheduler.queue)
         # Requests that have come, and that the scheduler need not know of yet.
         self._line: deque[tuple[int, TraceRequest, float]] = deque()
@@ -197,10 +203,10 @@ class SimulatedEngine:
                 self.observer.refused(now, Decision(Verdict.REFUSE, str(number), str(error)))
             self._on_end(self._recorder.refuse(str(number), now, str(error)), now)
         else:
-            own = None if self._drafting is None else self._drafting.profile_of(trace)
+            own = None if self._drafting is None else self._drafting.profiles_of(trace)
             self._live[request.request_id] = LiveRequest(trace, request, group, own)
 
-    def _acceptance_of(self, request_id: str) -> AcceptanceProfile:
+    def _profiles_of(self, request_id: str) -> Profiles:
         acceptance = self._live[request_id].acceptance
         assert acceptance is not None, "nobody asks where nobody drafts"
         return acceptance
@@ -242,7 +248,10 @@ class SimulatedEngine:
         work = work_of(step, self._sights)
         if self._idle:
             work, self._idle = work._replace(woken=1), False
-        end = now + self._cost_model.seconds(work)
+        seconds = self._cost_model.seconds(work)
+        if self._draft_model is not None:
+            seconds += self._draft_model.seconds(step)
+        end = now + seconds
         if self._map_at is not None and end > self._map_at:
             self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
             self._map_at = None
@@ -268,7 +277,11 @@ class SimulatedEngine:
 
     def _update(self, step: Step, end: float, gaps: dict[float, int] | None = None) -> None:
         """What the step has led to; ``gaps`` as for ``_progress``."""
-        results = self._model.results(step, self._live)
+        draft_model = self._draft_model
+        done = step if draft_model is None else draft_model.filled(step)
+        results = self._model.results(done, self._live)
+        if draft_model is not None:
+            draft_model.observe(results.outcomes)
         if self.speculation is not None:
             self.speculation.observe(step, results.outcomes, end - step.now)
             self._count_drafts(step, results.outcomes)

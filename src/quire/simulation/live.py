@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.metrics import RequestMetrics
 from quire.protocol import Adapter, Outcome, Request, Sample, SamplingParams, Verdict
 from quire.scheduling import SequenceGroup
-from quire.simulation.acceptance import AcceptanceProfile
+from quire.simulation.acceptance import Profiles
 from quire.simulation.result import Preempted, RequestRecord
 from quire.workload import TraceRequest, block_names
 
@@ -46,7 +46,7 @@ class LiveRequest:
         trace: TraceRequest,
         request: Request,
         group: SequenceGroup,
-        acceptance: AcceptanceProfile | None,
+        acceptance: Profiles | None,
     ) -> None:
         self.trace = trace
         self.acceptance = acceptance  # None: nobody drafts

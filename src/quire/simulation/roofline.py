@@ -30,6 +30,12 @@ class Roofline:
     def seconds(self, work: Work) -> float:
         return self.machine.step_seconds + max(self.parts(work)) + self._exchange(work)
 
+    def moving(self, work: Work) -> float:
+        """Seconds of what a step copies and swaps alone."""
+        copied = 2 * work.copied_blocks * self.block_size * self._kv_bytes
+        rate = self.machine.bandwidth * self.machine.bandwidth_share * self.tensor_parallel
+        return copied / rate + self._swapping(work)
+
     def parts(self, work: Work) -> tuple[float, float]:
         """Seconds of arithmetic and of memory traffic."""
         machine, parallel = self.machine, self.tensor_parallel
@@ -77,9 +83,12 @@ class Roofline:
     def _host_bandwidth(self) -> float:
         return self.machine.host_bandwidth * self.tensor_parallel
 
+    def _swapping(self, work: Work) -> float:
+        return work.swapped_blocks * self.block_size * self._kv_bytes / self._host_bandwidth
+
     def _exchange(self, work: Work) -> float:
         """Swaps, and two all-reduces a layer (Megatron-LM)."""
-        seconds = work.swapped_blocks * self.block_size * self._kv_bytes / self._host_bandwidth
+        seconds = self._swapping(work)
         if self.tensor_parallel > 1:
             size = work.num_tokens * self.model.hidden_size * BYTES[self.model.dtype]
             seconds += 2 * self.model.num_layers * self.all_reduce(size)

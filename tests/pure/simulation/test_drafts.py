@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from quire.config import SpeculativeConfig
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.protocol import RecoveryCosts
@@ -22,6 +21,8 @@ from quire.simulation import (
     Simulator,
     Work,
 )
+from quire.simulation.cost_model import CostsWithDraft
+from quire.simulation.drafting import SmallerModel
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.speculation import try_drafts
 from quire.simulation.planning.trials import WORTH, Trials
@@ -147,10 +148,65 @@ def test_rates_out_of_range_are_refused(text: str, message: str) -> None:
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(ConfigError, match="coverage must be from 0 to 1, got 2"):
         AcceptanceProfile((0.5,), 2.0)
-    with pytest.raises(ConfigError, match="drafts of a smaller model are not simulated"):
-        SimulatedDrafting.of(SpeculativeConfig("draft", model="small"), None)
     with pytest.raises(ConfigError, match="acceptance: say how often drafts are right"):
         simulate(SimulatedDrafting(), TraceRequest(0.0, 10, 10))
+
+
+GIB = 2**30
+LARGE, SMALL = MODELS["llama-3-70b"], MODELS["llama-3-8b"]
+BY_MODEL = SimulatedDrafting("draft", 4, AcceptanceProfile((0.7,)), model=SmallerModel(SMALL))
+
+
+@pytest.mark.parametrize("machines", [1, 4])
+def test_the_pool_has_room_for_both_models(machines: int) -> None:
+    """By hand, of published configs: 80 layers and 32, 8 KV heads of 128, in 16 bits."""
+    each = replace(MACHINES["h100"], memory=640 * GIB // machines)
+    plain = Deployment(LARGE, each, machines)
+    both = replace(plain, drafting=BY_MODEL)
+    target, draft = 2 * 2 * 8 * 128 * 80, 2 * 2 * 8 * 128 * 32
+    assert both.kv_bytes_per_token == target + draft == 458_752
+    assert len(both.limits().kv_groups[0].layers) == 112
+    # The draft model is on one machine, and no other has more blocks than that one.
+    left = 0.9 * 640 * GIB - LARGE.weight_bytes - machines * plain.activation_bytes
+    assert plain.slots == pytest.approx(left / target, rel=1e-6)
+    left -= machines * 2 * 8_030_261_248
+    assert both.slots == pytest.approx(left / (target + machines * draft), rel=1e-6)
+    small = replace(both, machine=replace(each, memory=160 * GIB // machines))
+    with pytest.raises(ConfigError, match=r"those of llama-3-8b, which drafts, 16.1 GB"):
+        small.limits()
+
+
+def test_passes_take_what_steps_of_the_smaller_model_do() -> None:
+    """One text, step by step: the prompt passes through both, and each draft takes a pass."""
+    prompt, output, most = 40, 120, 3
+    deployment = Deployment(LARGE, MACHINES["h200"], 2, drafting=BY_MODEL.always(most))
+    costs = deployment.cost_model(16)
+    simulator = Simulator(deployment.limits(), costs, drafting=deployment.drafting)
+    result = simulator.run([TraceRequest(0.0, prompt, output)])
+    assert isinstance(costs, CostsWithDraft)
+
+    def one(context: int) -> Work:
+        return Work(0, 0, 0, 1, context, 1, 0, 0)
+
+    whole = Work(prompt, prompt * (prompt + 1) / 2, prompt, samples=1, woken=1)
+    seconds = costs.seconds(whole) + costs.pass_seconds(whole._replace(samples=0, woken=0))
+    known, behind = 1, 0
+    while known < output:
+        drafts = min(most, output - known - 1)
+        right = BY_MODEL.acceptance and BY_MODEL.acceptance.num_right("0,0,0,model", known, drafts)
+        start = prompt + known - 1
+        pairs = sum(range(start + 2, start + drafts + 2))
+        verified = Work(0, 0, 0, 1, start + 1 + drafts, 1 + drafts, 0, 0, 0, drafts, pairs)
+        seconds += costs.seconds(verified)
+        if drafts and behind:  # two tokens at once
+            first = Work(2, 2 * start + 1, start + 1, samples=1)
+            seconds += costs.pass_seconds(first)
+        elif drafts:
+            seconds += costs.pass_seconds(one(start + 1))
+        seconds += sum(costs.pass_seconds(one(start + 1 + i)) for i in range(1, drafts))
+        behind = right == drafts
+        known += 1 + (right or 0)
+    assert result.busy_seconds == pytest.approx(seconds, rel=1e-9)
 
 
 WORKLOAD = [TraceRequest(0.0, 60, 60 + i % 9) for i in range(32)]

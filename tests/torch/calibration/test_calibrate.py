@@ -89,16 +89,29 @@ def test_a_calibration_of_the_demo_model_is_written_and_read(
     kv_dtype: str, kv_bytes: int, tmp_path: Path
 ) -> None:
     limits = {"max_model_len": 80, "max_num_seqs": 2, "kv_cache_memory_bytes": "1MiB"}
-    config = EngineConfig.create({"kv_cache_dtype": kv_dtype, **limits})
+    drafted = {"speculative_config": {"method": "draft"}} if kv_dtype == "int8" else {}
+    config = EngineConfig.create({"kv_cache_dtype": kv_dtype, **limits, **drafted})
     seen: list[str] = []
     calibration = calibrate(config, seen.append)
     users = [line.partition(": ")[2] for line in seen if line.startswith("pass 1, ")]
+    users = users[: len(users) // 2] if drafted else users
     assert users[:3] == [
         "one user, prompts of about 8 tokens",
         "2 users, prompts of about 8 tokens",
         "a user who pauses, prompts of about 8 tokens",
     ]
-    assert len(seen) == 4 * len(users)
+    if drafted:
+        assert seen[4 * len(users)] == "passes of quire-demo's draft"
+        assert calibration.draft is not None
+        passes = calibration.draft.costs.token_seconds
+        assert 0 < passes[0] < calibration.costs.token_seconds[0]
+        assert calibration.draft.model.kv_bytes_per_token == 2 * 2 * (32 + 4)
+        shape = replace(calibration.draft.model, name="as I call it")
+        assert calibration.draft_costs(shape) == calibration.draft.costs
+        with pytest.raises(ConfigError, match="do not tell what passes of a take, but only those"):
+            calibration.draft_costs(replace(shape, name="a", num_layers=3))
+    else:
+        assert calibration.draft is None and len(seen) == 4 * len(users)
     assert calibration.model.name == "quire-demo"
     assert calibration.model.kv_bytes_per_token == kv_bytes
     assert calibration.pool_bytes == 2**20 // (16 * kv_bytes) * 16 * kv_bytes

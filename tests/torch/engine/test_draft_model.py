@@ -92,17 +92,24 @@ class Faulty:
     """A draft model that fails, or gives what are no numbers."""
 
     def __init__(self, llm: LLM, fault: str) -> None:
-        self.calls = 0
+        self.calls = self.went_on = 0
         self._fault, self._rng = fault, random.Random(2)
         worker: Any = llm.engine.executor._draft_model._worker  # type: ignore[attr-defined]
-        self._compute, self._logits = worker.compute, worker.logits
-        worker.compute, worker.logits = self.compute, self.logits
+        self._compute, self._logits, self._go_on = worker.compute, worker.logits, worker.go_on
+        worker.compute, worker.logits, worker.go_on = self.compute, self.logits, self.go_on
 
     def compute(self, *given: Any) -> Any:
         self.calls += 1
         if self.calls >= 12 and self._fault != "nan":
             raise MemoryError if self._fault == "memory" else RuntimeError("it is a model")
         return self._compute(*given)
+
+    def go_on(self, *given: Any) -> torch.Tensor:
+        tokens: torch.Tensor = self._go_on(*given)
+        self.went_on += 1
+        if self._fault == "nan":
+            tokens[torch.tensor([[self._rng.random() < 0.2 for _ in row] for row in tokens])] = -1
+        return tokens
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._logits(states)
@@ -125,6 +132,7 @@ def test_its_failure_costs_drafts_and_nothing_else(
     outputs = llm.generate(prompts, params, use_tqdm=False)
     assert texts(outputs) == texts(expected)
     assert verified.right == verified.drafts > 0, "what could not be drafted is left out"
+    assert faulty.went_on > 1, "greedy texts go on in one call"
     if fault == "nan":
         assert not caplog.records
     else:
@@ -238,6 +246,14 @@ def test_what_it_looks_at_is_in_its_window(model_dir: ModelDir) -> None:
         return compute(chunks, asked)
 
     verified.draft_model._compute = looked
+    fill = verified.draft_model.fill
+
+    def filled(chunks: Any, *given: Any) -> Any:
+        made = fill(chunks, *given)
+        assert [len(one.token_ids) for one in made] == [len(one.token_ids) for one in chunks]
+        return made
+
+    verified.draft_model.fill = filled
     llm.generate(prompts, GREEDY, use_tqdm=False)
     assert verified.right == verified.drafts > 20
 

@@ -2,122 +2,53 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.assembly import build_engine
-from quire.capacity import EngineLimits
 from quire.config import EngineConfig
 from quire.drafting import Proposal, Speculation
+from quire.drafting.draft_model import DraftModelDrafter
 from quire.engine import Engine, Prompt, RequestRecorder
 from quire.protocol import (
-    Executor,
-    Opened,
-    Outcome,
-    PendingStep,
-    RecoveryCosts,
+    Chunk,
     Request,
     Roster,
-    Sample,
     SamplingParams,
-    Step,
-    StepResult,
-    confirmed,
 )
 from quire.scheduling.sequence import Sequence as Branch
 from quire.simulation import (
+    MODELS,
     AcceptanceProfile,
     RequestRecord,
     SimulatedDrafting,
     Simulator,
-    Work,
-    sights_of,
-    work_of,
 )
+from quire.simulation.cost_model import CostsWithDraft
+from quire.simulation.drafting import SmallerModel
 from quire.simulation.result import SimulationResult
-from quire.simulation.sampling import SimulatedModel
 from quire.workload import Trace
 from support.lora import save_adapter
+from support.timed_executor import (
+    BEYOND,
+    BY_MODEL,
+    Costs,
+    PassCosts,
+    Seen,
+    TimedExecutor,
+    computed,
+    drafts_of,
+    seen,
+)
 
-Seen = list[tuple[float, Any, Any, Any]]
 SYSTEM = "You answer questions about Python's standard library, briefly and to the point. "
 DRAFTING = SimulatedDrafting("ngram", 6, AcceptanceProfile((0.5, 0.8, 0.9), coverage=0.8))
 ADAPTERS = ("a", "b", "c")
-_BEYOND = 9  # tokens of texts that nobody gets to see
 TOPICS = ("list", "dict", "set", "open", "range", "zip", "map", "print")
-
-
-class Costs:
-    """Seconds from what a step has to do: for the engine's clock and for the simulator."""
-
-    def seconds(self, work: Work) -> float:
-        return (
-            0.01 + 2e-4 * work.prefill_tokens + 1e-3 * work.decode_seqs
-            + 1e-4 * work.draft_tokens + 1e-6 * work.decode_context + 1e-3 * work.swapped_blocks
-        )  # fmt: skip
-
-    def recovery_costs(self, block_size: int) -> RecoveryCosts:
-        return RecoveryCosts()
-
-
-class TimedExecutor:
-    """Carries out steps with the real model, on a clock that says what they ought to take.
-
-    Beams' candidates come from the simulation's seeded model, for no recording tells how beams
-    branched. Their tokens are each request's own, as they are in a simulation.
-
-    texts: of the requests, if they are known: what the model makes of a step may differ in the last
-        bit from what it makes of the same tokens in other steps.
-    """
-
-    def __init__(self, executor: Executor, limits: EngineLimits) -> None:
-        self.now = 0.0
-        self._sights = sights_of(limits.kv_groups)
-        self.steps: Seen = []
-        self._executor = executor
-        self.texts: dict[str, list[list[int]]] = {}
-        self._roster = Roster()
-        self._beams = SimulatedModel(seed=0)
-
-    def submit(self, step: Step) -> PendingStep:
-        known = self._roster.follow(step)
-        self.steps.append(seen(self.now, step, known))
-        self.now += Costs().seconds(work_of(step, self._sights))
-        pending = self._executor.submit(step)
-        return PendingStep(step, lambda: self._as_told(step, known, pending.collect()))
-
-    def _as_told(self, step: Step, known: list[Opened], result: StepResult) -> StepResult:
-        beams = [c for c in step.chunks if c.readout is not None and c.readout.candidates]
-        simulated = self._beams.results(Step(opened=known, chunks=beams), {}).outcomes
-        for chunk, whose in zip(step.chunks, known, strict=True):
-            if chunk.seq_id in simulated:
-                first = 11 * (1 + int(whose.request.request_id))
-                found = simulated[chunk.seq_id].candidates
-                candidates = [(first + rank, logprob) for rank, (_, logprob) in enumerate(found)]
-                result.outcomes[chunk.seq_id] = Outcome(candidates=candidates)
-            elif self.texts and chunk.readout is not None:
-                texts, rows = self.texts[whose.request.request_id], chunk.readout.rows
-                end = chunk.start + len(chunk.token_ids) - chunk.output_start
-                row_tokens = texts[whose.branch][end - rows + 1 : end + 1]
-                tokens = confirmed(list(map(Sample, row_tokens)), chunk.drafts)
-                forks = [Sample(text[0]) for text in texts[1 : chunk.readout.draws]]
-                result.outcomes[chunk.seq_id] = Outcome(tokens, forks)
-        return result
-
-
-def seen(now: float, step: Step, known: list[Opened]) -> tuple[float, Any, Any, Any]:
-    # Not seq_id: the simulator gives numbers to those in line later, if the line is long.
-    chunks = [
-        (who.request.request_id, who.branch, len(c.token_ids), c.start, c.table, c.readout)
-        for c, who in zip(step.chunks, known, strict=True)
-    ]
-    # Not an adapter's name: a recording does not tell it.
-    decisions = [d._replace(why=re.sub("^adapter [^ ]+ ", "", d.why)) for d in step.decisions]
-    return now, step.moves, chunks, decisions
 
 
 @pytest.mark.parametrize(
@@ -192,17 +123,46 @@ def test_the_same_steps_of_adapters_that_wait_for_each_other(
     assert (result.preemptions.recomputes > 0) == (blocks == 60)
 
 
+MODELS_THAT_DRAFT = [
+    (None, {"kv_cache_memory_bytes": "1225KiB", "swap_space": 0.01, "preemption_mode": "swap"}),
+    ("qwen2_window", {"kv_cache_memory_bytes": 56 * 4 * 768, **WINDOWED}),
+]
+
+
+@pytest.mark.parametrize(("family", "options"), MODELS_THAT_DRAFT)
+def test_the_same_steps_and_passes_of_a_model_that_drafts(
+    family: str | None,
+    options: dict[str, Any],
+    model_dir: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    speculation = {"method": "draft", "num_speculative_tokens": BY_MODEL.most}
+    facts: dict[str, Any] = {"max_model_len": 260, "dtype": "float32", **options}
+    if family is not None:
+        monkeypatch.setattr("quire.assembly.draft.check_draft", lambda *_: None)
+        speculation["model"] = str(model_dir("mistral"))
+        facts |= {"model": str(model_dir(family)), "max_model_len": 200}
+    config = EngineConfig.create({**facts, "speculative_config": speculation})
+    result = compare_steps(tmp_path, config, "model", None if family is None else 60)
+    swaps = bool(options.get("swap_space"))
+    assert (result.preemptions.swaps > 0, result.preemptions.recomputes > 0) == (swaps, not swaps)
+
+
 def compare_steps(
     tmp_path: Path, config: EngineConfig, kind: str, longest_prompt: int | None = None
 ) -> SimulationResult:
     """Serve and record with the real engine, and simulate that by its limits."""
     built, capacity = build_engine(config)
-    executor = TimedExecutor(built.executor, capacity.limits)
+    count = 12 if kind == "model" else 24
+    drafted, draft = kind in ("drafts", "model"), capacity.draft
+    num_draft_layers = 0 if draft is None else draft.num_layers
+    executor = TimedExecutor(built.executor, capacity.limits, num_draft_layers)
     if built.adapters is not None:  # there is no waiting for what a simulator has at once
         sources = built.adapters._sources.items()
         built.adapters.weights |= {adapter: source.load() for adapter, source in sources}
     path = tmp_path / "trace.jsonl"
-    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=kind == "drafts")
+    recorder = RequestRecorder(path, config.block_size, 0.0, drafts=drafted)
     engine = Engine(
         built.scheduler,
         executor,
@@ -210,23 +170,33 @@ def compare_steps(
         clock=lambda: executor.now,
         recorder=recorder,
     )
-    if kind == "drafts":
-        texts = executor.texts = plain_texts(config, longest_prompt)
-        engine.speculation = Speculation([Knowing(texts)], DRAFTING.most)
-    measured, _ = serve(
-        engine, executor, kind == "beams", longest_prompt, adapted=config.enable_lora
-    )
+    if drafted:
+        texts = executor.texts = plain_texts(config, longest_prompt, count)
+        drafter = DraftModelDrafter() if kind == "model" else Knowing(texts)
+        engine.speculation = Speculation([drafter], DRAFTING.most)
+    adapted, beams = config.enable_lora, kind == "beams"
+    measured, _ = serve(engine, executor, beams, longest_prompt, adapted=adapted, count=count)
     recorder.close()
 
     steps: Seen = []
     roster = Roster()
+    drafting, costs = (DRAFTING if kind == "drafts" else None), Costs()
+    if draft is not None:
+        shape = replace(MODELS["llama-2-7b"], num_layers=draft.num_layers)
+        drafting = replace(BY_MODEL, model=SmallerModel(shape))
+        costs = CostsWithDraft(costs, PassCosts())
     simulator = Simulator(
-        capacity.limits, Costs(), skip_ahead=False, keep_records=None,
+        capacity.limits, costs, skip_ahead=False, keep_records=None,
         on_step=lambda now, step: steps.append(seen(now, step, roster.follow(step))),
-        drafting=DRAFTING if kind == "drafts" else None,
+        drafting=drafting,
     )  # fmt: skip
+    passes: list[Any] = []
+    if (simulated := simulator.engine._draft_model) is not None:
+        its_passes = simulated.passes
+        simulated.passes = lambda step: noted(its_passes(step), passes)
     result = simulator.run(Trace.open(path))
-    if kind == "drafts":
+    assert passes == executor.passes
+    if drafted:
         assert 100 < result.drafts.num_accepted_tokens < result.drafts.num_draft_tokens
         recorded = [request.drafts for request in Trace.open(path)]
         assert tuple(map(sum, zip(*recorded, strict=True))) == result.drafts
@@ -234,10 +204,15 @@ def compare_steps(
     for virtual, real in zip(steps, executor.steps, strict=True):
         assert virtual == real
     assert {record.request_id: story(record) for record in result.records} == measured
-    if kind != "drafts":  # steps that verify anything are not skipped
+    if not drafted:  # steps that verify anything are not skipped
         ahead = Simulator(capacity.limits, Costs(), keep_records=None).run(Trace.open(path))
         assert ahead == result
     return result
+
+
+def noted(passes: list[list[Chunk]], where: list[Any]) -> list[list[Chunk]]:
+    where += map(computed, passes)
+    return passes
 
 
 class Knowing:
@@ -254,11 +229,7 @@ class Knowing:
         right = DRAFTING.acceptance.num_right(f"0,{name},{branch.index}", known, most)
         if right is None:
             return None
-        text = self._texts[name][branch.index]
-        end = len(text) - _BEYOND
-        if end < request.max_tokens:  # nobody knows that a simulated text ends
-            right = min(right, end - 1 - known)
-        tokens = [t if i < right else t ^ 1 for i, t in enumerate(text[known : known + most])]
+        tokens = drafts_of(self._texts, request, branch.index, known, right, most)
         chances = [DRAFTING.acceptance.chance(place) for place in range(len(tokens))]
         return Proposal(tokens, chances)
 
@@ -266,11 +237,13 @@ class Knowing:
         pass
 
 
-def plain_texts(config: EngineConfig, longest_prompt: int | None) -> dict[str, list[list[int]]]:
+def plain_texts(
+    config: EngineConfig, longest_prompt: int | None, count: int
+) -> dict[str, list[list[int]]]:
     """What is answered without drafts, and with them, and what nobody gets to see of it."""
-    engine, _ = build_engine(config)
-    _, texts = serve(engine, None, False, longest_prompt, adapted=config.enable_lora)
-    return {name: [text + [1] * _BEYOND for text in each] for name, each in texts.items()}
+    engine, _ = build_engine(replace(config, speculative_config=None))
+    _, texts = serve(engine, None, False, longest_prompt, adapted=config.enable_lora, count=count)
+    return {name: [text + [1] * BEYOND for text in each] for name, each in texts.items()}
 
 
 def serve(
@@ -280,12 +253,13 @@ def serve(
     longest_prompt: int | None,
     *,
     adapted: bool,
+    count: int,
 ) -> tuple[dict[str, tuple[Any, ...]], dict[str, list[list[int]]]]:
     """Questions that arrive while others are answered; what each of them cost, and its texts.
 
-    executor: whose clock tells when they arrive; None: all at once.
+    executor: whose clock tells when they arrive; None: all at once. count: of them.
     """
-    arrivals = [0.08 * number * (number % 3) for number in range(24)]
+    arrivals = [0.08 * number * (number % 3) for number in range(count)]
     arrivals.sort()
     told: dict[str, tuple[Any, ...]] = {}
     texts: dict[str, list[list[int]]] = {}

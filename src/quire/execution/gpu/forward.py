@@ -11,7 +11,7 @@ from quire.execution.batch import Fields, StepBatch
 from quire.execution.forward import Hidden, Sampled, asked_of
 from quire.execution.gpu.graphs import LaunchRecorder, RecordedDecodes
 from quire.execution.gpu.inputs import DeviceInputs
-from quire.kernels.ops import Kernels, LayerKV
+from quire.kernels.ops import Kernels, LayerKV, Texts
 from quire.model import Model
 
 
@@ -48,6 +48,10 @@ class DeviceForward:
         else:
             states = self._compute(inputs)
         return Hidden(states, asked_of(states, batch, inputs.asked))
+
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
+        """See ``Forward.go_on``."""
+        return None
 
     def _compute(self, inputs: Fields) -> Tensor:
         return self._model.forward(inputs.token_ids, inputs.attention, self._layers, self._kernels)

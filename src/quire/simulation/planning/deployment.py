@@ -10,8 +10,8 @@ from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.shape import CacheShape, ModelShape
 from quire.simulation.catalogue.machines import GB, MACHINES, Machine
-from quire.simulation.cost_model import CostModel
-from quire.simulation.drafting import SimulatedDrafting
+from quire.simulation.cost_model import CostModel, CostsWithDraft
+from quire.simulation.drafting import SimulatedDrafting, SmallerModel
 from quire.simulation.roofline import Roofline
 
 ACTIVATION_TOKENS = 2048
@@ -25,7 +25,8 @@ class Deployment:
     config: the engine's settings; its pool is what weights and activations leave of the memory
         that may be taken, unless kv_cache_memory_bytes says otherwise.
     costs: calibrated seconds of steps; None: the roofline's.
-    drafting: who drafts, and how well; None: nobody.
+    drafting: who drafts, and how well; None: nobody. A model that does is on one of the machines;
+        the others keep as much free, for all have as many blocks.
     """
 
     model: ModelShape
@@ -84,10 +85,26 @@ class Deployment:
             self._check_pool(requested)
             return requested
         total = int(self.machine.memory * self._share) * self.tensor_parallel
-        left = (total - self._taken_bytes) // self.copies
-        if left < self.model.kv_bytes_per_token * 16:
+        each, beside = self.model.kv_bytes_per_token, self._draft_kv_bytes
+        room = total - self._taken_bytes
+        left = room * (each + beside) // (each * self.copies + beside * self.tensor_parallel)
+        if left < (each + beside) * 16:
             raise ConfigError(self._does_not_fit(total))
         return int(left * FREE_MEMORY_SHARE) if self.machine.is_cpu else left
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of a token in the pool, a draft model's too."""
+        return self.model.kv_bytes_per_token + self._draft_kv_bytes
+
+    @property
+    def draft(self) -> SmallerModel | None:
+        """The model that drafts."""
+        return None if self.drafting is None else self.drafting.model
+
+    @property
+    def _draft_kv_bytes(self) -> int:
+        return 0 if self.draft is None else self.draft.shape.kv_bytes_per_token
 
     @property
     def copies(self) -> int:
@@ -103,16 +120,27 @@ class Deployment:
     @property
     def slots(self) -> int:
         """Tokens that the pool holds."""
-        return self.kv_bytes // self.model.kv_bytes_per_token
+        return self.kv_bytes // self.kv_bytes_per_token
 
     @property
     def cache(self) -> CacheShape:
         """What a token takes in it, layer by layer."""
         config = self.config
-        return self.model.cache(None if config.window is not None else config.max_model_len)
+        own = self.model.cache(None if config.window is not None else config.max_model_len)
+        if self.draft is None:
+            return own
+        shape, longest = self.draft.shape, own.max_positions if config.window is None else None
+        try:
+            return own.with_draft(shape.cache(longest))
+        except ConfigError as error:
+            raise ConfigError(f"speculative_config: model {shape.name}: {error}") from None
 
     def cost_model(self, block_size: int) -> CostModel:
-        return self.costs or Roofline(self.model, self.machine, self.tensor_parallel, block_size)
+        machine, draft = self.machine, self.draft
+        own = self.costs or Roofline(self.model, machine, self.tensor_parallel, block_size)
+        if draft is None:
+            return own
+        return CostsWithDraft(own, draft.costs or Roofline(draft.shape, machine, 1, block_size))
 
     def configured(self, **changes: Any) -> Deployment:
         """The same with other settings of the engine."""
@@ -133,7 +161,8 @@ class Deployment:
     def _taken_bytes(self) -> int:
         """Of weights and activations, over all machines."""
         weights = self.model.weight_bytes_over(self.tensor_parallel)
-        return weights + self.activation_bytes * self.tensor_parallel
+        draft = 0 if self.draft is None else self.draft.shape.weight_bytes
+        return weights + (self.activation_bytes + draft) * self.tensor_parallel
 
     def _check_pool(self, size: int) -> None:
         """A pool that was asked for may take all that there is; a calibrated one was there."""
@@ -149,6 +178,9 @@ class Deployment:
     def _does_not_fit(self, total: int) -> str:
         model, machine = self.model, self.machine
         weights = f"{model.weight_bytes / GB:.1f} GB in {model.weight_form.name}"
+        if self.draft is not None:
+            draft = self.draft.shape
+            weights += f", those of {draft.name}, which drafts, {draft.weight_bytes / GB:.1f} GB"
         text = (
             f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
             f"{weights}, and {total / GB:.1f} GB can be used"

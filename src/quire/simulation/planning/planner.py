@@ -55,7 +55,7 @@ class Planner:
         return Plan(
             deployment=self.deployment,
             limits=limits,
-            kv_bytes=limits.pool_bytes(self.deployment.model.cache()),
+            kv_bytes=limits.pool_bytes(self.deployment.cache),
             sample=self.sample,
             goals=self.goals,
             asked_rate=rate,
@@ -237,7 +237,7 @@ class Planner:
             load = f"{rate:.3g} requests/s"
             result = self.simulator(big).run(self.sample.at_rate(rate))
         # As if blocks of all KV groups were of one size, where there are several.
-        each = self.deployment.model.kv_bytes_per_token // len(big.kv_groups)
+        each = self.deployment.kv_bytes_per_token // len(big.kv_groups)
         return MemoryNeed(load, result.most_held * each, result)
 
     def load(self, limits: EngineLimits, users: int | None, rate: float | None) -> SimulationResult:

@@ -1,0 +1,27 @@
+// Texts that a decoder goes on with by itself: each token is the likeliest after those before it.
+#pragma once
+
+#include <vector>
+
+#include "layers/decoder.hpp"
+
+namespace quire {
+
+struct Continuation {
+  const Decoder& decoder;
+  const Packed* embedding;  // [V, hidden]; null: it is not packed,
+  const char* table;        // but lies here, in the type of the states
+  Packed head;              // [V, hidden]
+  int64_t vocabulary;      // tokens that may be chosen, the first ones of the head
+  int64_t texts;
+  const int64_t* counts;     // [texts] tokens that are to come, at least 1, descending
+  const int64_t* last;       // [texts] the last token of each, which is to be computed first,
+  const int64_t* positions;  // [texts] and where it is
+  int64_t block_size;
+  std::vector<Tables> kv_groups;    // of all texts; slots are not told
+  std::vector<Rotation> rotations;  // of the tokens that are computed, pass after pass
+  int threads;
+  int64_t* out;  // [counts[0], texts]: what comes of each pass; -1 where logits are no numbers
+};
+
+}  // namespace quire
