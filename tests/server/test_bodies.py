@@ -297,7 +297,8 @@ def test_unread_bytes_are_bounded_together() -> None:
     config = ServerConfig(max_body_bytes=420_000, max_unread_bytes=420_000)
 
     async def scenario() -> None:
-        reader = Bodies(config, default_max_bytes=1)
+        given_back: list[None] = []
+        reader = Bodies(config, 1, lambda: given_back.append(None))
 
         def parse(sender: Sender) -> asyncio.Task[CompletionRequest]:
             return asyncio.create_task(reader.parse(sender.request, CompletionRequest))
@@ -319,6 +320,7 @@ def test_unread_bytes_are_bounded_together() -> None:
         reading_small = parse(small)  # small ones do not count
         await small.send(whole[:60_000], more=False)
         assert (await reading_small).prompt == "x"
+        assert len(given_back) == 1  # of who was refused: a small one leaves nothing behind
         await first.send(whole[390_000:], more=False)
         assert (await reading).prompt == "x"
 
@@ -334,6 +336,7 @@ def test_unread_bytes_are_bounded_together() -> None:
         with pytest.raises(ClientDisconnect):
             await reading
         assert reader._unread == 0  # whatever becomes of them, they count no longer
+        assert len(given_back) > 4
         reader.close()
 
     asyncio.run(scenario())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 
 from quire.config import ServerConfig
-from quire.server import Server, create_app, run_server
+from quire.server import Server, create_app, garbage, run_server
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,
@@ -135,13 +137,41 @@ def test_preemptions_are_counted_and_change_no_text() -> None:
         eventually(tight.is_idle)
 
 
+@pytest.fixture
+def own_thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("own_thresholds")
 def test_what_is_loaded_is_not_looked_through_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = []
     monkeypatch.setattr(Server, "run", lambda *_: frozen.append(gc.get_freeze_count()))
-    gc.unfreeze()
-    try:
-        config = ServerConfig()
-        run_server(create_app(scripted_engine()[0], [MODEL], config), config, [])
-    finally:
-        gc.unfreeze()
+    config = ServerConfig()
+    run_server(create_app(scripted_engine()[0], [MODEL], config), config, [])
     assert frozen[0] > 10_000
+    assert gc.get_threshold()[2] >= 1_000, "Python would look through all in the midst of a flood"
+
+
+def test_all_that_lives_is_looked_through_while_that_is_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, counts, most = list[int](), [700, 10, 10], 1_000
+    own = SimpleNamespace(
+        get_count=lambda: counts,
+        get_threshold=lambda: (700, 10, most),
+        collect=lambda: looks.append(threading.get_ident()),  # other tests' servers look as well
+    )
+    monkeypatch.setattr(garbage, "gc", own)
+    garbage.collect(living=1_000)
+    assert looks.count(threading.get_ident()) == 0
+    garbage.collect(living=3)
+    assert looks.count(threading.get_ident()) == 1
+    counts[2] = 9  # it is not due
+    garbage.collect(living=3)
+    counts[2], most = 10, 10  # Python does it
+    garbage.collect(living=3)
+    assert looks.count(threading.get_ident()) == 1

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 import ray
@@ -14,28 +15,42 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from quire.cluster.ending import Ending
 from quire.cluster.keeper import Keeper
 from quire.cluster.serve import application, shared_out
 from quire.config import Settings, Span
 from quire.errors import ConfigError, EngineError
 from quire.threads import usable_cpus
 
-_LOOK = 0.1  # seconds between two looks whether a second signal has come
+_LEAVING = 30.0  # seconds that the end takes at most, beside the requests'
 _OBJECT_STORE = 2**28  # bytes: only large requests lie in it
 _OWN = re.compile(r"^quire\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
-def run(settings: Settings, tell: Callable[[str], None]) -> None:
-    """Serve until a signal asks for the end, then let running requests end."""
+def run(settings: Settings, tell: Callable[[str], None]) -> str | None:
+    """Serve until a signal asks for the end, then let running requests end.
+
+    What has not ended with it, in words: then Ray, too, would wait at this process's exit.
+    """
     settings = shared_out(settings)
     if settings.deploy.address is None:
         settings = _on_this_machine(settings)
-    with contextlib.ExitStack() as last, joined(settings.deploy.address), deployed(settings):
+    ending, place = Ending(), settings.deploy.address
+    with (
+        contextlib.ExitStack() as last,
+        joined(place, ending),
+        deployed(settings, ending),
+    ):
         asked = last.enter_context(_signals())  # until all has ended
         tell(describe(settings))
         asked.wait()
         asked.clear()
-        drain(settings, asked)
+        ending.within(settings.server.shutdown_timeout + _LEAVING)
+        drain(settings, ending, asked)
+    if ending.left is None or place is None:  # of a Ray of our own nothing is left
+        return ending.left
+    name = settings.deploy.app_name
+    return f"{ending.left}: the application {name!r} may be left in the Ray at {place}"
 
 
 def _on_this_machine(settings: Settings) -> Settings:
@@ -48,10 +63,10 @@ def _on_this_machine(settings: Settings) -> Settings:
 
 
 @contextlib.contextmanager
-def joined(address: str | None) -> Iterator[None]:
+def joined(address: str | None, ending: Ending) -> Iterator[None]:
     """A Ray: the one at ``address``, or one of our own that ends with us."""
     if address is None:
-        with _own_ray():
+        with _own_ray(ending):
             yield
         return
     try:
@@ -61,11 +76,12 @@ def joined(address: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        ending.within(_LEAVING)
+        ending.do("leaving Ray", ray.shutdown)
 
 
 @contextlib.contextmanager
-def _own_ray() -> Iterator[None]:
+def _own_ray(ending: Ending) -> Iterator[None]:
     with contextlib.closing(Keeper()) as keeper:
         ray.init(
             num_cpus=usable_cpus(),
@@ -77,12 +93,13 @@ def _own_ray() -> Iterator[None]:
         try:
             yield
         finally:
-            serve.shutdown()
-            ray.shutdown()
+            ending.within(_LEAVING)
+            ending.do("Ray Serve", serve.shutdown)
+            ending.do("Ray", ray.shutdown)
 
 
 @contextlib.contextmanager
-def deployed(settings: Settings) -> Iterator[None]:
+def deployed(settings: Settings, ending: Ending) -> Iterator[None]:
     """The application, from when all its replicas are there."""
     server, name = settings.server, settings.deploy.app_name
     options = HTTPOptions(
@@ -99,18 +116,20 @@ def deployed(settings: Settings) -> Iterator[None]:
     except RuntimeError as error:
         raise EngineError(_why(name) or str(error)) from None
     finally:
-        serve.delete(name)
+        ending.within(_LEAVING)
+        ending.do(f"the application {name!r}", partial(serve.delete, name))
 
 
-def drain(settings: Settings, asked: Event) -> None:
+def drain(settings: Settings, ending: Ending, asked: Event) -> None:
     """Refuse what is new, and wait for the rest; a second signal ends it at once."""
-    gateway = serve.get_app_handle(settings.deploy.app_name)
-    ended = gateway.end.remote(settings.server.shutdown_timeout)
-    while not asked.is_set():
-        with contextlib.suppress(TimeoutError):
-            ended.result(timeout_s=_LOOK)
-            return
-    gateway.end.remote(0.0).result()
+
+    def end(seconds: float) -> None:
+        serve.get_app_handle(settings.deploy.app_name).end.remote(seconds).result()
+
+    ending.do("the gateway", partial(end, settings.server.shutdown_timeout), enough=asked)
+    if asked.is_set():
+        ending.within(_LEAVING)
+        ending.do("the gateway", partial(end, 0.0))
 
 
 def describe(settings: Settings) -> str:

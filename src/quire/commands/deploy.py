@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 from dataclasses import fields, replace
 from typing import Any
 
@@ -44,7 +45,10 @@ def deploy(arguments: argparse.Namespace) -> int:
         with bound(settings.server.host, settings.server.port) as sockets:
             port = sockets[0].getsockname()[1]
         settings = settings._replace(server=replace(settings.server, port=port))
-    run(settings, lambda text: print(text, flush=True))
+    left = run(settings, lambda text: print(text, flush=True))
+    if left is not None:
+        print(f"quire deploy: {left}", file=sys.stderr, flush=True)
+        os._exit(1)  # what is left is waited for by nobody, at this process's exit neither
     return 0
 
 

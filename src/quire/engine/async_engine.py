@@ -29,6 +29,7 @@ from quire.engine.preparation import LONG, PreparationThreads
 from quire.engine.prompt_form import PromptForm
 from quire.engine.thread import EngineThread
 from quire.engine.tokenizer import Message
+from quire.engine.waiting_room import Places
 from quire.engine.weight import weight
 from quire.errors import EngineError, QuireError, RequestError
 from quire.protocol import Origin, PoolingParams, SamplingParams
@@ -137,7 +138,7 @@ class AsyncEngine:
         def together(portion: Sequence[tuple[str, Prompt]]) -> list[PreparedRequest]:
             return [prepare(name, prompt) for name, prompt in portion if not left.is_set()]
 
-        async def submit() -> None:
+        async def submit(places: Places) -> None:
             sampling = params if isinstance(params, SamplingParams) else SamplingParams()
             output = int(params is sampling and sampling.max_tokens != 0)
             sizes = [input_processor.size(prompt, output=output) for prompt in prompts.values()]
@@ -153,7 +154,7 @@ class AsyncEngine:
                 raise
             if self._handover is not None:
                 await self._handover.bring(prompts.values(), prepared)
-            await self.call(partial(self._submit, prepared))
+            await self.call(partial(self._submit, prepared, places))
 
         return self._deltas(prompts, submit)
 
@@ -167,14 +168,18 @@ class AsyncEngine:
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
 
-        async def submit() -> None:
+        async def submit(places: Places) -> None:
             prepare = partial(self.engine.input_processor.prepare_params, params)
             if params.structured_outputs is not None:
                 ready = await self._preparation.compile(prepare)
             else:
                 ready = await self._preparation.run(len(params.prediction or ""), prepare)
-            turn = request_id, session_id, ready, priority, origin
-            await self.call(partial(self.engine.submit_turn, *turn))
+
+            def act() -> None:
+                with places.take():
+                    self.engine.submit_turn(request_id, session_id, ready, priority, origin)
+
+            await self.call(act)
 
         return self._deltas([request_id], submit)
 
@@ -263,18 +268,18 @@ class AsyncEngine:
             self._calls.discard(answer)
 
     async def _deltas(
-        self, request_ids: Collection[str], submit: Callable[[], Awaitable[None]]
+        self, request_ids: Collection[str], submit: Callable[[Places], Awaitable[None]]
     ) -> Deltas:
         for request_id in request_ids:
             if request_id in self._collectors:
                 raise RequestError(f"request {request_id} is already running", "request_id")
         reserved = contextlib.ExitStack()
-        reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
+        places = reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
         collector, unfinished = OutputCollector(), set(request_ids)
         self._collectors.update(dict.fromkeys(unfinished, collector))
         try:
             with reserved:
-                await submit()
+                await submit(places)
             while unfinished:
                 deltas = await collector.take()
                 for delta in deltas:
@@ -289,11 +294,12 @@ class AsyncEngine:
 
     # -- in the engine's thread ------------------------------------------------------------
 
-    def _submit(self, requests: Sequence[PreparedRequest]) -> None:
+    def _submit(self, requests: Sequence[PreparedRequest], places: Places) -> None:
         """Queue all of them, or none if one is refused."""
         for number, request in enumerate(requests):
             try:
-                self.engine.submit(request)
+                with places.take():
+                    self.engine.submit(request)
             except RequestError:
                 self._abort(queued.request.request_id for queued in requests[:number])
                 raise

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sys
-import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +14,7 @@ from quire.heap import give_memory_back
 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
 _LONGEST_COMPILING = 10.0  # seconds
-_NICE = 10  # of a thread that others go before
+_MUCH_COMPILING = 0.1  # seconds of a processor, which take tens of megabytes
 _REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
 
 _T = TypeVar("_T")
@@ -34,7 +31,8 @@ class PreparationThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(2, "quire-short")
         self._long = ThreadPoolExecutor(1, "quire-long")
-        self._grammars = ThreadPoolExecutor(1, "quire-grammar", _yield_to_others)
+        # Not at a lower priority: while it holds Python's lock, everybody waits for its core too.
+        self._grammars = ThreadPoolExecutor(1, "quire-grammar")
         self._giving_back: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -55,7 +53,7 @@ class PreparationThreads:
             self.give_back_soon()
 
     async def compile(self, prepare: Callable[[], _T]) -> _T:
-        """The same for what compiles a grammar: one at a time, when no core has better to do.
+        """The same for what compiles a grammar: one at a time.
 
         RequestError if it takes longer than it may; it is bounded, and goes on to its end.
         """
@@ -64,7 +62,12 @@ class PreparationThreads:
 
         def begin() -> _T:
             loop.call_soon_threadsafe(_note, begun)
-            return self._unless_closed(prepare)
+            started = time.thread_time()
+            try:
+                return self._unless_closed(prepare)
+            finally:
+                if time.thread_time() - started > _MUCH_COMPILING:
+                    loop.call_soon_threadsafe(self.give_back_soon)
 
         if self._closed:
             return self._unless_closed(prepare)
@@ -107,10 +110,3 @@ class PreparationThreads:
 def _note(begun: asyncio.Future[None]) -> None:
     if not begun.done():
         begun.set_result(None)
-
-
-def _yield_to_others() -> None:
-    """Have the calling thread run when others do not; where that can be said of a thread."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

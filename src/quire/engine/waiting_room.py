@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,28 +14,34 @@ _SHORTEST, _LONGEST = 1.0, 600.0
 
 
 class WaitingRoom:
-    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any."""
+    """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any.
+
+    An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
+    at any moment: as one that comes until it is queued, and from then on in the queue.
+    """
 
     def __init__(self, queue: RequestQueue, limit: int | None) -> None:
         self.limit = limit
         self.num_refused = 0
         self._queue = queue
         self._coming = 0  # that are made ready to be queued
+        self._moving = threading.Lock()  # held while one goes from there to the queue
         self._estimate = WaitEstimate(queue)
 
     @contextmanager
-    def reserve(self, count: int) -> Iterator[None]:
-        """Keep room for requests until they are queued. For one thread, an event loop's.
+    def reserve(self, count: int) -> Iterator[Places]:
+        """Keep room for requests until they are queued, or it is known that they will not be.
 
         RequestError: there can never be so much; QueueFullError: there is not now.
         """
-        if self.limit is not None:
-            self._refuse_excess(count, self.limit)
-        self._coming += count
+        with self._moving:
+            if self.limit is not None:
+                self._refuse_excess(count, self.limit)
+            places = Places(self, count)
         try:
-            yield
+            yield places
         finally:
-            self._coming -= count
+            places.give_up()
 
     def _refuse_excess(self, count: int, limit: int) -> None:
         if count > limit:
@@ -67,3 +74,28 @@ class WaitingRoom:
     def seconds_until(self, count: int) -> float:
         """The time in which so many leave the queue, by what was seen; 1 to 600 s."""
         return min(max(self.wait_of(count), _SHORTEST), _LONGEST)
+
+
+class Places:
+    """Room that is kept for so many requests which come."""
+
+    def __init__(self, room: WaitingRoom, count: int) -> None:
+        self._room = room
+        self._left = 0
+        self._add(count)
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Within it one of them is queued. If that fails, its place is still kept."""
+        with self._room._moving:
+            yield
+            self._add(-min(self._left, 1))
+
+    def give_up(self) -> None:
+        """Whoever of them has not been queued needs no place."""
+        with self._room._moving:
+            self._add(-self._left)
+
+    def _add(self, count: int) -> None:
+        self._left += count
+        self._room._coming += count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -56,6 +57,11 @@ class GrammarCompiler:
         self._kept_lock = threading.Lock()
         self._kept: OrderedDict[StructuredOutputs, LLMatcher] = OrderedDict()
         self._num_bytes = 0
+
+    def warm_up(self) -> None:
+        """Read the tokenizer's words now, which keeps other threads waiting while it lasts."""
+        with suppress(RequestError):  # it cannot be done; whoever asks for it is told
+            self._words()
 
     def rules(self, params: SamplingParams) -> Rules | None:
         """What guides outputs of a request; None if anything may be written.

@@ -89,7 +89,8 @@ def create_app(
         past.observe()
 
     async_engine = AsyncEngine(engine, took_step, make_thread)
-    bodies = Bodies(config, default_max_body_bytes(engine.input_processor))
+    most = default_max_body_bytes(engine.input_processor)
+    bodies = Bodies(config, most, async_engine.give_memory_back)
     speech = Speech.of(engine.input_processor.tokenizer, config)
     service = Service(async_engine, names, metrics, config, bodies, speech, facts, replica)
     drain, watch = Drain(), BlockWatch(async_engine)

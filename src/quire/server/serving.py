@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import math
@@ -22,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from quire.config import ServerConfig, make_room
+from quire.server.garbage import collect, keep_what_is_loaded
 from quire.server.guards.connections import Connection, Connections
 from quire.server.guards.listening import listen
 from quire.server.logs import TEXT, set_format
@@ -110,6 +110,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to go on to ``shutdown``; asked ten times a second."""
         asked = await super().on_tick(counter)
+        waiting = self._engine.engine.scheduler.queue.num_waiting
+        collect(waiting + len(self.server_state.connections))
         if not self._engine.healthy and not self.exit_status:
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1
@@ -187,7 +189,7 @@ def run_server(app: FastAPI, config: ServerConfig, sockets: list[socket.socket])
     set_level(config.uvicorn_log_level)
     server = Server(app, config)
     listen(sockets)
-    gc.freeze()  # what is loaded stays: to look through it, all would pause for 200 ms
+    keep_what_is_loaded()
     sys.setswitchinterval(_SWITCH)
     server.run(sockets)
     return server.exit_status

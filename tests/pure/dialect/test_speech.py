@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import tokenizers
 
 import quire
 from quire.config import ServerConfig
-from quire.dialect import DIALECTS, REASONING, Reply
+from quire.dialect import DIALECTS, REASONING, Reply, literal
 from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
 from quire.errors import ConfigError
@@ -39,6 +40,14 @@ def test_a_mark_that_is_a_token_is_read() -> None:
     assert "".join(map(every.push, ids)) + every.flush() == text
     reply = Reply.of(speech.parser({"f": {}}, reasons=False, tail="").parse(shown))
     assert (reply.reasoning, reply.content, len(reply.calls)) == ("Hm.", "Hi you", 1)
+
+
+def test_a_mark_that_another_begins_with_is_not_taken_for_it() -> None:
+    speech = Speech.of(tokenizer(), ServerConfig())
+    for marks in ({"[TOOL": 7, "[TOOL_CALLS]": 8}, {"[TOOL_CALLS]": 8, "[TOOL": 7}):
+        assert replace(speech, special=marks).spelled("a[TOOL_CALLS][TOOL]") == (
+            f"{literal('a')} <[8]> <[7]> {literal(']')}"
+        )
 
 
 def test_marks_that_are_text_need_no_care() -> None:

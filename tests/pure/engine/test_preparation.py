@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -162,6 +163,17 @@ def test_memory_is_given_back_once_after_long_inputs_only(monkeypatch: pytest.Mo
             assert times[0].startswith("quire-long"), "the event loop waits for it"
             await pool.run(LONG + 1, str)
             await until(lambda: len(times) == 2)
+
+            def compile_long() -> None:
+                end = time.thread_time() + 0.11
+                while time.thread_time() < end:
+                    pass
+
+            await pool.compile(str)
+            await asyncio.sleep(0.1)
+            assert len(times) == 2
+            await pool.compile(compile_long)
+            await until(lambda: len(times) == 3)
 
     asyncio.run(main())
 

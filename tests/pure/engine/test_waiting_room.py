@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,17 @@ def test_what_can_never_wait_is_no_matter_of_time() -> None:
     assert caught.value.field == "prompt"
 
 
+class Gate:
+    """A command at which the engine's thread stands until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.go.wait(60)
+
+
 class HeldExecutor(FakeExecutor):
     """Computes nothing until it is let."""
 
@@ -149,6 +161,47 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
         await engine.stop()
 
     asyncio.run(main())
+
+
+def test_who_has_just_been_queued_counts_once() -> None:
+    async def main() -> None:
+        engine = AsyncEngine(make_engine(FakeExecutor(64, 4), 2), on_step=lambda deltas: None)
+        room, line = engine.engine.waiting_room, engine.engine.scheduler.queue
+        queue, seen = Gate(), Gate()
+        engine.start()
+        engine._thread.put(queue)
+        await asyncio.to_thread(queue.reached.wait, 60)
+        first = asyncio.create_task(collect(engine, "a"))
+        while engine._thread._commands.empty():
+            await asyncio.sleep(0.001)
+        engine._thread.put(seen)
+        queue.go.set()
+        while line.num_new == 0:  # the loop has no turn in which it could hear of it
+            time.sleep(0.001)
+        try:
+            with room.reserve(1), pytest.raises(QueueFullError, match="2 requests wait"):
+                room.reserve(1).__enter__()
+        finally:
+            seen.go.set()
+        assert await first == 3
+        await engine.stop()
+        assert room._coming == 0
+
+    asyncio.run(main())
+
+
+def test_who_left_before_it_was_queued_gives_up_its_place_once() -> None:
+    line = Seen()
+    room = WaitingRoom(line, 4)
+    with room.reserve(3) as places:
+        with places.take():
+            line.wait += 1
+        with pytest.raises(RequestError), places.take():
+            raise RequestError("refused", "prompt")
+    with places.take():  # the caller was cancelled, and the engine comes to it now
+        line.wait += 1
+    with room.reserve(2), pytest.raises(QueueFullError, match="4 requests wait"):
+        room.reserve(1).__enter__()
 
 
 def test_offline_any_number_may_wait() -> None:

@@ -54,9 +54,16 @@ class Bodies:
     to itself, so that more of them would not be faster, but could gang up on everybody else.
 
     default_max_bytes: of the largest where the config does not say.
+    give_back: called when a large one is done with.
     """
 
-    def __init__(self, config: ServerConfig, default_max_bytes: int) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        default_max_bytes: int,
+        give_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._give_back = give_back
         self.max_bytes = config.max_body_bytes or default_max_bytes
         unread = config.max_unread_bytes or max(8 * self.max_bytes, _LEAST_UNREAD)
         self._max_unread = max(unread, self.max_bytes)  # so that any one alone can be read
@@ -103,6 +110,8 @@ class Bodies:
             yield body
         finally:
             self._unread -= _counted(body)
+            if _counted(body):
+                self._give_back()
 
     async def _read_in_time(self, http: Request, body: bytearray) -> None:
         try:
