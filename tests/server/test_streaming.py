@@ -166,6 +166,20 @@ def test_gathered_tokens_have_all_that_was_asked_for(gathering: LiveServer) -> N
     assert last["usage"] == whole["usage"]
 
 
+def test_a_turn_of_a_session_is_gathered_too(gathering: LiveServer) -> None:
+    gathering.script("one two three four five six seven eight nine ten")
+    session = gathering.http.post("/v1/sessions", json={"model": "demo"}).json()["id"]
+    gathering.http.post(f"/v1/sessions/{session}/append", json={"input": "Once"})
+    ask = {"max_tokens": 9, "stream": True}
+    turn = texts(events(gathering.http.post(f"/v1/sessions/{session}/generate", json=ask)))
+    gathering.http.delete(f"/v1/sessions/{session}")
+    assert len(turn) == 3
+    assert (
+        "".join(turn)
+        == gathering.complete(prompt="Once", max_tokens=9).json()["choices"][0]["text"]
+    )
+
+
 def test_a_first_token_is_not_gathered(gathering: LiveServer) -> None:
     gathering.script("one two three four")
     gathering.executor.hold()
