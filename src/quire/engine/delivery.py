@@ -12,7 +12,7 @@ from quire.engine.outputs import Delta
 from quire.errors import EngineError
 
 GATHERED = 0.01  # seconds
-_HANDED_OUT = 8  # tasks woken in a turn of the event loop
+_HANDED_OUT = 64  # deltas, by weight, for which tasks are woken in a turn of the event loop
 
 
 class Delivery:
@@ -87,7 +87,10 @@ class Delivery:
 
     def _hand_out(self) -> None:
         """To some tasks, which have their turn before the next ones are woken; so do others."""
-        for _ in range(min(_HANDED_OUT, len(self._due))):
-            self._due.popleft().wake()
+        room = _HANDED_OUT
+        while self._due and room > 0:
+            collector = self._due.popleft()
+            room -= collector.weight
+            collector.wake()
         if self._due:
             asyncio.get_running_loop().call_soon(self._hand_out)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from quire.engine.outputs import Delta, joined
 from quire.errors import EngineError
 
+_SCORED = 8  # deltas without log-probabilities that are written in the time of one with some
+
 
 @dataclass(slots=True)
 class _Held:
@@ -38,6 +40,11 @@ class OutputCollector:
         else:
             self._gather(delta)
         return bool(self._deltas)
+
+    @property
+    def weight(self) -> int:
+        """How much there is to write, in deltas without log-probabilities."""
+        return sum(1 if delta.logprobs is None else _SCORED for delta in self._deltas)
 
     def wake(self) -> None:
         """Have the task take what there is, if it waits."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
+import pytest
 from world.loop import VirtualLoop
 
 from quire.engine import Delta
 from quire.engine.delivery import GATHERED, Delivery
 from quire.engine.output_collector import OutputCollector
+from quire.engine.outputs import TokenLogprobTable
 from quire.errors import EngineError
+from quire.protocol import TokenLogprobs
 
 
 def delta(request_id: str, token: int = 5, *, first: bool = False, end: bool = False) -> Delta:
@@ -105,17 +108,19 @@ def test_what_has_come_is_given_before_the_failure_that_ends_all() -> None:
     run(main())
 
 
-def test_a_few_tasks_are_woken_in_a_turn() -> None:
+@pytest.mark.parametrize(("scored", "at_once"), [(False, 64), (True, 8)])
+def test_a_turn_wakes_tasks_for_what_can_be_written_soon(scored: bool, at_once: int) -> None:
     async def main() -> None:
-        names = [str(number) for number in range(20)]
+        names = [str(number) for number in range(2 * at_once + 2)]
         tasks = Tasks(*names)
+        tables = (TokenLogprobTable(5, TokenLogprobs(-1.0, 1, ()), str),) if scored else None
         await asyncio.sleep(0)
-        tasks.delivery.put([delta(name) for name in names])
+        tasks.delivery.put([delta(name)._replace(logprobs=tables) for name in names])
         woken = []
         for _ in range(6):
             woken.append(sum(map(len, tasks.taken.values())))
             await asyncio.sleep(0)
-        assert woken == sorted(woken) and {0, 8, 16, 20} == {*woken}
+        assert woken == sorted(woken) and {0, at_once, 2 * at_once, len(names)} == {*woken}
         await tasks.end()
 
     run(main())
