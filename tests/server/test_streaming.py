@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from quire.engine.output_collector import OutputCollector
 from quire.errors import EngineError
 from quire.server.answers.streaming import EventStream, Json
 from support.live_server import LiveServer, events, live_server
@@ -98,15 +99,24 @@ def test_an_error_before_anything_is_raised_and_one_after_it_is_the_last_event()
 
 
 DOORS: dict[str, tuple[dict[str, Any], Callable[[list[Any]], list[str]]]] = {
-    "/v1/completions": ({"prompt": "Once"}, texts),
-    "/v1/chat/completions": ({"messages": HELLO}, lambda chunks: texts(chunks)[1:]),
-    "/v1/responses": ({"input": "hello"}, lambda told: _grown(told, "response.output_text.delta")),
+    "/v1/completions": ({"prompt": "Once", "max_tokens": 9}, texts),
+    "/v1/chat/completions": (
+        {"messages": HELLO, "max_tokens": 9},
+        lambda chunks: texts(chunks)[1:],
+    ),
+    "/v1/responses": (
+        {"input": "hello", "max_output_tokens": 9},
+        lambda told: _grown(told, "response.output_text.delta"),
+    ),
     "/v1/messages": (
-        {"messages": HELLO},
+        {"messages": HELLO, "max_tokens": 9},
         lambda told: [one["delta"]["text"] for one in told if one["type"] == "content_block_delta"],
     ),
-    "/api/generate": ({"prompt": "hello", "raw": True}, lambda told: _told(told, "response")),
-    "/completion": ({"prompt": "hello"}, lambda told: _told(told, "content")),
+    "/api/generate": (
+        {"prompt": "hello", "raw": True, "options": {"num_predict": 9}},
+        lambda told: _told(told, "response"),
+    ),
+    "/completion": ({"prompt": "hello", "n_predict": 9}, lambda told: _told(told, "content")),
 }
 
 
@@ -129,19 +139,30 @@ def test_tokens_that_are_gathered_add_up_at_every_door(gathering: LiveServer, pa
     tokens = gathering.script("one two three four five six seven eight nine ten")
     texts_of = [gathering.tokenizer.decode([token]) for token in tokens]
     ask, read = DOORS[path]
-    limits = {
-        "max_tokens": 9,
-        "n_predict": 9,
-        "max_output_tokens": 9,
-        "options": {"num_predict": 9},
-    }
-    names = {"/api/generate": ["options"], "/completion": ["n_predict"],
-             "/v1/responses": ["max_output_tokens"]}.get(path, ["max_tokens"])  # fmt: skip
-    body = {"model": "demo", "stream": True, **ask, **{name: limits[name] for name in names}}
+    body = {"model": "demo", "stream": True, **ask}
     answer = gathering.http.post(path, json=body)
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
     told = [json.loads(line) for line in lines if line.startswith("{")]
     assert read(told) == ["".join(texts_of[a:b]) for a, b in ((0, 1), (1, 5), (5, 9))]
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_who_gets_an_answer_whole_is_told_when_it_has_ended(
+    gathering: LiveServer, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathering.script("one two three four five six seven eight nine ten")
+    intervals: list[int | None] = []
+
+    class Noted(OutputCollector):
+        def __init__(self, interval: int | None) -> None:
+            intervals.append(interval)
+            super().__init__(interval)
+
+    monkeypatch.setattr("quire.engine.async_engine.OutputCollector", Noted)
+    for stream in (False, True):
+        body = {"model": "demo", "stream": stream, **DOORS[path][0]}
+        assert gathering.http.post(path, json=body).status_code == 200
+    assert intervals == [None, 4]
 
 
 def test_gathered_tokens_have_all_that_was_asked_for(gathering: LiveServer) -> None:

@@ -94,7 +94,7 @@ def test_gathered_tokens_lose_nothing_and_beginnings_and_ends_do_not_wait(
         assert sum((delta.token_ids for delta in told), ()) == tokens
         tables = [table for delta in told for table in delta.logprobs or ()]
         assert [table.chosen.logprob for table in tables] == [-token for token in tokens]
-        assert [delta.seconds for delta in told] == [[*one.singly()][0].seconds for one in told]
+        assert [delta.seconds for delta in told] == [next(one.singly()).seconds for one in told]
         assert [delta.first for delta in told] == [True, *[False] * (len(told) - 1)]
     assert [delta.finish_reason for delta in taken[6]] == ["stop"]
     assert [(delta.finish_reason, delta.final) for delta in taken[8]] == [("length", "all of it")]
