@@ -10,7 +10,6 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.utils import floatToGoString
 
 
 class StepHistogram:
@@ -41,7 +40,7 @@ class StepHistogram:
 
     def collect(self) -> Iterator[Metric]:
         metric = HistogramMetricFamily(self._name, self._text, labels=[*self._labels])
-        names = [floatToGoString(bound) for bound in (*self._bounds, float("inf"))]
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         totals = zip(names, accumulate(self._counts), strict=True)
         metric.add_metric([*self._labels.values()], [*totals], self._sum)
         metric.add_sample(f"{self._name}_created", dict(self._labels), self._created)
