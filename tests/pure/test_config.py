@@ -125,6 +125,7 @@ def test_a_cache_of_fp8_needs_a_gpu() -> None:
     ("name", "value"),
     [("port", 65536), ("port", -1), ("port", "http"), ("max_connections", 0),
      ("max_body_bytes", 0), ("max_unread_bytes", 0),
+     ("stream_interval", 0), ("stream_interval", 1.5),
      ("shutdown_timeout", -1), ("shutdown_timeout", float("nan")), ("request_read_timeout", 0)],
 )  # fmt: skip
 def test_a_server_setting_out_of_range_is_refused_by_name(name: str, value: Any) -> None:

@@ -9,9 +9,11 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from quire.config import ServerConfig
 from quire.server import Server, create_app, garbage, run_server
+from quire.server.step_histogram import StepHistogram
 from support.live_server import (
     MAX_MODEL_LEN,
     MODEL,
@@ -58,6 +60,20 @@ def test_metrics_of_known_traffic(server: LiveServer) -> None:
     assert server.metric("quire:request_prompt_tokens_bucket", le="1.0") == 1
     used = server.metric("quire:kv_slot_seconds_total", state="used")
     assert used == server.engine.stats.slot_seconds["used"] > 0
+
+
+def test_a_histogram_of_steps_says_what_prometheus_says() -> None:
+    bounds, values = (0.25, 0.5, 4.0), [0.0, 0.25, 0.375, 0.5, 4.0, 4.5, 0.125]
+    theirs, ours = CollectorRegistry(), CollectorRegistry()
+    one = Histogram("quire:x_seconds", "Told.", ["model_name"], registry=theirs, buckets=bounds)
+    steps = StepHistogram("quire:x_seconds", "Told.", {"model_name": "m"}, bounds, ours)
+    for value in values:
+        one.labels("m").observe(value)
+    for step in (values[:3], [], values[3:]):
+        steps.observe(step)
+    told = [generate_latest(registry).decode().splitlines() for registry in (theirs, ours)]
+    expected, found = ([line for line in lines if "_created{" not in line] for lines in told)
+    assert found == expected and len(told[0]) == len(told[1])
 
 
 @pytest.mark.parametrize("names", ["vllm", "both"])

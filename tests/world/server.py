@@ -143,7 +143,7 @@ class VirtualServer:
     def check(self) -> None:
         """What is true at any moment."""
         check_allocator(self.allocator)
-        asked = self.app.state.service.engine._collectors.keys()
+        asked = self.app.state.service.engine._delivery.collectors.keys()
         assert self.engine._requests.keys() <= asked, "nobody waits for this request any more"
         assert (
             len(self.engine.scheduler.sessions) <= self.engine.scheduler.sessions.max_num_sessions
@@ -154,7 +154,7 @@ class VirtualServer:
         self.check()
         usage, scheduler = self.allocator.usage(), self.engine.scheduler
         assert not self.engine.has_work, "a request is left"
-        assert not (self.engine._requests or self.app.state.service.engine._collectors), (
+        assert not (self.engine._requests or self.app.state.service.engine._delivery.collectors), (
             "so is its story"
         )
         assert not (scheduler.running or scheduler.waiting)

@@ -145,6 +145,10 @@ class ServerConfig:
     lora_directory: str | None = setting(
         None, "directory below which adapters must lie to be loaded while the server runs"
     )
+    stream_interval: int = setting(
+        1, "tokens of an output that are gathered to one event of its stream; the first one and "
+        "the end are sent at once. More of them cost clients and server less",
+    )  # fmt: skip
     dashboard: bool = setting(
         True,
         "a page at / that shows the engine live: memory, requests, and a chat; of replicas, none",
@@ -190,6 +194,7 @@ class ServerConfig:
         if self.lora_directory is not None and not Path(self.lora_directory).is_dir():
             raise ConfigError(f"lora_directory {self.lora_directory} is not a directory")
         check_count("max_stored_responses", self.max_stored_responses, 0)
+        check_count("stream_interval", self.stream_interval)
         for name in ("max_body_bytes", "max_unread_bytes", "max_stored_response_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -20,6 +19,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
+from quire.engine.delivery import Delivery
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
 from quire.engine.input_processor import PreparedRequest, Prompt
@@ -41,14 +41,13 @@ MakeThread = Callable[
     [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
 _STOPPED = "the engine has been stopped"
-_HANDED_OUT = 8  # tasks woken in a turn of the event loop
 
 
 class AsyncEngine:
     """Runs an Engine in a thread; every call on the engine goes through its command queue.
 
     Its iterators give what has come since they were last asked: the deltas of one step, or of
-    several if nobody has asked for so long.
+    several if nobody has asked for so long, or steps are short (see Delivery).
 
     on_step: called in that thread after each step, with what the step gave.
     make_thread: given the engine, and whom to tell of each step and of the end.
@@ -62,12 +61,9 @@ class AsyncEngine:
     ) -> None:
         self.engine = engine
         self._on_step = on_step
-        self._collectors: dict[str, OutputCollector] = {}  # touched by the event loop only
-        self._arrived: deque[tuple[OutputCollector, list[Delta]]] = (
-            deque()
-        )  # so too: to be handed out
+        self._delivery = Delivery()
         self._preparation = PreparationThreads()
-        self._calls: set[asyncio.Future[Any]] = set()  # so too: what has not been answered
+        self._calls: set[asyncio.Future[Any]] = set()  # not answered; of the event loop only
         self._thread = make_thread(engine, self._took_step, self._ended)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
@@ -89,6 +85,7 @@ class AsyncEngine:
     def start(self) -> None:
         """Start the thread. Call it from the event loop that will use the engine."""
         self._loop = asyncio.get_running_loop()
+        self._delivery.start(self._loop)
         if self.engine.sessions.timeout:
             self._sweeper = self._loop.create_task(self._sweep(self.engine.sessions.timeout))
         self._thread.start()
@@ -113,11 +110,15 @@ class AsyncEngine:
             self._fail_all(self._failure)
 
     def generate(
-        self, prompts: Mapping[str, Prompt], params: SamplingParams | PoolingParams
+        self,
+        prompts: Mapping[str, Prompt],
+        params: SamplingParams | PoolingParams,
+        interval: int | None = 1,
     ) -> Deltas:
         """What is added to some requests, the last delta of each holding its RequestOutput.
 
         prompts: by request id; ``params`` are those of all of them.
+        interval: see OutputCollector.
 
         Raises RequestError before the first delta if one of them is refused, or QueueFullError,
         before anything is done, if not all of them may wait; then none runs. A request that fails
@@ -156,7 +157,7 @@ class AsyncEngine:
                 await self._handover.bring(prompts.values(), prepared)
             await self.call(partial(self._submit, prepared, places))
 
-        return self._deltas(prompts, submit)
+        return self._deltas(prompts, submit, interval)
 
     def generate_turn(
         self,
@@ -165,6 +166,7 @@ class AsyncEngine:
         params: SamplingParams,
         priority: int = 0,
         origin: Origin = Origin(),  # noqa: B008  # frozen
+        interval: int | None = 1,
     ) -> Deltas:
         """The next turn of a session, as ``generate``. Closed early, what has come stays in it."""
 
@@ -181,7 +183,7 @@ class AsyncEngine:
 
             await self.call(act)
 
-        return self._deltas([request_id], submit)
+        return self._deltas([request_id], submit, interval)
 
     async def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
         """Token ids of a prompt in a form of its caller's: a prompt for ``generate``."""
@@ -252,9 +254,9 @@ class AsyncEngine:
             try:
                 result = act()
             except Exception as error:
-                self._call_soon(partial(_settle, answer, error))
+                self._delivery.call_soon(partial(_settle, answer, error))
             else:
-                self._call_soon(partial(_settle, answer, None, result))
+                self._delivery.call_soon(partial(_settle, answer, None, result))
 
         if self._loop is None:
             raise EngineError("the engine is not running")
@@ -268,15 +270,18 @@ class AsyncEngine:
             self._calls.discard(answer)
 
     async def _deltas(
-        self, request_ids: Collection[str], submit: Callable[[Places], Awaitable[None]]
+        self,
+        request_ids: Collection[str],
+        submit: Callable[[Places], Awaitable[None]],
+        interval: int | None,
     ) -> Deltas:
         for request_id in request_ids:
-            if request_id in self._collectors:
+            if request_id in self._delivery.collectors:
                 raise RequestError(f"request {request_id} is already running", "request_id")
         reserved = contextlib.ExitStack()
         places = reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
-        collector, unfinished = OutputCollector(), set(request_ids)
-        self._collectors.update(dict.fromkeys(unfinished, collector))
+        collector, unfinished = OutputCollector(interval), set(request_ids)
+        self._delivery.collectors.update(dict.fromkeys(unfinished, collector))
         try:
             with reserved:
                 await submit(places)
@@ -288,7 +293,7 @@ class AsyncEngine:
                 yield deltas
         finally:
             for request_id in request_ids:
-                del self._collectors[request_id]
+                del self._delivery.collectors[request_id]
             if unfinished:
                 self._thread.put(partial(self._abort, unfinished))
 
@@ -310,49 +315,17 @@ class AsyncEngine:
 
     def _took_step(self, deltas: list[Delta]) -> None:
         self._on_step(deltas)
-        self._call_soon(partial(self._deliver, deltas))
+        self._delivery.put(deltas)
 
     def _ended(self, error: BaseException | None) -> None:
         why = EngineError(_STOPPED) if error is None else _death(error)
         self._failure = self._failure or why
-        self._call_soon(partial(self._fail_all, self._failure))
-
-    def _call_soon(self, callback: Callable[[], None]) -> None:
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(callback)
+        self._delivery.call_soon(partial(self._fail_all, self._failure))
 
     # -- in the event loop -----------------------------------------------------------------
 
-    def _deliver(self, deltas: list[Delta]) -> None:
-        busy = bool(self._arrived)
-        last: OutputCollector | None = None
-        for delta in deltas:
-            collector = self._collectors.get(delta.request_id)
-            if collector is None:  # its caller has left
-                continue
-            if collector is last:
-                self._arrived[-1][1].append(delta)
-            else:
-                self._arrived.append((collector, [delta]))
-                last = collector
-        if not busy:
-            self._hand_out()
-
-    def _hand_out(self) -> None:
-        """To some tasks, which have their turn before the next ones are woken; so do others."""
-        for _ in range(min(_HANDED_OUT, len(self._arrived))):
-            collector, deltas = self._arrived.popleft()
-            for delta in deltas:
-                collector.put(delta)
-        if self._arrived:
-            asyncio.get_running_loop().call_soon(self._hand_out)
-
     def _fail_all(self, failure: EngineError) -> None:
-        while self._arrived:
-            self._hand_out()
-        for collector in self._collectors.values():
-            collector.fail(failure)
+        self._delivery.fail_all(failure)
         for answer in self._calls:
             _settle(answer, failure)
 

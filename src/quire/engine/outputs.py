@@ -152,7 +152,12 @@ class Delta(NamedTuple):
     stop_reason: int | str | None = None  # what went wrong, where finish_reason is error
     final: RequestOutput | None = None  # with the delta that ends the request
     failure: QuireError | None = None  # what to tell the caller, if its reason is error or abort
-    parts: tuple[Delta, ...] = ()  # what it was put together from
+    parts: tuple[Delta, ...] = ()  # what it was put together from, token by token
+
+    @property
+    def urgent(self) -> bool:
+        """Whether its output begins or ends with it."""
+        return self.first or self.finish_reason is not None
 
     def singly(self) -> Iterator[Delta]:
         """The same, token by token."""
@@ -163,23 +168,23 @@ class Delta(NamedTuple):
 
 def together(deltas: Iterable[Delta]) -> list[Delta]:
     """A step's deltas, token by token, as one for each output."""
-    told = []
-    for _, group in groupby(deltas, _OUTPUT):
-        first, *others = group
-        told.append(_joined((first, *others)) if others else first)
-    return told
+    return [joined([*group]) for _, group in groupby(deltas, _OUTPUT)]
 
 
 _OUTPUT = attrgetter("request_id", "index")
 
 
-def _joined(parts: tuple[Delta, ...]) -> Delta:
-    tables = [part.logprobs for part in parts if part.logprobs is not None]
-    return parts[-1]._replace(
-        text="".join(part.text for part in parts),
-        token_ids=tuple(chain.from_iterable(part.token_ids for part in parts)),
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Deltas of one output that follow each other, as one."""
+    first, last = deltas[0], deltas[-1]
+    if first is last:
+        return first
+    tables = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+    return last._replace(
+        text="".join([delta.text for delta in deltas]),
+        token_ids=tuple(chain.from_iterable(delta.token_ids for delta in deltas)),
         logprobs=tuple(chain.from_iterable(tables)) if tables else None,
-        seconds=parts[0].seconds,
-        first=parts[0].first,
-        parts=parts,
+        seconds=first.seconds,
+        first=first.first,
+        parts=tuple(chain.from_iterable(delta.parts or (delta,) for delta in deltas)),
     )

@@ -14,6 +14,7 @@ from quire.engine import Delta, Engine, RequestOutput
 from quire.protocol import SchedulingPolicy, Verdict
 from quire.server.gen_ai_metrics import GenAIMetrics
 from quire.server.metric_names import NamedMetrics
+from quire.server.step_histogram import StepHistogram
 from quire.store import DiskStore, Tiers
 from quire.tracing import SpanSender
 from quire.transfer import BlockFetcher, BlockServer
@@ -55,10 +56,12 @@ class ServerMetrics:
         self._ttft = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
         )
-        self._itl = self._histogram(
-            "inter_token_latency_seconds",
+        self._itl = StepHistogram(
+            "quire:inter_token_latency_seconds",
             "Between two tokens of an output; tokens that come together count once.",
+            {"model_name": model_name},
             _SECONDS,
+            self._registry,
         )
         self._tpot = self._histogram(
             "request_time_per_output_token_seconds",
@@ -82,12 +85,10 @@ class ServerMetrics:
     def observe_step(self, deltas: Sequence[Delta]) -> None:
         """Count what one step of the engine gave."""
         self._generation_tokens.inc(sum(len(delta.token_ids) for delta in deltas))
+        self._itl.observe([d.seconds for d in deltas if d.token_ids and not d.first])
         for delta in deltas:
-            if delta.token_ids:
-                if not delta.first:
-                    self._itl.observe(delta.seconds)
-                elif delta.index == 0:  # a request's outputs begin together: count it once
-                    self._ttft.observe(delta.seconds)
+            if delta.first and delta.index == 0:  # a request's outputs begin together: counted once
+                self._ttft.observe(delta.seconds)
             if delta.final is not None and delta.finish_reason is not None:
                 self._observe_end(delta.final, delta.finish_reason)
 

@@ -138,15 +138,23 @@ class Service:
         prompts: Iterable[Prompt],
         params: SamplingParams | PoolingParams,
         field_names: Mapping[str, str],
+        *,
+        whole: bool,
     ) -> Progress:
         """Run all the prompts together; one that fails ends the others.
+
+        whole: what an output gains is told when it has ended.
 
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
         prompts = map(self._truncating, prompts) if self.config.truncate_max_tokens else prompts
         by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
-        return self._together(self.engine.generate(by_id, params), list(by_id), field_names)
+        deltas = self.engine.generate(by_id, params, self._interval(whole))
+        return self._together(deltas, list(by_id), field_names)
+
+    def _interval(self, whole: bool) -> int | None:
+        return None if whole else self.config.stream_interval
 
     def _truncating(self, prompt: Prompt) -> Prompt:
         """That a max_tokens above what is left is lowered."""
@@ -160,9 +168,12 @@ class Service:
         priority: int,
         field_names: Mapping[str, str],
         origin: Origin,
+        *,
+        whole: bool,
     ) -> Progress:
         """Run the next turn of a session, in the same manner."""
-        turn = self.engine.generate_turn(request_id, session_id, params, priority, origin)
+        interval = self._interval(whole)
+        turn = self.engine.generate_turn(request_id, session_id, params, priority, origin, interval)
         return self._together(turn, [request_id], field_names)
 
     async def _together(

@@ -145,13 +145,14 @@ async def _generate(
         model,
         params,
         TurnWording(request, [], service.input_processor.tokenizer),
-        lambda request_id: service.run_turn(
+        lambda request_id, *, whole: service.run_turn(
             f"{request_id}-0",
             session_id,
             params,
             request.priority or 0,
             request.field_names,
             caller.origin,
+            whole=whole,
         ),
     )
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.engine import AsyncEngine, Delta, Deltas, Engine, InputProcessor, load_tokenizer
-from quire.engine.output_collector import OutputCollector
+from quire.engine import AsyncEngine, Deltas, Engine, InputProcessor, load_tokenizer
 from quire.errors import EngineError, RequestError
 from quire.memory import PagedAllocator
 from quire.protocol import SamplingParams, Step, StepResult
@@ -76,26 +75,6 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
     asyncio.run(main())
 
 
-def test_the_deltas_of_a_step_wake_a_few_tasks_in_a_turn() -> None:
-    async def main() -> None:
-        engine = AsyncEngine(make_engine(FakeExecutor(64, 4)), on_step=lambda deltas: None)
-        inboxes = {str(number): OutputCollector() for number in range(20)}
-        engine._collectors.update(inboxes)
-        filled: list[int] = []
-        engine._deliver([_delta(name) for name in inboxes])
-        engine._deliver([_delta("3"), _delta("nobody"), _delta("3")])
-        for _ in range(4):
-            filled.append(sum(len(collector._deltas) for collector in inboxes.values()))
-            await asyncio.sleep(0)
-        assert filled == [8, 16, 22, 22]
-
-    asyncio.run(main())
-
-
-def _delta(request_id: str) -> Delta:
-    return Delta(request_id, 0, "", (5,), None, 0.0, False)
-
-
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
@@ -111,7 +90,7 @@ def test_an_id_in_use_is_refused_and_its_first_owner_unharmed() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
             first = asyncio.create_task(collect(engine, "r", 150))
-            while "r" not in engine._collectors:
+            while "r" not in engine._delivery.collectors:
                 await asyncio.sleep(0)
             with pytest.raises(RequestError, match="already running"):
                 await collect(engine, "r", 1)
@@ -154,7 +133,7 @@ def test_stopping_ends_what_runs() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
             task = asyncio.create_task(collect(engine, "r", 190))
-            while "r" not in engine._collectors:
+            while "r" not in engine._delivery.collectors:
                 await asyncio.sleep(0)
             await engine.stop()
             with pytest.raises(EngineError, match="stopped"):

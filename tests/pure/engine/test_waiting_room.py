@@ -149,7 +149,7 @@ def test_a_refusal_costs_nothing_and_is_of_all_or_none() -> None:
         with pytest.raises(QueueFullError) as caught:
             await collect(engine, "d", "e")
         assert caught.value.retry_after >= 1
-        assert set(engine._collectors) == {"running", "b", "c"}
+        assert set(engine._delivery.collectors) == {"running", "b", "c"}
         assert engine._thread._commands.qsize() <= 1
         del engine.engine.input_processor.prepare  # type: ignore[method-assign]
         one = asyncio.create_task(collect(engine, "f"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from typing import Protocol
@@ -64,6 +64,14 @@ class Wording(Protocol):
         ...
 
 
+class Run(Protocol):
+    """Begins the work, given an id for it that no other has."""
+
+    def __call__(self, request_id: str, *, whole: bool) -> Progress:
+        """whole: it is told when it is done."""
+        ...
+
+
 async def answer(
     service: Service,
     caller: Caller,
@@ -71,18 +79,17 @@ async def answer(
     model: str,
     params: SamplingParams,
     wording: Wording,
-    run: Callable[[str], Progress],
+    run: Run,
     prompts: Sequence[Sequence[int]] = (),
 ) -> Response:
     """Answer as the request asks, at once or as a stream.
 
-    run: begins the work, given an id for it that no other has.
     prompts: their tokens, where a stream is to tell of them.
     """
     own_id = new_id()
     request_id = wording.id_prefix + (request.request_id or caller.request_id or own_id)
     head = {"id": request_id, "created": int(time.time()), "model": model}
-    progress = run(wording.id_prefix + own_id)
+    progress = run(wording.id_prefix + own_id, whole=not request.stream)
     account = Account(request, service, wording)
     if request.stream:
         head["object"] = wording.chunk_object

@@ -139,8 +139,9 @@ class Conversation:
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
 
-    def run(self, request_id: str) -> Progress:
-        return self._service.run(request_id, [self._prompt], self.params, self._field_names)
+    def run(self, request_id: str, *, whole: bool) -> Progress:
+        names = self._field_names
+        return self._service.run(request_id, [self._prompt], self.params, names, whole=whole)
 
     def listener(self, index: int) -> Listener:
         """Of one choice: the one for all its deltas."""

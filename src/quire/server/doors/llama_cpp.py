@@ -53,7 +53,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
             params = _params(service, request)
         caller = service.caller(http)
         prompts = [asked(model, caller, prompt) for prompt in request.prompts]
-        run = service.run(f"completion-{uuid.uuid4().hex}", prompts, params, {})
+        name, whole = f"completion-{uuid.uuid4().hex}", not request.stream
+        run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
             return EventStream(pieces(run, wording.events, names), DATA, in_llama_cpp_s_shape)

@@ -46,20 +46,20 @@ class ResponseWriter:
 
     async def whole(self) -> Json:
         """The response; made as its events are, so that both say the same."""
-        async with aclosing(self.events()) as batches:
+        async with aclosing(self.events(whole=True)) as batches:
             async for batch in batches:
                 last = batch[-1]
         assert isinstance(last, dict)
         response: Json = last["response"]
         return response
 
-    async def events(self) -> Events:
+    async def events(self, *, whole: bool = False) -> Events:
         response = self._response("in_progress", [])
         opening = [
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        async with aclosing(self._telling.changes("resp-")) as steps:
+        async with aclosing(self._telling.changes("resp-", whole=whole)) as steps:
             async for step in steps:
                 events = [*opening]
                 opening = []

@@ -25,7 +25,7 @@ class Hears(Protocol):
 class Speaker(Protocol):
     """A ``Conversation``, or what is like one."""
 
-    def run(self, request_id: str) -> Progress: ...
+    def run(self, request_id: str, *, whole: bool) -> Progress: ...
 
     def listener(self, index: int) -> Hears: ...
 
@@ -38,8 +38,8 @@ class RawText:
         self._prompt = prompt
         self._params = params
 
-    def run(self, request_id: str) -> Progress:
-        return self._service.run(request_id, [self._prompt], self._params, {})
+    def run(self, request_id: str, *, whole: bool) -> Progress:
+        return self._service.run(request_id, [self._prompt], self._params, {}, whole=whole)
 
     def listener(self, index: int) -> Hears:
         return self
@@ -84,10 +84,15 @@ class Telling:
         self._names = names
         self.told = Told(self._blocks.closed)
 
-    async def changes(self, prefix: str) -> AsyncGenerator[list[tuple[Delta, list[Change]]], None]:
-        """What each delta changes, by the steps in which they come; ``told`` is up to date then."""
+    async def changes(
+        self, prefix: str, *, whole: bool = False
+    ) -> AsyncGenerator[list[tuple[Delta, list[Change]]], None]:
+        """What each delta changes, by the steps in which they come; ``told`` is up to date then.
+
+        whole: there is one delta, which has it all.
+        """
         request_id = prefix + uuid.uuid4().hex
-        async with aclosing(self._speaker.run(request_id)) as progress:
+        async with aclosing(self._speaker.run(request_id, whole=whole)) as progress:
             with in_their_words(self._names):
                 async for deltas in progress:
                     gained = [delta for _, delta in deltas]
@@ -96,7 +101,7 @@ class Telling:
                     yield [(delta, self._hear(delta)) for delta in gained]
 
     async def all(self, prefix: str) -> Told:
-        async with aclosing(self.changes(prefix)) as steps:
+        async with aclosing(self.changes(prefix, whole=True)) as steps:
             async for _ in steps:
                 pass
         return self.told

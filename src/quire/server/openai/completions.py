@@ -43,8 +43,8 @@ async def create_completion(
         for found, prompt in zip(ids, prompts, strict=True)
     ]
 
-    def run(request_id: str) -> Progress:
-        progress = service.run(request_id, asked, params, request.field_names)
+    def run(request_id: str, *, whole: bool) -> Progress:
+        progress = service.run(request_id, asked, params, request.field_names, whole=whole)
         return _without_outputs(progress) if request.only_prompts else progress
 
     wording = CompletionWording(request, prompts if form.most is None else ids, inputs.tokenizer)

@@ -38,7 +38,7 @@ async def vectors(
             with service.reserve(len(texts)):
                 prompts = [await service.engine.text_prompt(text, form) for text in texts]
     asked = [_with(options, prompt) for prompt in prompts]
-    run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names)
+    run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names, whole=True)
     return await outputs(run, {})
 
 
