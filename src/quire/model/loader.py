@@ -20,11 +20,13 @@ from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
+from quire.model.encoder import EncoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.shard import Shard
 from quire.model.streaming import Streaming
+from quire.model.transformers_loading import check_decoder, encoder_base
 from quire.model.weights import Weights, checkpoint_files
 from quire.shape import read_stored
 
@@ -84,10 +86,37 @@ def check_servable(directory: Path) -> str:
         if _is_rounded(config) and not is_gguf(directory):
             read_stored(config.fields.section("quantization_config"))
         return "Quire"
-    from quire.model.transformers_loading import check_decoder
-
-    check_decoder(config.architecture)
+    if not is_encoder(config):
+        check_decoder(config.architecture)
     return "transformers"
+
+
+def is_encoder(config: ModelConfig) -> bool:
+    """Whether the model reads whole texts, and is loaded by ``load_encoder``."""
+    name = _with_head(config).architecture
+    return name not in _NATIVE and encoder_base(name) is not None
+
+
+def load_encoder(
+    directory: Path,
+    dtype: str,
+    max_model_len: int | None,
+    usual: int | None,
+    admit: Callable[[int], None],
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> EncoderModel:
+    """Load the encoder in ``directory``, in main memory; see ``load_model`` for what is alike.
+
+    usual: the longest text where ``max_model_len`` is None and there are as many positions.
+    """
+    wanted, config = _checked_dtype(dtype), read_config(directory, hf_overrides)
+    if wanted is None:
+        wanted = config.dtype
+    if _is_rounded(config):
+        raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
+    weights = Weights(directory, wanted)
+    _check_layers(config, weights)
+    return EncoderModel.load(config, weights, wanted, max_model_len, usual, admit)
 
 
 def load_model(
@@ -121,10 +150,10 @@ def load_model(
             weights are rounded already, or ``ranks`` cannot divide it.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
-    if dtype != "auto" and dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
+    wanted = _checked_dtype(dtype)
     config = _with_head(read_config(directory, hf_overrides))
-    wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
+    if wanted is None:
+        wanted = config.dtype
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
@@ -150,6 +179,13 @@ def load_model(
         streaming,
         None if shard.is_whole else ranks,
     )
+
+
+def _checked_dtype(name: str) -> torch.dtype | None:
+    """None: the checkpoint's own. ConfigError for what it cannot be."""
+    if name != "auto" and name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
+    return DTYPES.get(name)
 
 
 def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
