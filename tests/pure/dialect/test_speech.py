@@ -10,8 +10,8 @@ import tokenizers
 import quire
 from quire.config import ServerConfig
 from quire.dialect import DIALECTS, REASONING, Reply
-from quire.engine.detokenizer import Detokenizer
 from quire.engine.chat_template import ChatTemplate
+from quire.engine.detokenizer import Detokenizer
 from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import ConfigError
 from quire.server.chats.speech import Speech

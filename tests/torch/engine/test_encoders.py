@@ -112,9 +112,9 @@ def test_a_step_reads_whole_texts_and_no_more_than_its_tokens(bert: Path) -> Non
     read = [[len(chunk.token_ids) for chunk in step.chunks] for step in steps if step.chunks]
     assert [length for one in read for length in one] == lengths
     assert all(sum(one) <= 64 and len(one) <= 6 for one in read)
-    assert len(read) == 4  # two are full by their tokens, two by their texts
+    assert len(read) == 4  # the first is full by its texts, two more by their tokens
     assert engine.scheduler.allocator.usage().capacity == llm.capacity.pool_bytes == 0
-    assert not engine.scheduler.running and not engine.audit()  # type: ignore[func-returns-value]
+    assert not engine.scheduler.running and engine.scheduler.audit() == []
     assert "no KV pool" in llm.capacity.describe()
 
 
