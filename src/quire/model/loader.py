@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ _NATIVE: Mapping[str, Family[Any]] = {
 }
 
 _CPU = torch.device("cpu")
+_BY_SIZE = (Quantization.int8, Quantization.int4)  # the one that loses least first
 _DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
@@ -169,7 +171,13 @@ def load_model(
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     linears = _read_linears(config, weights, products, quantization, shard)
-    admit(_bytes_needed(weights, quantization, linears.code_bytes, shard))
+    try:
+        admit(_bytes_needed(weights, quantization, linears.code_bytes, shard))
+    except ModelError as error:
+        may_round = products is not None and not rounded
+        forms = [form.value for form in _BY_SIZE] if may_round else []
+        sizes = {form: _bytes_needed(weights, form, linears.code_bytes, shard) for form in forms}
+        raise _with_form_that_fits(error, sizes, admit) from None
     return _build(
         family,
         config,
@@ -313,6 +321,20 @@ def _bytes_needed(
         return total
     share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
     return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
+
+
+def _with_form_that_fits(
+    error: ModelError, sizes: Mapping[str, int], admit: Callable[[int], None]
+) -> ModelError:
+    """The refusal, and the first of the rounded forms that ``admit`` would let in.
+
+    sizes: of each form, the bytes that it takes.
+    """
+    for form, num_bytes in sizes.items():
+        with suppress(ModelError):
+            admit(num_bytes)
+            return ModelError(f"{error}. With --quantization {form} it takes {num_bytes:,}")
+    return error
 
 
 def _is_rounded(config: ModelConfig) -> bool:
