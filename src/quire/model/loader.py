@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +171,9 @@ def load_model(
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     linears = _read_linears(config, weights, products, quantization, shard)
-    try:
-        admit(_bytes_needed(weights, quantization, linears.code_bytes, shard))
-    except ModelError as error:
-        may_round = products is not None and not rounded
-        forms = [form.value for form in _BY_SIZE] if may_round else []
-        sizes = {form: _bytes_needed(weights, form, linears.code_bytes, shard) for form in forms}
-        raise _with_form_that_fits(error, sizes, admit) from None
+    _admit_weights(
+        admit, weights, quantization, linears, shard, may_round=products is not None and not rounded
+    )
     return _build(
         family,
         config,
@@ -323,18 +319,38 @@ def _bytes_needed(
     return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
 
 
-def _with_form_that_fits(
-    error: ModelError, sizes: Mapping[str, int], admit: Callable[[int], None]
-) -> ModelError:
-    """The refusal, and the first of the rounded forms that ``admit`` would let in.
+def _admit_weights(
+    admit: Callable[[int], None],
+    weights: Weights,
+    quantization: str | None,
+    linears: LinearReader,
+    shard: Shard,
+    *,
+    may_round: bool,
+) -> None:
+    """Have ``admit`` told the bytes; its refusal names the first rounded form that it would take.
 
-    sizes: of each form, the bytes that it takes.
+    may_round: whether the weights could be rounded, and are not.
     """
-    for form, num_bytes in sizes.items():
-        with suppress(ModelError):
-            admit(num_bytes)
-            return ModelError(f"{error}. With --quantization {form} it takes {num_bytes:,}")
-    return error
+    needed = partial(_bytes_needed, weights, code_bytes=linears.code_bytes, shard=shard)
+    try:
+        admit(needed(quantization))
+    except ModelError as error:
+        for form in _BY_SIZE if may_round else ():
+            num_bytes = needed(form.value)
+            if _admits(admit, num_bytes):
+                raise ModelError(
+                    f"{error}. With --quantization {form.value} it takes {num_bytes:,}"
+                ) from None
+        raise
+
+
+def _admits(admit: Callable[[int], None], num_bytes: int) -> bool:
+    try:
+        admit(num_bytes)
+    except ModelError:
+        return False
+    return True
 
 
 def _is_rounded(config: ModelConfig) -> bool:
