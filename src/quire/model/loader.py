@@ -111,9 +111,9 @@ def load_encoder(
 
     usual: the longest text where ``max_model_len`` is None and there are as many positions.
     """
-    wanted, config = _checked_dtype(dtype), read_config(directory, hf_overrides)
-    if wanted is None:
-        wanted = config.dtype
+    _check_dtype(dtype)
+    config = read_config(directory, hf_overrides)
+    wanted = DTYPES.get(dtype, config.dtype)
     if _is_rounded(config):
         raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
     weights = Weights(directory, wanted)
@@ -152,10 +152,9 @@ def load_model(
             weights are rounded already, or ``ranks`` cannot divide it.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
-    wanted = _checked_dtype(dtype)
+    _check_dtype(dtype)
     config = _with_head(read_config(directory, hf_overrides))
-    if wanted is None:
-        wanted = config.dtype
+    wanted = DTYPES.get(dtype, config.dtype)
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
@@ -171,9 +170,8 @@ def load_model(
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     linears = _read_linears(config, weights, products, quantization, shard)
-    _admit_weights(
-        admit, weights, quantization, linears, shard, may_round=products is not None and not rounded
-    )
+    exact = products is not None and not rounded
+    _admit_weights(admit, weights, quantization, linears, shard, may_round=exact)
     return _build(
         family,
         config,
@@ -185,11 +183,9 @@ def load_model(
     )
 
 
-def _checked_dtype(name: str) -> torch.dtype | None:
-    """None: the checkpoint's own. ConfigError for what it cannot be."""
+def _check_dtype(name: str) -> None:
     if name != "auto" and name not in DTYPES:
         raise ConfigError(f"dtype is {name!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
-    return DTYPES.get(name)
 
 
 def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
