@@ -14,8 +14,9 @@ from llguidance import LLMatcher, LLTokenizer
 import quire
 from quire.config import ServerConfig
 from quire.dialect import Event, Reply
+from quire.engine.chat_template import ChatTemplate
 from quire.engine.detokenizer import Detokenizer
-from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.engine.tokenizer import JsonTokenizer
 from quire.protocol import SamplingParams
 from quire.server.chats.guidance import guided
 from quire.server.chats.speech import Speech

@@ -21,6 +21,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("other", "GPT2LMHeadModel", "model.safetensors"),
         ("pickled", "LlamaForCausalLM", "model.bin"),
         ("encoder", "BertModel", "model.safetensors"),
+        ("seeing", "CLIPModel", "model.safetensors"),
     ):
         directory = tmp_path / name
         directory.mkdir()
@@ -36,7 +37,7 @@ def test_each_model_is_told_with_who_serves_it_and_what_fits(
 ) -> None:
     monkeypatch.setattr(models, "_memory", lambda is_gpu: (64 << 20, 0.5))
     assert main(["models", "--tokens", "200", "--json"]) == 0
-    demo, own, other, pickled, encoder = json.loads(capsys.readouterr().out)["models"]
+    demo, own, other, pickled, encoder, seeing = json.loads(capsys.readouterr().out)["models"]
     assert demo["name"] == "the demonstration model"
     assert demo["served_by"] == own["served_by"] == "Quire"
     assert other["served_by"] == "transformers" and "is missing" in other["note"]
@@ -44,7 +45,8 @@ def test_each_model_is_told_with_who_serves_it_and_what_fits(
     assert demo["users"] == (32 * 1024 - demo["weight_bytes"] // 2048) // 32 // 13
     assert demo["users_at_longest"] == 7
     assert pickled["served_by"] is None and "pickled weights" in pickled["note"]
-    assert encoder["served_by"] is None and "is not a decoder" in encoder["note"]
+    assert encoder["served_by"] == "transformers" and "an encoder" in encoder["note"]
+    assert seeing["served_by"] is None and "is not a decoder" in seeing["note"]
 
 
 @pytest.mark.usefixtures("here")

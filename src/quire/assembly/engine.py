@@ -13,6 +13,7 @@ import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
+from quire.assembly.encoder import build_encoder
 from quire.assembly.loading import (
     cache_shape,
     dtype_name,
@@ -62,7 +63,7 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
-from quire.model import Model, load_model, read_config, resolve_model, sampling_defaults
+from quire.model import Model, is_encoder, load_model, read_config, resolve_model, sampling_defaults
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.store import DiskStore, Tiers
@@ -113,6 +114,8 @@ def _build(
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
     tokenizer = _load_tokenizer(config, directory)
+    if is_encoder(described):
+        return build_encoder(config, runtime, directory, described, tokenizer)
     pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
     if team is not None:

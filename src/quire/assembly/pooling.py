@@ -13,20 +13,31 @@ from quire.model import ModelConfig
 from quire.protocol import Pooler, Pooling, PoolingParams
 from quire.shape import Fields, read_fields
 
-_WIDTHS = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model")  # of what the head is given
+_WIDTHS = (
+    "word_embed_proj_dim",
+    "hidden_size",
+    "n_embd",
+    "d_model",
+    "dim",
+)  # of what the head is given
 # Of sentence-transformers' Pooling.
 _MODES = {
     "pooling_mode_lasttoken": Pooling.LAST,
     "pooling_mode_mean_tokens": Pooling.MEAN,
     "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_max_tokens": Pooling.MAX,
 }
-_NAMED = {"lasttoken": Pooling.LAST, "mean": Pooling.MEAN, "cls": Pooling.CLS}
+_NAMED = {"lasttoken": Pooling.LAST, "mean": Pooling.MEAN, "cls": Pooling.CLS, "max": Pooling.MAX}
 
 
 def read_pooler(
-    directory: Path, config: ModelConfig, given: Mapping[str, Any] | None, tokenizer: Tokenizer
+    directory: Path,
+    config: ModelConfig,
+    given: Mapping[str, Any] | None,
+    tokenizer: Tokenizer,
+    usual: Pooling = Pooling.LAST,
 ) -> Pooler:
-    """As ``modules.json`` has it, or else the last token's state, normalised, as vLLM's default.
+    """As ``modules.json`` has it, or else by ``usual``, normalised.
 
     given: ``EngineConfig.pooler_config``, over that.
 
@@ -36,7 +47,7 @@ def read_pooler(
     """
     fields = config.fields
     width = next((fields.positive(name) for name in _WIDTHS if name in fields), 0)
-    pooling, normalize, why_not = _of_modules(directory)
+    pooling, normalize, why_not = _of_modules(directory, usual)
     given = given or {}
     if "pooling_type" in given:
         pooling, why_not = Pooling[given["pooling_type"]], ""
@@ -59,12 +70,12 @@ def read_pooler(
     return pooler.with_dimensions(filled.dimensions)
 
 
-def _of_modules(directory: Path) -> tuple[Pooling, bool, str]:
+def _of_modules(directory: Path, usual: Pooling) -> tuple[Pooling, bool, str]:
     """Pooling, whether vectors are normalised, and why there can be none, if so."""
     path = directory / "modules.json"
     if not path.exists():
-        return Pooling.LAST, True, ""
-    pooling, normalize, why_not = Pooling.LAST, False, ""
+        return usual, True, ""
+    pooling, normalize, why_not = usual, False, ""
     modules = read_json(path)
     if not isinstance(modules, list) or not all(isinstance(one, Mapping) for one in modules):
         raise ModelError(f"{path} must be a list of modules")
@@ -97,7 +108,10 @@ def _read_pooling(directory: Path, name: object) -> tuple[Pooling, str]:
     if len(found) == 1 and found[0] is not None:
         return found[0], ""
     names = " and ".join(map(shown, modes)) or "none"
-    return Pooling.LAST, f"it pools by {names}; Quire has last token, mean and cls, one at a time"
+    return (
+        Pooling.LAST,
+        f"it pools by {names}; Quire has lasttoken, mean, cls and max, one at a time",
+    )
 
 
 def _shorter(fields: Fields) -> Sequence[int] | None:

@@ -77,10 +77,17 @@ class Capacity:
     @property
     def mean_block_bytes(self) -> int:
         """Bytes of a block, whose layers are those of its KV group."""
-        return self.kv_bytes_per_token * self.limits.block_size // len(self.kv_groups)
+        return self.kv_bytes_per_token * self.limits.block_size // max(1, len(self.kv_groups))
 
     def describe(self) -> str:
         """One paragraph for the person who starts the engine."""
+        if not self.kv_groups:
+            return (
+                f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights. It "
+                "is an encoder: it keeps no keys and values, so there is no KV pool. It reads each "
+                f"text whole, of up to {self.max_model_len:,} tokens, and a step reads up to "
+                f"{self.limits.max_num_batched_tokens:,}. Computed by: {self.kernels}."
+            )
         tokens_in, tokens_out = _TYPICAL_TOKENS
         typical, chats = tokens_in + tokens_out, f" ({tokens_in} in, {tokens_out} out)"
         longest = "any length"

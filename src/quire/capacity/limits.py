@@ -14,6 +14,7 @@ from quire.memory import (
     ContiguousAllocator,
     KVAllocator,
     LayeredAllocator,
+    NoBlocks,
     PagedAllocator,
     Reservation,
     Window,
@@ -27,7 +28,8 @@ from quire.shape import CacheShape, windows_in_force
 class EngineLimits:
     """A config, applied to a model. Scheduler, GPU runner and simulator are made from it.
 
-    KV groups: the pool; until ``fill`` has found its size, a block in each KV group.
+    KV groups: the pool; until ``fill`` has found its size, a block in each KV group. None of them:
+        the model keeps no keys and values, and reads each text whole, in one step.
     max_model_len: the longest text, prompt and output; None: a window lets texts go on for ever.
     """
 
@@ -51,6 +53,7 @@ class EngineLimits:
     def of(cls, config: EngineConfig, cache: CacheShape) -> EngineLimits:
         """ConfigError if the model cannot do what is asked for."""
         longest = cache.max_positions if config.window is None else config.max_model_len
+        tokens = config.max_num_batched_tokens
         kv_groups = (
             KVGroup(layers, 1, 0, window) for window, layers in _windows(config, cache, longest)
         )
@@ -60,7 +63,7 @@ class EngineLimits:
             block_size=config.block_size,
             max_model_len=longest,
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=tokens if cache.windows else max(tokens, cache.max_positions),
             kv_allocator=config.kv_allocator,
             enable_prefix_caching=_prefix_caching(config, cache),
             preemption_mode=config.preemption_mode,
@@ -128,6 +131,8 @@ class EngineLimits:
     def allocator(self) -> KVAllocator:
         """An empty pool."""
         size = self.block_size
+        if not self.kv_groups:
+            return NoBlocks(size)
         if self.is_paged:
             kv_groups = [
                 PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
@@ -158,10 +163,12 @@ class EngineLimits:
             max_queue_time=self.max_queue_time,
             max_adapters=self.max_loras or None,
             block_events=BlockEvents(allocator) if self.kv_events else None,
+            whole_prompts=not self.kv_groups,
         )
 
     def _ring(self) -> Ring:
-        size, (window, *_) = self.max_model_len, (kv_group.window for kv_group in self.kv_groups)
+        size, windows = self.max_model_len, [kv_group.window for kv_group in self.kv_groups]
+        window = windows[0] if windows else None
         if size is None and window is not None:
             size = window.sinks + window.tokens
         return Ring(self.attention_sinks, size)
@@ -187,6 +194,8 @@ def _windows(
 
 def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:
     asked = config.enable_prefix_caching
+    if not cache.windows:
+        return False  # there is nothing to be found
     if cache.depends_on_prompt_length:
         if asked:
             raise ConfigError(

@@ -99,9 +99,12 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
     weight_bytes = sum(file.stat().st_size for file in weights if file.exists())
     found = Report(model.name, str(model.directory), weight_bytes)
     try:
-        found = replace(found, served_by=_served_by(model.directory))
+        served_by, is_encoder = _served_by(model.directory)
+        found = replace(found, served_by=served_by)
     except ModelError as error:
         return replace(found, note=str(error))
+    if is_encoder:
+        return replace(found, note="an encoder: it embeds or judges texts, and keeps none of them")
     try:
         shape = read_shape(model.directory)
         if shape.planned_only:
@@ -122,11 +125,12 @@ def _report(model: CachedModel, memory: int, share: float, tokens: int) -> Repor
     )
 
 
-def _served_by(directory: Path) -> str:
-    """What would run it. ModelError: nothing would."""
-    from quire.model.loader import check_servable
+def _served_by(directory: Path) -> tuple[str, bool]:
+    """What would run it, and whether it is an encoder. ModelError: nothing would."""
+    from quire.model.config import read_config
+    from quire.model.loader import check_servable, is_encoder
 
-    return check_servable(directory)
+    return check_servable(directory), is_encoder(read_config(directory))
 
 
 def _users(limits: EngineLimits, tokens: int | None) -> int:

@@ -85,9 +85,9 @@ class EngineConfig:
     )
     pooler_config: Mapping[str, Any] | None = setting(
         None,
-        "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN or CLS; normalize, "
-        "true or false; dimensions, how long vectors are (default: as the model's modules.json "
-        "says, or else LAST, normalized)",
+        "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN, CLS or MAX; "
+        "normalize, true or false; dimensions, how long vectors are (default: as the model's "
+        "modules.json says, or else LAST, of an encoder MEAN, normalized)",
     )
     max_model_len: int | None = setting(
         None,

@@ -9,7 +9,7 @@ from typing import Any
 from quire.config.settings import check_count
 from quire.errors import ConfigError
 
-_POOLING = ("LAST", "MEAN", "CLS")
+_POOLING = ("LAST", "MEAN", "CLS", "MAX")
 
 
 def check_pooler(given: Mapping[str, Any]) -> None:

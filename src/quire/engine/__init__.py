@@ -2,10 +2,11 @@
 
 from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
+from quire.engine.chat_template import Message
 from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor, PreparedParams, Prompt, as_dict
+from quire.engine.input_processor import InputProcessor, PreparedParams
 from quire.engine.observed import Observed
 from quire.engine.outputs import (
     CompletionOutput,
@@ -20,6 +21,7 @@ from quire.engine.outputs import (
 from quire.engine.part_times import StepParts
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
+from quire.engine.prompts import Prompt, as_dict
 from quire.engine.recent import Percentiles, Rates
 from quire.engine.recorder import RequestRecorder
 from quire.engine.scoring import Scoring
@@ -27,7 +29,7 @@ from quire.engine.session_manager import SessionManager
 from quire.engine.step_recorder import StepRecorder
 from quire.engine.streaming_session import StreamingSession
 from quire.engine.thread import EngineThread
-from quire.engine.tokenizer import Message, Tokenizer, load_tokenizer
+from quire.engine.tokenizer import Tokenizer, load_tokenizer, tells_types
 from quire.scheduling import Session
 
 __all__ = [
@@ -69,4 +71,5 @@ __all__ = [
     "begin_profile",
     "end_profile",
     "load_tokenizer",
+    "tells_types",
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quire.engine.tokenizer import Message, Tokenizer
+from quire.engine.chat_template import Message
+from quire.engine.pairs import Pair
+from quire.engine.tokenizer import Tokenizer
 from quire.engine.weight import weight
 from quire.errors import RequestError
 from quire.protocol.checks import check_unicode
@@ -43,11 +45,20 @@ class Encoder:
         self, field: str, text: str, *, add_special_tokens: bool = True, to_be_cut: bool = False
     ) -> list[int]:
         """The tokens of a text; RequestError, naming ``field``, if they cannot fit."""
+        self._check_text(field, text, to_be_cut=to_be_cut)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_pair(self, field: str, first: str, second: str, most: int | None = None) -> Pair:
+        """Two texts as one prompt, cut to ``most`` tokens; RequestError if they cannot fit."""
+        for text in (first, second):
+            self._check_text(field, text, to_be_cut=most is not None)
+        return self.tokenizer.encode_pair(first, second, most)
+
+    def _check_text(self, field: str, text: str, *, to_be_cut: bool) -> None:
         self.check_characters(field, len(text))
         check_unicode(field, text)
         if len(text) > _PIECE and not to_be_cut:
             self._check_pieces(field, text)
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         """The text of a conversation, no longer than may fit."""

@@ -6,39 +6,25 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from quire.engine.adapters import AdapterShelf
+from quire.engine.chat_template import Message
 from quire.engine.encoder import Encoder
 from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
+from quire.engine.prompts import Prompt, check_client, given_of
 from quire.engine.stop_strings import StopAutomaton
-from quire.engine.tokenizer import Message, Tokenizer
+from quire.engine.tokenizer import Tokenizer
 from quire.errors import RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
 from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
-Prompt = str | Sequence[int] | Mapping[str, Any]
-"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
-
-A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
-"adapter", the name of one that changes the model's weights;
-"priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
-text: under the fair policy, clients share; "truncate_max_tokens": true lowers a max_tokens that is
-above what max_model_len leaves, where else the request is refused; and, for a server that decodes
-only, "remote_prefill": address and port of an engine that has computed the prompt, and "origin",
-an ``Origin``.
-"""
-
 MAX_PRIORITY = 1_000  # up or down
 MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
+_EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-_PROMPT_KEYS = {
-    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
-    *("truncate_max_tokens", "remote_prefill", "origin"),
-}
-_LONGEST_CLIENT = 256  # characters
 
 
 @dataclass(frozen=True)
@@ -110,6 +96,11 @@ class InputProcessor:
         self.grammars = GrammarCompiler(tokenizer, vocab_size, self._eos_token_ids)
 
     @property
+    def _judges(self) -> bool:
+        """Whether it reads pairs of texts, and says what they are."""
+        return self.pooler is not None and self.pooler.labels > 0
+
+    @property
     def max_characters(self) -> int:
         """Of a text that may be looked at, to see whether its tokens fit."""
         return self._encoder.max_characters
@@ -125,9 +116,10 @@ class InputProcessor:
 
         output: tokens that are to follow it, at least.
         """
-        given = _given(prompt)
+        given = given_of(prompt)
         self._check_length(field, given, output)
-        return len(given)
+        second = prompt.get("second") if isinstance(prompt, Mapping) else None
+        return len(given) + (len(second) if isinstance(second, str) else 0)
 
     def prepare_params(self, params: SamplingParams | PoolingParams) -> PreparedParams:
         """RequestError, naming the field, where the params cannot be served by this model."""
@@ -135,8 +127,9 @@ class InputProcessor:
             return self._prepare_pooling(params)
         if not self.generates:
             raise RequestError(
-                "this model has no head for tokens: it gives embeddings (/v1/embeddings, "
-                "LLM.embed), and generates nothing",
+                "this model has no head for tokens: it gives "
+                + ("scores (/v1/score, LLM.score)" if self._judges else _EMBEDDINGS)
+                + ", and generates nothing",
                 "model",
             )
         if params.use_beam_search and params.width > self.vocab_size:
@@ -161,9 +154,12 @@ class InputProcessor:
         if not isinstance(cache_salt, str):
             raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
         client = options.get("client", "")
-        _check_client(client)
-        given = _given(prompt)
-        token_ids = self._token_ids("prompt", given, output=params.least_output)
+        check_client(client)
+        given, second_from = given_of(prompt), None
+        if "second" in options:
+            token_ids, second_from = self._pair(given, options)
+        else:
+            token_ids = self._token_ids("prompt", given, output=params.least_output)
         if params.pooling is not None and isinstance(given, str) and self.pooler is not None:
             token_ids += self.pooler.ending
         cut = options.get("truncate_max_tokens") is True
@@ -172,9 +168,24 @@ class InputProcessor:
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
         adapter = self.adapter(options.get("adapter"))
         request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
+        request = replace(request, second_from=second_from)
         request = replace(request, origin=options.get("origin", request.origin))
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
+
+    def _pair(
+        self, first: object, options: Mapping[str, Any]
+    ) -> tuple[tuple[int, ...], int | None]:
+        """Tokens of two texts as one prompt, and where those of the second type begin."""
+        second, most = options["second"], options.get("truncate_prompt_tokens")
+        if not isinstance(first, str) or not isinstance(second, str):
+            raise RequestError("both texts of a pair must be texts", "second")
+        if not self._judges:
+            raise RequestError("this model judges no pairs", "second")
+        if most is not None:
+            check_integer("truncate_prompt_tokens", most, 1)
+        pair = self._encoder.encode_pair("prompt", first, second, most)
+        return check_token_ids("prompt", pair.token_ids, highest=self.vocab_size - 1), pair[1]
 
     def adapter(self, name: object) -> Adapter | None:
         """The one that is called so; None is none. UnknownAdapterError: there is none."""
@@ -307,6 +318,8 @@ class InputProcessor:
         if self.pooler is None:
             raise RequestError("this model gives no embeddings", "model")
         check_token_ids("token_ids", params.token_ids, highest=self.vocab_size - 1)
+        if params.token_ids and not self.generates:
+            raise RequestError("this model has no head for tokens", "token_ids")
         return PreparedParams(SamplingParams(), pooling=self.pooler.filled(params))
 
     def _check_length(self, field: str, given: object, output: int = 1) -> None:
@@ -364,35 +377,3 @@ class InputProcessor:
                 # The tokenizer may know tokens that the model does not, and so never writes.
                 if max(ids, default=0) < self.vocab_size:
                     yield ids
-
-
-def as_dict(prompt: Prompt) -> Mapping[str, Any]:
-    """The same, to which options can be added."""
-    if isinstance(prompt, Mapping):
-        return prompt
-    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
-
-
-def _given(prompt: Prompt) -> str | Sequence[int]:
-    """What a prompt is made of, which a dict names."""
-    if not isinstance(prompt, Mapping):
-        return prompt
-    known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
-    if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
-        raise RequestError(
-            'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
-            "the keys "
-            f"{shown(list(prompt))}",
-            "prompt",
-        )
-    return cast("str | Sequence[int]", prompt[known[0]])
-
-
-def _check_client(client: object) -> None:
-    if not isinstance(client, str):
-        raise RequestError(f"client must be a text, got {shown(client)}", "client")
-    if len(client) > _LONGEST_CLIENT:
-        raise RequestError(
-            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
-        )

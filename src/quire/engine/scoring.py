@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from quire.engine.outputs import RequestOutput
+from quire.engine.prompts import Prompt
 from quire.errors import RequestError
 from quire.protocol import Pooler, PoolingParams
 
@@ -15,36 +16,77 @@ Text = str | list[int]
 class Scoring:
     """Pairs of texts, the prompts that their scores take, and the scores.
 
-    A model that judges reads each pair as one prompt, the first text and then the second; its score
-    is the chance of yes against no as the next token. Others make a vector of each text, and each
-    only once; the score is the cosine.
+    A model that judges reads each pair as one prompt. One with a head that classifies has it from
+    its tokenizer's template for pairs; its score is the logit of its one label, or the chance that
+    is made of it. Of others it is the first text and then the second, and the score is the chance
+    of yes against no as the next token. The rest make a vector of each text, and each only once;
+    the score is the cosine.
     """
 
     def __init__(
-        self, pooler: Pooler | None, first: Sequence[Text], second: Sequence[Text]
+        self,
+        pooler: Pooler | None,
+        first: Sequence[Text],
+        second: Sequence[Text],
+        most: int | None = None,
     ) -> None:
-        """As many of both, or one of ``first`` for all of ``second``."""
+        """As many of both, or one of ``first`` for all of ``second``.
+
+        most: tokens to which pairs are cut, where a head judges them; None: they are not.
+        """
         if len(first) not in (1, len(second)):
             raise RequestError(
                 f"text_1 must hold one text, or as many as text_2, {len(second)}; got {len(first)}",
                 "text_1",
             )
-        self._classes = None if pooler is None else pooler.classes
+        self._pooler = pooler = pooler or Pooler(0)
+        self._classes, self._labels = pooler.classes, pooler.labels
         self._pairs = [(i if len(first) > 1 else 0, i) for i in range(len(second))]
         self._num_first = len(first)
-        if self._classes is None:
+        if self._labels:
+            _check_labels(self._labels)
+            self.params = PoolingParams(classify=True)
+            given = ((first[a], second[b]) for a, b in self._pairs)
+            self.prompts: list[Prompt] = [_as_pair(one, other, most) for one, other in given]
+        elif self._classes is None:
             self.params = PoolingParams(normalize=True)
-            self.prompts: list[Text] = [*first, *second]
+            self.prompts = [*first, *second]
+        elif most is not None:
+            raise RequestError(
+                "this model judges pairs by what it would say next, and none can be cut",
+                "truncate_prompt_tokens",
+            )
         else:
             self.params = PoolingParams(token_ids=self._classes)
             self.prompts = [_joined(first[a], second[b]) for a, b in self._pairs]
 
+    @property
+    def cuts(self) -> bool:
+        """Whether prompts say to how many tokens they are cut."""
+        return self._labels > 0
+
     def scores(self, finished: Sequence[RequestOutput]) -> list[float]:
         """One for each pair, of the finished prompts."""
         vectors = [output.vector or () for output in finished]
+        if self._labels:
+            logits = [one for (one,) in vectors]
+            return [*map(_sigmoid, logits)] if self._pooler.chance else logits
         if self._classes is not None:
             return [_sigmoid(yes - no) for no, yes in vectors]
         return [_dot(vectors[a], vectors[self._num_first + b]) for a, b in self._pairs]
+
+
+def _check_labels(labels: int) -> None:
+    if labels != 1:
+        raise RequestError(
+            f"this model classifies texts by {labels} labels; scores are of models with one",
+            "model",
+        )
+
+
+def _as_pair(first: Text, second: Text, most: int | None) -> Prompt:
+    pair = {"prompt": first, "second": second}
+    return pair if most is None else {**pair, "truncate_prompt_tokens": most}
 
 
 def _joined(first: Text, second: Text) -> Text:

@@ -1,4 +1,4 @@
-"""Prompts become vectors: of their last token's state, of the first one's, or the mean of all."""
+"""Prompts become vectors: the last token's state, the first one's, the mean or the most of all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pools:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}  # by sequence: the first state, or the sum, float64 [d]
+        self._kept: dict[int, Tensor] = {}  # by sequence [d]; sums in float64
 
     def follow(self, step: Step) -> None:
         """To be done with every step, once tokens of the one before have been chosen."""
@@ -44,13 +44,13 @@ class Pools:
                 state = self._pooled(chunk, params, states[first:end])
                 if chunk.readout is not None:
                     self._kept.pop(chunk.seq_id, None)
-                    yield chunk.seq_id, _outcome(_finished(state, params))
+                    yield chunk.seq_id, outcome(finished(state, params))
             first = end
         for start in range(0, len(scored), _AT_ONCE):
             part = scored[start : start + _AT_ONCE]
             logits = worker.logits(states[[row for _, row, _ in part]])
             for (seq_id, _, token_ids), row in zip(part, logits, strict=True):
-                yield seq_id, _outcome(row[list(token_ids)])
+                yield seq_id, outcome(row[list(token_ids)])
 
     def _pooled(self, chunk: Chunk, params: PoolingParams, states: Tensor) -> Tensor:
         """[d], of all that has been computed: what is wanted once the prompt ends."""
@@ -60,6 +60,12 @@ class Pools:
             if chunk.start == 0:
                 self._kept[chunk.seq_id] = states[0].clone()
             return self._kept[chunk.seq_id]
+        if params.pooling is Pooling.MAX:
+            most = states.amax(0)
+            if chunk.start:
+                most = torch.maximum(self._kept[chunk.seq_id], most)
+            self._kept[chunk.seq_id] = most
+            return most
         # One state is added after the other, so that no bit depends on where chunks are cut: in
         # main memory, where a running sum is one.
         rows = states.double().cpu()
@@ -69,12 +75,14 @@ class Pools:
         return total / (chunk.start + len(chunk.token_ids))
 
 
-def _finished(state: Tensor, params: PoolingParams) -> Tensor:
+def finished(state: Tensor, params: PoolingParams) -> Tensor:
+    """A pooled state [d] as a vector: cut, and normalised, if that is asked for."""
     vector = state.double()[: params.dimensions]
     return vector / vector.norm().clamp(min=1e-12) if params.normalize else vector
 
 
-def _outcome(vector: Tensor) -> Outcome:
+def outcome(vector: Tensor) -> Outcome:
+    """A failure, where its numbers are none."""
     numbers = vector.float().cpu()
     if not numbers.isfinite().all():
         return Outcome(failure=_NOT_NUMBERS)

@@ -14,6 +14,7 @@ from quire.memory.blocks import (
 )
 from quire.memory.contiguous.allocator import ContiguousAllocator, Reservation
 from quire.memory.layered import LayeredAllocator
+from quire.memory.no_blocks import NoBlocks
 from quire.memory.paged import PagedAllocator
 from quire.memory.pool import BlockPool, ContentWatcher
 from quire.memory.source import BlockSource
@@ -35,6 +36,7 @@ __all__ = [
     "KVAllocator",
     "LayeredAllocator",
     "MoveKind",
+    "NoBlocks",
     "PagedAllocator",
     "PoolView",
     "Reservation",

@@ -7,6 +7,7 @@ from typing import Protocol
 from quire.memory.allocator import KVAllocator
 from quire.memory.contiguous.allocator import ContiguousAllocator
 from quire.memory.layered import LayeredAllocator
+from quire.memory.no_blocks import NoBlocks
 from quire.memory.paged import PagedAllocator
 from quire.memory.window import Window
 
@@ -60,6 +61,8 @@ def pool_views(allocator: KVAllocator) -> tuple[PoolView, ...]:
         return tuple(map(_PagedView, allocator.kv_groups))
     if isinstance(allocator, PagedAllocator):
         return (_PagedView(allocator),)
+    if isinstance(allocator, NoBlocks):
+        return ()
     assert isinstance(allocator, ContiguousAllocator), "there are no others"
     return (_RegionView(allocator),)
 

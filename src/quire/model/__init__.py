@@ -1,19 +1,24 @@
-"""Decoders over paged keys and values: ``load_model`` is the way in."""
+"""Decoders over paged keys and values, by ``load_model``; and encoders, by ``load_encoder``."""
 
 from quire.model.adaptable import Adaptable, adaptable
 from quire.model.base import Model
 from quire.model.config import ModelConfig, read_config, sampling_defaults
 from quire.model.decoder import DecoderModel
-from quire.model.loader import load_model, resolve_model
+from quire.model.encoder import EncoderModel, TextBatch
+from quire.model.loader import is_encoder, load_encoder, load_model, resolve_model
 from quire.model.streaming import Streaming
 
 __all__ = [
     "Adaptable",
     "DecoderModel",
+    "EncoderModel",
     "Model",
     "ModelConfig",
     "Streaming",
+    "TextBatch",
     "adaptable",
+    "is_encoder",
+    "load_encoder",
     "load_model",
     "read_config",
     "resolve_model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from quire.model import gpt, llama, opt
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
+from quire.model.encoder import EncoderModel
 from quire.model.family import Family, FamilyConfig
 from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.shard import Shard
 from quire.model.streaming import Streaming
+from quire.model.transformers_loading import check_decoder, encoder_base
 from quire.model.weights import Weights, checkpoint_files
 from quire.shape import read_stored
 
@@ -35,6 +38,7 @@ _NATIVE: Mapping[str, Family[Any]] = {
 }
 
 _CPU = torch.device("cpu")
+_BY_SIZE = (Quantization.int8, Quantization.int4)  # the one that loses least first
 _DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
@@ -84,10 +88,37 @@ def check_servable(directory: Path) -> str:
         if _is_rounded(config) and not is_gguf(directory):
             read_stored(config.fields.section("quantization_config"))
         return "Quire"
-    from quire.model.transformers_loading import check_decoder
-
-    check_decoder(config.architecture)
+    if not is_encoder(config):
+        check_decoder(config.architecture)
     return "transformers"
+
+
+def is_encoder(config: ModelConfig) -> bool:
+    """Whether the model reads whole texts, and is loaded by ``load_encoder``."""
+    name = _with_head(config).architecture
+    return name not in _NATIVE and encoder_base(name) is not None
+
+
+def load_encoder(
+    directory: Path,
+    dtype: str,
+    max_model_len: int | None,
+    usual: int | None,
+    admit: Callable[[int], None],
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> EncoderModel:
+    """Load the encoder in ``directory``, in main memory; see ``load_model`` for what is alike.
+
+    usual: the longest text where ``max_model_len`` is None and there are as many positions.
+    """
+    _check_dtype(dtype)
+    config = read_config(directory, hf_overrides)
+    wanted = DTYPES.get(dtype, config.dtype)
+    if _is_rounded(config):
+        raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
+    weights = Weights(directory, wanted)
+    _check_layers(config, weights)
+    return EncoderModel.load(config, weights, wanted, max_model_len, usual, admit)
 
 
 def load_model(
@@ -121,10 +152,9 @@ def load_model(
             weights are rounded already, or ``ranks`` cannot divide it.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
-    if dtype != "auto" and dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
+    _check_dtype(dtype)
     config = _with_head(read_config(directory, hf_overrides))
-    wanted: torch.dtype | None = config.dtype if dtype == "auto" else DTYPES[dtype]
+    wanted = DTYPES.get(dtype, config.dtype)
     family = _family_of(config)
     rounded = _is_rounded(config) or quantization is not None
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
@@ -140,7 +170,8 @@ def load_model(
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
     linears = _read_linears(config, weights, products, quantization, shard)
-    admit(_bytes_needed(weights, quantization, linears.code_bytes, shard))
+    exact = products is not None and not rounded
+    _admit_weights(admit, weights, quantization, linears, shard, may_round=exact)
     return _build(
         family,
         config,
@@ -150,6 +181,11 @@ def load_model(
         streaming,
         None if shard.is_whole else ranks,
     )
+
+
+def _check_dtype(name: str) -> None:
+    if name != "auto" and name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; allowed: auto, {', '.join(sorted(DTYPES))}")
 
 
 def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
@@ -277,6 +313,40 @@ def _bytes_needed(
         return total
     share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
     return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
+
+
+def _admit_weights(
+    admit: Callable[[int], None],
+    weights: Weights,
+    quantization: str | None,
+    linears: LinearReader,
+    shard: Shard,
+    *,
+    may_round: bool,
+) -> None:
+    """Have ``admit`` told the bytes; its refusal names the first rounded form that it would take.
+
+    may_round: whether the weights could be rounded, and are not.
+    """
+    needed = partial(_bytes_needed, weights, code_bytes=linears.code_bytes, shard=shard)
+    try:
+        admit(needed(quantization))
+    except ModelError as error:
+        for form in _BY_SIZE if may_round else ():
+            num_bytes = needed(form.value)
+            if _admits(admit, num_bytes):
+                raise ModelError(
+                    f"{error}. With --quantization {form.value} it takes {num_bytes:,}"
+                ) from None
+        raise
+
+
+def _admits(admit: Callable[[int], None], num_bytes: int) -> bool:
+    try:
+        admit(num_bytes)
+    except ModelError:
+        return False
+    return True
 
 
 def _is_rounded(config: ModelConfig) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +13,19 @@ from quire.errors import ModelError
 from quire.files import one_line
 from quire.model.config import ModelConfig
 from quire.model.weights import Weights
+
+_HEADS = ("ForSequenceClassification", "ForMaskedLM", "Model")
+# Of encoders: a state made of the first token's, and what says words.
+_ASIDE = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "vocab_",
+    "head.",
+    "decoder.",
+    "predictions.",
+    "generator_",
+)
 
 
 def check_decoder(architecture: str) -> None:
@@ -29,16 +43,27 @@ def _instead(architecture: str) -> str:
     """What to do with a model that is something else."""
     if architecture.endswith("ForSequenceClassification"):
         return (
-            "; heads that classify are not computed. A reranker that says yes or no is served with "
+            "; of decoders, heads that classify are not computed. A reranker that says yes or no "
+            "is served with "
             '--hf-overrides \'{"architectures": ["...ForCausalLM"], "classifier_from_token": '
             '["no", "yes"]}\''
         )
-    if architecture.endswith(("Model", "ForMaskedLM")):
-        return (
-            "; encoders (BERT and the like) have no keys and values to keep, and are not served: "
-            "embed with a decoder (Qwen3-Embedding, e5-mistral), or in sentence-transformers"
-        )
     return ""
+
+
+def encoder_base(architecture: str) -> str | None:
+    """What an encoder is called without its head, "Bert"; None: it is none.
+
+    Encoders are what ``transformers`` has for masked language modelling.
+    """
+    head = next((one for one in _HEADS if architecture.endswith(one)), None)
+    if head is None:
+        return None
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    base = architecture.removesuffix(head)
+    known = MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    return base if f"{base}ForMaskedLM" in known else None
 
 
 def load_causal_lm(
@@ -47,19 +72,59 @@ def load_causal_lm(
     dtype: torch.dtype | None,
     admit: Callable[[int], None],
 ) -> Any:
-    """A decoder with its own, eager, attention, and its weights.
+    """A decoder with its own, eager, attention, and its weights. Raises as ``_load`` does.
 
-    admit: told the bytes that will be taken, to refuse them.
-
-    Raises:
-        ModelError: ``transformers`` has no such decoder or cannot load it, or the checkpoint has
-            not the tensors that the config asks for.
+    ModelError, too, where ``transformers`` has no such decoder.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     check_decoder(config.architecture)
-    directory, auto = weights.directory, cast(Any, AutoModelForCausalLM)
-    given = {"dtype": dtype or "auto", "attn_implementation": "eager", "trust_remote_code": False}
+    given = {"attn_implementation": "eager"}
+    return _load(AutoModelForCausalLM, given, config, weights, dtype, admit, lambda name: False)
+
+
+def load_encoder_module(
+    config: ModelConfig,
+    weights: Weights,
+    dtype: torch.dtype | None,
+    admit: Callable[[int], None],
+    *,
+    classifies: bool,
+) -> Any:
+    """An encoder, with the head that classifies or without any. Raises as ``_load`` does."""
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    auto = AutoModelForSequenceClassification if classifies else AutoModel
+
+    def may_differ(name: str) -> bool:
+        """What is made of the first state, and heads for words, are not asked for anything."""
+        return not classifies and name.startswith(_ASIDE)
+
+    return _load(auto, {}, config, weights, dtype, admit, may_differ)
+
+
+def _load(
+    auto: Any,
+    options: Mapping[str, str],
+    config: ModelConfig,
+    weights: Weights,
+    dtype: torch.dtype | None,
+    admit: Callable[[int], None],
+    may_differ: Callable[[str], bool],
+) -> Any:
+    """A checkpoint in the module that ``auto`` has for it.
+
+    admit: told the bytes that will be taken, to refuse them. may_differ: of tensors by their names,
+    whether they may be there or not.
+
+    Raises:
+        ModelError: ``transformers`` cannot load it, or the checkpoint has not the tensors that the
+            config asks for.
+    """
+    from transformers import AutoConfig
+
+    directory = weights.directory
+    given = {"dtype": dtype or "auto", "trust_remote_code": False, **options}
     try:
         known, unused = AutoConfig.from_pretrained(
             directory,
@@ -75,23 +140,38 @@ def load_causal_lm(
             outline = auto.from_config(known, **given)
         _check_sizes(outline, config, weights)
         admit(sum(t.nbytes for t in (*outline.parameters(), *outline.buffers())))
-        causal_lm, report = auto.from_pretrained(
-            directory,
-            config=known,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-            **given,
-        )
+        with _quietly():  # what it has to say of tensors is in the report
+            module, report = auto.from_pretrained(
+                directory,
+                config=known,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                **given,
+            )
     except ModelError:
         raise
     except Exception as error:  # whatever an architecture's code raises, it cannot be used
         raise ModelError(f"{directory}: transformers cannot load it: {one_line(error)}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if report[fault]:
-            names = ", ".join(sorted(map(str, report[fault]))[:5])
+        found = [name for name in map(str, report[fault]) if not may_differ(name)]
+        if found:
+            names = ", ".join(sorted(found)[:5])
             raise ModelError(f"{directory}: {fault.replace('_keys', ' tensors')}: {names}")
-    return causal_lm.eval().requires_grad_(False)
+    return module.eval().requires_grad_(False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """``transformers`` tells errors only."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _check_sizes(outline: nn.Module, config: ModelConfig, weights: Weights) -> None:

@@ -18,6 +18,7 @@ class Pooling(str, Enum):
     LAST = "LAST"
     MEAN = "MEAN"  # of all of them
     CLS = "CLS"  # the first
+    MAX = "MAX"  # of each number, the largest
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class PoolingParams:
 
     pooling: of which tokens. normalize: to length 1. dimensions: the first so many numbers only.
     token_ids: the logits of these tokens after the last one, in place of a vector of states.
+    classify: what the model's head that classifies says, in place of that: its logits.
     """
 
     pooling: Pooling | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     token_ids: Sequence[int] = ()
+    classify: bool = False
 
     def __post_init__(self) -> None:
         if self.pooling is not None and not isinstance(self.pooling, Pooling):
@@ -65,8 +68,10 @@ class Pooler:
 
     width: numbers of a state. dimensions: of a vector. shorter: the lengths to which vectors may be
     cut, as the model was trained for (Matryoshka); None: any. classes: tokens for no and yes, of a
-    model that judges pairs of texts by what it would say next. ending: tokens after a text, beyond
-    those that the tokenizer writes. why_not: there are no vectors.
+    model that judges pairs of texts by what it would say next. labels: of a head that classifies,
+    in whose place there are no vectors; chance: whether the score of a pair is the sigmoid of its
+    logit, and not the logit itself. ending: tokens after a text, beyond those that the tokenizer
+    writes. why_not: there are no vectors.
     """
 
     width: int
@@ -75,11 +80,16 @@ class Pooler:
     dimensions: int | None = None
     shorter: Sequence[int] | None = ()
     classes: tuple[int, int] | None = None
+    labels: int = 0
+    chance: bool = True
     ending: tuple[int, ...] = ()
     why_not: str = ""
 
     def filled(self, params: PoolingParams) -> PoolingParams:
         """``params`` with all that they leave open. RequestError: the model has no such vectors."""
+        if self.labels or params.classify:
+            self._check_judge(params)
+            return params
         if self.why_not and params.pooling is None and not params.token_ids:
             raise RequestError(f"this model gives no embeddings: {self.why_not}", "model")
         pooling = self.pooling if params.pooling is None else params.pooling
@@ -93,6 +103,16 @@ class Pooler:
 
     def with_dimensions(self, dimensions: int | None) -> Pooler:
         return replace(self, dimensions=dimensions)
+
+    def _check_judge(self, params: PoolingParams) -> None:
+        if not self.labels:
+            raise RequestError("this model has no head that classifies", "model")
+        if not params.classify:
+            raise RequestError(
+                "this model classifies texts and gives no embeddings: it is asked for scores "
+                "(/v1/score, /v1/rerank, LLM.score)",
+                "model",
+            )
 
     def _check(self, dimensions: int) -> None:
         if self.shorter is None:

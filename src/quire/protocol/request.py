@@ -48,6 +48,7 @@ class Request:
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: Rules | None = None  # what params ask of the text, compiled
     pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
+    second_from: int | None = None  # where the second text of a pair begins; None: there is but one
     prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
     priority: int = 0  # under the priority and fair policies: the lower, the sooner
     client: str = ""  # who is served; under the fair policy, clients share

@@ -32,6 +32,12 @@ class Shortage(NamedTuple):
         return Decision(Verdict.WAIT, name, why, needed, free, remedy=remedy, unit=unit)
 
 
+def too_many(width: int, spare: int) -> Shortage:
+    """For so many sequences, beside those that run."""
+    why, remedy = "max_num_seqs sequences are running", "a larger max_num_seqs"
+    return Shortage(why, width, spare, remedy, "sequences")
+
+
 class Admission:
     """Lets groups in: admitted, brought back from the host, or taken as they are."""
 

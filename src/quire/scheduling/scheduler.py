@@ -13,7 +13,7 @@ from quire.errors import RequestError
 from quire.memory import BlockMove, KVAllocator, MoveKind, audit
 from quire.protocol import Decision, Request, SchedulingPolicy, Step, StepResult, Verdict
 from quire.scheduling.adapters import AdapterSlots
-from quire.scheduling.admission import Admission, Shortage
+from quire.scheduling.admission import Admission, Shortage, too_many
 from quire.scheduling.beyond import Beyond
 from quire.scheduling.block_events import BlockEvents
 from quire.scheduling.branching import tokens_to_compute
@@ -45,6 +45,7 @@ class Scheduler:
         Decision tells. None: never.
     max_adapters: most different ones that run at once (see ``AdapterSlots``). None: any number.
     block_events: of the allocator, if somebody wants to know what can be found.
+    whole_prompts: each is computed in one step, which must have room for the longest.
     """
 
     def __init__(
@@ -63,12 +64,13 @@ class Scheduler:
         max_queue_time: float | None = None,
         max_adapters: int | None = None,
         block_events: BlockEvents | None = None,
+        whole_prompts: bool = False,
     ) -> None:
         self.allocator = allocator
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = caching = enable_prefix_caching
-        self.max_queue_time = max_queue_time
+        self.max_queue_time, self._whole_prompts = max_queue_time, whole_prompts
         self.stats = SchedulerStats()
         self.block_events = events = block_events
         self.queue = RequestQueue(policy)
@@ -353,10 +355,9 @@ class Scheduler:
             # let a smaller one pass would let such pass for ever.
             spare = self.max_num_seqs - running
             if group.width > spare:
-                why = "max_num_seqs sequences are running"
-                remedy = "a larger max_num_seqs"
-                shortage = Shortage(why, group.width, spare, remedy, "sequences")
-                step.decisions.append(shortage.decision(group))
+                step.decisions.append(too_many(group.width, spare).decision(group))
+                break
+            if self._whole_prompts and len(group.request.prompt_token_ids) > budget:
                 break
             had_blocks = group.status is not Status.WAITING
             if not self._let_in(group, running, step):

@@ -187,7 +187,7 @@ class _EngineCollector:
 
     def _kv_cache(self) -> Iterator[Metric]:
         usage = self._engine.scheduler.allocator.usage()
-        taken = 1 - (usage.cached + usage.free) / usage.capacity
+        taken = 1 - (usage.cached + usage.free) / usage.capacity if usage.capacity else 0.0
         yield self._gauge("kv_cache_usage_perc", "Share of the KV cache taken, 0 to 1.", taken)
         labels = ["model_name", "state"]
         slots = GaugeMetricFamily("quire:kv_cache_slots", "KV cache slots by state.", labels=labels)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.engine.tokenizer import ChatTemplate
+from quire.engine.chat_template import ChatTemplate
 from quire.server.chats.histories import for_template
 
 HEAD = "{% for m in messages %}{% for c in m.tool_calls %}{% set f = c.function %}{{ f.name }} "

@@ -11,8 +11,9 @@ import tokenizers
 import quire
 from quire.config import ServerConfig
 from quire.dialect import DIALECTS, REASONING, Reply, literal
+from quire.engine.chat_template import ChatTemplate
 from quire.engine.detokenizer import Detokenizer
-from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import ConfigError
 from quire.server.chats.speech import Speech
 

@@ -9,7 +9,8 @@ import tokenizers
 
 import quire
 from quire.engine import InputProcessor, PromptForm
-from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.engine.chat_template import ChatTemplate
+from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
 
 DEMO = Path(quire.__file__).parent / "demo" / "tokenizer.json"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from quire.engine import sandbox
-from quire.engine.tokenizer import ChatTemplate
+from quire.engine.chat_template import ChatTemplate
 from quire.errors import RequestError
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -17,7 +17,8 @@ from transformers.cli.serving import utils as serving
 import quire
 from quire.config import ServerConfig
 from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
-from quire.engine.tokenizer import ChatTemplate, JsonTokenizer
+from quire.engine.chat_template import ChatTemplate
+from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
 from quire.server.chats.speech import Speech

@@ -60,6 +60,7 @@ def expected(directory: Path, kind: Pooling) -> list[torch.Tensor]:
         Pooling.LAST: [one[-1] for one in states],
         Pooling.MEAN: [one.mean(0) for one in states],
         Pooling.CLS: [one[0] for one in states],
+        Pooling.MAX: [one.amax(0) for one in states],
     }[kind]
     return [one / one.norm() for one in pooled]
 

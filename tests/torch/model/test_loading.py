@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from quire.errors import ConfigError, ModelError
 from quire.model import load_model, resolve_model
 from quire.model.config import read_config
 from support.paged_harness import PagedHarness
+from support.small_models import make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -190,3 +192,21 @@ def test_native_models_do_not_import_transformers(model_dir: ModelDir) -> None:
         "load_model(Path(sys.argv[1])); assert 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(model_dir("llama"))], check=True)
+
+
+def test_a_mixture_that_does_not_fit_is_told_in_which_form_it_would(tmp_path: Path) -> None:
+    directory, asked = make_model("mixtral", tmp_path), list[int]()
+
+    def admit(num_bytes: int, room: int) -> None:
+        asked.append(num_bytes)
+        if num_bytes > room:
+            raise ModelError(f"{num_bytes:,} of {room:,}")
+
+    with pytest.raises(ModelError, match=r"^[\d,]+ of 1$"):
+        load_model(directory, admit=partial(admit, room=1))
+    whole, int8, int4 = asked
+    assert int4 < int8 < whole
+    for room, form in ((int8, "int8"), (int4, "int4")):
+        with pytest.raises(ModelError, match=f"--quantization {form} it takes {room:,}$"):
+            load_model(directory, admit=partial(admit, room=room))
+        load_model(directory, admit=partial(admit, room=room), quantization=form)

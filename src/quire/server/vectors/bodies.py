@@ -30,6 +30,9 @@ _Input = Annotated[
     str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)], expecting(_TEXTS)
 ]
 _Pair = Annotated[str | Texts, expecting("a string or a list of strings")]
+_Most = Annotated[int, between(-1, MAX_INTEGER)] | None
+_MOST_TOLD = "cut longer texts to so many tokens; -1: to as many as the model takes"
+_PAIRS_TOLD = "cut longer texts, or pairs of texts, to so many tokens; -1: to as many as fit"
 
 
 class _Asked(Strict):
@@ -55,9 +58,7 @@ class EmbeddingRequest(_Asked):
     )
     dimensions: int | None = told(None, "how long vectors are, for models that allow for it", ge=1)
     normalize: bool | None = told(None, "to length 1; left out, as the model's files say")
-    truncate_prompt_tokens: Annotated[int, between(-1, MAX_INTEGER)] | None = told(
-        None, "cut longer texts to so many tokens; -1: to as many as the model takes"
-    )
+    truncate_prompt_tokens: _Most = told(None, _MOST_TOLD)
     truncation_side: Literal["left", "right"] = told(
         "left", "where they are cut; right: the first tokens are kept"
     )
@@ -71,13 +72,7 @@ class EmbeddingRequest(_Asked):
         return PoolingParams(normalize=self.normalize, dimensions=self.dimensions)
 
     def form(self, max_model_len: int | None) -> PromptForm:
-        most = self.truncate_prompt_tokens
-        if most == 0:
-            raise RequestError(
-                "truncate_prompt_tokens must be at least 1, or -1 for as many as fit",
-                "truncate_prompt_tokens",
-            )
-        most = max_model_len if most == -1 else most
+        most = most_tokens(self.truncate_prompt_tokens, max_model_len)
         first = most is not None and self.truncation_side == "right"
         return PromptForm(self.add_special_tokens, most, first, keep_special=most is not None)
 
@@ -89,6 +84,7 @@ class ScoreRequest(_Asked):
     text_2: _Pair | None = told(None, "the second texts of pairs", examples=[["Hello", "Bye"]])
     queries: _Pair | None = told(None, "text_1 by another name")
     documents: _Pair | None = told(None, "text_2 by another name")
+    truncate_prompt_tokens: _Most = told(None, _PAIRS_TOLD)
 
     @model_validator(mode="after")
     def _check(self) -> ScoreRequest:
@@ -120,6 +116,7 @@ class RerankRequest(_Asked):
     ] = told(..., "among what", examples=[["A penguin.", "A stone."]])
     top_n: Annotated[int, between(0, MAX_INTEGER)] = told(0, "tell of so many, the best; 0: all")
     return_documents: bool = told(True, "tell the documents beside their scores")
+    truncate_prompt_tokens: _Most = told(None, _PAIRS_TOLD)
 
     def texts(self) -> list[str]:
         texts = [one if isinstance(one, str) else one.text for one in self.documents]
@@ -168,6 +165,16 @@ class LlamaCppEmbeddingRequest(Strict):
 
     def texts(self) -> list[str | list[int]]:
         return texts_of("content", self.content if self.input is None else self.input)
+
+
+def most_tokens(asked: int | None, max_model_len: int | None) -> int | None:
+    """To how many a text is cut, by ``truncate_prompt_tokens``; None: to none."""
+    if asked == 0:
+        raise RequestError(
+            "truncate_prompt_tokens must be at least 1, or -1 for as many as fit",
+            "truncate_prompt_tokens",
+        )
+    return max_model_len if asked == -1 else asked
 
 
 def texts_of(field: str, given: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from quire.engine import RequestOutput, Scoring
+from quire.engine import PromptForm, RequestOutput, Scoring
 from quire.errors import RequestError
 from quire.server.answers.rendering import json_response
 from quire.server.answers.streaming import Json
@@ -18,7 +18,12 @@ from quire.server.errors import new_id
 from quire.server.guards.clients import Caller
 from quire.server.service import Asked, Service
 from quire.server.vectors.answers import EmbeddingList, Ranking, ScoreList
-from quire.server.vectors.bodies import EmbeddingRequest, RerankRequest, ScoreRequest
+from quire.server.vectors.bodies import (
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+    most_tokens,
+)
 from quire.server.vectors.others import add_others
 from quire.server.vectors.work import in_base64, numbers, usage, vectors
 
@@ -75,8 +80,9 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         """vLLM's: how well texts go together, pair by pair, or one with each of several."""
         request = await service.bodies.parse(http, ScoreRequest)
         caller, asked = service.caller(http), service.check_model(request.model)
-        scoring = Scoring(service.input_processor.pooler, *request.pairs())
-        finished, scores = await _scores(service, scoring, request, caller, asked, "text_1")
+        finished, scores = await _scores(
+            service, *request.pairs(), request, caller, asked, "text_1"
+        )
         data = [{"object": "score", "index": i, "score": one} for i, one in enumerate(scores)]
         answer = {**_head("score-", request, caller, asked.name, finished), "data": data}
         return await json_response(lambda: answer, large=False)
@@ -91,8 +97,9 @@ def _add_scores(app: FastAPI, service: Service) -> None:
         request = await service.bodies.parse(http, RerankRequest)
         caller, asked = service.caller(http), service.check_model(request.model)
         texts = request.texts()
-        scoring = Scoring(service.input_processor.pooler, [request.query], texts)
-        finished, scores = await _scores(service, scoring, request, caller, asked, "documents")
+        finished, scores = await _scores(
+            service, [request.query], texts, request, caller, asked, "documents"
+        )
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: request.top_n or None]
         results: list[Json] = [{"index": i, "relevance_score": scores[i]} for i in best]
         if request.return_documents:
@@ -104,11 +111,21 @@ def _add_scores(app: FastAPI, service: Service) -> None:
 
 
 async def _scores(
-    service: Service, scoring: Scoring, request: Any, caller: Caller, asked: Asked, field: str
+    service: Service,
+    first: Sequence[str],
+    second: Sequence[str],
+    request: ScoreRequest | RerankRequest,
+    caller: Caller,
+    asked: Asked,
+    field: str,
 ) -> tuple[list[RequestOutput], list[float]]:
-    names = {"prompt": field, "client": "user"}
-    prompts, own = scoring.prompts, options(request, caller, asked)
-    finished = await vectors(service, prompts, scoring.params, own, names)
+    names, processor = {"prompt": field, "client": "user"}, service.input_processor
+    most = most_tokens(request.truncate_prompt_tokens, processor.max_model_len)
+    scoring = Scoring(processor.pooler, first, second, most)
+    own, form = options(request, caller, asked), PromptForm()
+    if most is not None and not scoring.cuts:
+        form = PromptForm(None, most, keep_first=True, keep_special=True)
+    finished = await vectors(service, scoring.prompts, scoring.params, own, names, form)
     return finished, scoring.scores(finished)
 
 

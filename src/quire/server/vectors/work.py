@@ -6,7 +6,7 @@ import base64
 import uuid
 from collections.abc import Mapping, Sequence
 
-from quire.engine import Prompt, PromptForm, RequestOutput
+from quire.engine import Prompt, PromptForm, RequestOutput, as_dict
 from quire.errors import RequestError
 from quire.protocol import PoolingParams
 from quire.server.answers.streaming import Json
@@ -16,12 +16,10 @@ from quire.server.service import Service
 
 _MOST_NUMBERS = 2**23  # in an answer: 2,048 vectors of 4,096, some 170 MB of JSON
 
-Text = str | list[int]
-
 
 async def vectors(
     service: Service,
-    texts: Sequence[Text],
+    texts: Sequence[Prompt],
     params: PoolingParams,
     options: Mapping[str, object],
     field_names: Mapping[str, str],
@@ -30,13 +28,14 @@ async def vectors(
     """The texts' finished requests, in their order; one that fails ends the others.
 
     options: what a prompt says beside its text. field_names: the engine's, as the caller has them.
+    form: of texts and token ids.
     """
     _check_size(service, len(texts), params, field_names)
-    prompts: Sequence[Text] = texts
+    prompts = texts
     with in_callers_words(field_names):
         if form != PromptForm():
             with service.reserve(len(texts)):
-                prompts = [await service.engine.text_prompt(text, form) for text in texts]
+                prompts = [await _formed(service, text, form) for text in texts]
     asked = [_with(options, prompt) for prompt in prompts]
     run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names, whole=True)
     return await outputs(run, {})
@@ -56,10 +55,13 @@ def in_base64(output: RequestOutput) -> str:
     return base64.b64encode(memoryview(output.vector or b"")).decode()  # type: ignore[arg-type]
 
 
-def _with(options: Mapping[str, object], prompt: Text) -> Prompt:
-    if not options:
-        return prompt
-    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt, **options}
+async def _formed(service: Service, text: Prompt, form: PromptForm) -> Prompt:
+    assert not isinstance(text, Mapping), "what has a form is a text or its tokens"
+    return await service.engine.text_prompt(text, form)
+
+
+def _with(options: Mapping[str, object], prompt: Prompt) -> Prompt:
+    return {**as_dict(prompt), **options} if options else prompt
 
 
 def _check_size(
@@ -67,7 +69,7 @@ def _check_size(
 ) -> None:
     pooler = service.input_processor.pooler
     width = 0 if pooler is None else params.dimensions or pooler.dimensions or pooler.width
-    if not params.token_ids and count * width > _MOST_NUMBERS:
+    if not params.token_ids and not params.classify and count * width > _MOST_NUMBERS:
         field = field_names.get("prompt", "prompt")
         raise RequestError(
             f"an answer may hold at most {_MOST_NUMBERS:,} numbers; {count:,} vectors of {width:,} "

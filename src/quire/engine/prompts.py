@@ -1,0 +1,60 @@
+"""What a caller may give as a prompt: a text or tokens, and what is said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from quire.errors import RequestError, shown
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+
+A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
+"adapter", the name of one that changes the model's weights;
+"priority", an integer: under the priority and fair policies, the lower, the sooner; "client", a
+text: under the fair policy, clients share; "second", a text: the prompt is a pair for a model that
+judges such, cut to "truncate_prompt_tokens" where that is given; "truncate_max_tokens": true lowers
+a max_tokens that is above what max_model_len leaves, where else the request is refused; and, for a
+server that decodes only, "remote_prefill": address and port of an engine that has computed the
+prompt, and "origin", an ``Origin``.
+"""
+
+_PROMPT_KEYS = {
+    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
+    *("second", "truncate_prompt_tokens", "truncate_max_tokens", "remote_prefill", "origin"),
+}
+_LONGEST_CLIENT = 256  # characters
+
+
+def as_dict(prompt: Prompt) -> Mapping[str, Any]:
+    """The same, to which options can be added."""
+    if isinstance(prompt, Mapping):
+        return prompt
+    return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
+
+
+def given_of(prompt: Prompt) -> str | Sequence[int]:
+    """What a prompt is made of, which a dict names."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+    if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
+        raise RequestError(
+            'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
+            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
+            "the keys "
+            f"{shown(list(prompt))}",
+            "prompt",
+        )
+    return cast("str | Sequence[int]", prompt[known[0]])
+
+
+def check_client(client: object) -> None:
+    """RequestError unless it is a short text."""
+    if not isinstance(client, str):
+        raise RequestError(f"client must be a text, got {shown(client)}", "client")
+    if len(client) > _LONGEST_CLIENT:
+        raise RequestError(
+            f"client must have at most {_LONGEST_CLIENT} characters, got {len(client)}", "client"
+        )
