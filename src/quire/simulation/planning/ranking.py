@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.capacity import EngineLimits
@@ -14,10 +14,11 @@ from quire.simulation.planning.changes import Change, Changed, changes
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
 from quire.simulation.planning.replicas import halves, numbers, pairs, replicated
-from quire.simulation.planning.search import CLOSE, highest_rate
+from quire.simulation.planning.search import CLOSE, foreseen, highest_rate
 from quire.simulation.result import Served
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
+from quire.simulation.work import Work
 from quire.workload import TraceRequest
 
 _CLOSE = 0.05
@@ -47,11 +48,11 @@ class Ranking:
         """The best first."""
         beyond = self.goodput.beyond or self.saturation.result
         coming = changes(self.deployment, beyond, self.sample.shares_prefixes, self.prices)
-        found = []
+        found: list[Changed] = []
         for change in coming:
             turned: Change | None = change
             while turned is not None:
-                found.append(self._turned(turned))
+                found.append(self._turned(turned, guess=self._guess(turned, found)))
                 turned = turned.further if found[-1].gain > 1 else None
         return tuple(sorted([*found, *self.replicas()], key=lambda one: -one.gain))
 
@@ -62,7 +63,7 @@ class Ranking:
         base = self.deployment
         in_halves = halves(base)
         if in_halves is not None:
-            yield self._turned(in_halves)
+            yield self._turned(in_halves, guess=self._guess(in_halves, ()))
         best: Changed | None = None
         for change in pairs(base):
             found = self._turned(change) if best is None else self._rerouted(change, best)
@@ -74,7 +75,7 @@ class Ranking:
         each, routing = best.rate / 2, best.change.routing
         assert routing is not None, "they are behind one"
         for count in numbers(each, self.asked_rate):
-            yield self._turned(replicated(base, count, routing), count * each)
+            yield self._turned(replicated(base, count, routing), start=count * each)
 
     def _rerouted(self, change: Change, best: Changed) -> Changed:
         """The same replicas by another routing: as good, or how much better or worse."""
@@ -86,10 +87,10 @@ class Ranking:
         limits = change.deployment.limits()
         meets = self._meets(change, limits)
         if meets((1 + _CLOSE) * best.rate):
-            return self._turned(change, (1 + 2 * _CLOSE) * best.rate)
+            return self._turned(change, start=(1 + 2 * _CLOSE) * best.rate)
         if meets((1 - _CLOSE) * best.rate):
             return Changed(change, best.rate, best.gain, like=best.change.routing)
-        return self._turned(change, (1 - 2 * _CLOSE) * best.rate)
+        return self._turned(change, start=(1 - 2 * _CLOSE) * best.rate)
 
     # -- one change ----------------------------------------------------------------------------
 
@@ -98,8 +99,38 @@ class Ranking:
         even = self.goodput.poisson
         return self.goodput.rate if even is None else even
 
-    def _turned(self, change: Change, hint: float | None = None) -> Changed:
-        """``hint``: a rate to look at first."""
+    def _guess(self, change: Change, found: Sequence[Changed]) -> float:
+        """About how high a rate meets the goals: as with what is like it, or by what steps cost."""
+        faster = self._faster(change)
+        for one in reversed(found):
+            alike = one.change.knob == change.knob and one.gain > 0
+            if alike and abs(self._faster(one.change) - faster) <= CLOSE * faster:
+                return one.rate
+        return change.replicas * self._base * faster
+
+    def _faster(self, change: Change) -> float:
+        """How many times as fast as without it a step is that computes as much as it may."""
+        prompt, output = self.sample.mean_tokens
+        tokens = self.deployment.config.max_num_batched_tokens
+        rows = round(tokens * output / (prompt + output))
+        work = Work(
+            prefill_tokens=tokens - rows,
+            prefill_pairs=(tokens - rows) * prompt / 2,
+            prefill_context=tokens - rows,
+            decode_seqs=rows,
+            decode_context=rows * (prompt + output / 2),
+            samples=rows,
+        )
+        without, turned = (
+            each.cost_model(each.config.block_size).seconds(work)
+            for each in (self.deployment, change.deployment)
+        )
+        return without / turned
+
+    def _turned(
+        self, change: Change, *, start: float | None = None, guess: float | None = None
+    ) -> Changed:
+        """start: of several replicas, a rate to look at first; guess: what may come out."""
         base = self._base
         if change.same is not None:
             return Changed(change, base, 1.0)
@@ -109,7 +140,8 @@ class Ranking:
             if self.goals == Goals():
                 rate = self._served(change, limits)
             else:
-                rate = self._met(change, limits, hint or change.replicas * base)
+                start = start or change.replicas * base
+                rate = self._met(change, limits, start, guess or start)
         except ConfigError as error:
             return Changed(change, 0.0, 0.0, refused=str(error))
         return Changed(change, rate, rate / base if base else 1.0)
@@ -122,19 +154,23 @@ class Ranking:
             raise ConfigError(result.first_refusal or "no request can be served")
         return result.request_rate
 
-    def _met(self, change: Change, limits: EngineLimits, hint: float) -> float:
+    def _met(self, change: Change, limits: EngineLimits, start: float, guess: float) -> float:
         """The highest rate that meets the goals."""
         base, high = self._base, self.goodput.beyond_rate
         meets = self._meets(change, limits)
         if not base:
             guess = 0.7 * self.saturation.request_rate
             return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
-        if change.replicas > 1:
-            return highest_rate(meets, [hint], base, 30 * hint, _CLOSE)[0]
         high = high if math.isfinite(high) else base * (1 + _CLOSE)
-        if not meets(high):
-            return base if meets(base) else 0.0
-        return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)[0]
+
+        def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+            if change.replicas > 1:
+                return highest_rate(meets, [start], base, 30 * start, _CLOSE)
+            if meets(high):
+                return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)
+            return (base, high) if meets(base) else (0.0, base)
+
+        return foreseen(search, meets, guess)[0]
 
     def _meets(self, change: Change, limits: EngineLimits) -> Callable[[float], bool]:
         """Whether the goals are met at a rate, for as long with several replicas as with one."""
