@@ -5,8 +5,8 @@
 Batch: ShareGPT lengths, 64 sequences running, others in line, with and without skipping ahead, in
 turns; median of five. Trace: the whole of it for Llama-3-8B on one H100; memory is the most that
 the process had, after half of the trace and after all of it. With --replicas a fleet of N instead:
-output tokens per second of all its engines together, beside one engine in turns, and the memory
-after half of its requests and after all.
+output tokens per second of all its engines together, beside one engine, in turns and with as many
+requests for each, and a quarter of the fleet; then the memory as its requests double in number.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
 from quire.workload import DATASETS, Synthetic, Trace, TraceRequest
 
 DEPLOYMENT = Deployment(MODELS["llama-3-8b"], find_machine("h100"))
+EACH = 300  # requests of each engine that is compared with others: as a batch fills and empties
 
 
 def simulate(
@@ -38,9 +39,9 @@ def simulate(
     return result, time.process_time() - start
 
 
-def batch(skip_ahead: bool) -> float:
+def batch(skip_ahead: bool, requests: int = 600) -> float:
     """Output tokens per second at a batch of 64."""
-    workload = Synthetic(600, *DATASETS["sharegpt"])
+    workload = Synthetic(requests, *DATASETS["sharegpt"])
     result, seconds = simulate(workload, skip_ahead, max_num_seqs=64)
     return result.tokens_out / seconds
 
@@ -59,10 +60,14 @@ def fleet(replicas: int, requests: int, rate: float | None) -> float:
 
 def fleets(replicas: int) -> None:
     """A batch of 64 in each, and a load that they are up to, in which batches are of 30 or so."""
-    for _ in range(3):
-        one, many = batch(True), fleet(replicas, 300 * replicas, None)
-        print(f"one engine {one:10,.0f} output tokens/s, {replicas} at once {many:10,.0f}")
-    for requests in (100 * replicas, 200 * replicas):
+    sizes = sorted({1, max(1, replicas // 4), replicas})
+    rounds = [
+        (batch(True, EACH), *(fleet(size, EACH * size, None) for size in sizes)) for _ in range(5)
+    ]
+    names = ["an engine", *(f"a fleet of {size}" for size in sizes)]
+    for name, rates in zip(names, zip(*rounds, strict=True), strict=True):
+        print(f"{name:16} {statistics.median(rates):10,.0f} output tokens/s")
+    for requests in (50 * replicas, 100 * replicas, 200 * replicas):
         speed = fleet(replicas, requests, 9.0 * replicas)
         print(f"{requests:,} requests in time: {speed:,.0f} output tokens/s, {memory():.0f} MiB")
 

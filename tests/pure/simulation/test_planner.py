@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from quire.simulation.planning.plan import Binding, Plan, binding, most_missed_o
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.ranking import Ranking
 from quire.simulation.planning.replicas import replicated
-from quire.simulation.planning.search import highest_count, highest_rate
+from quire.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire.simulation.sample import WorkloadSample
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
@@ -210,6 +211,24 @@ def test_searches_find_what_bisection_would(true: float) -> None:
         assert highest_count(lambda n: n <= count, hint, 1000) == count
     assert highest_rate(lambda _: False, [7.0], 0.1, 1000.0)[0] == 0.0
     assert highest_rate(lambda _: True, [7.0], 0.1, 1000.0)[1] == math.inf
+
+
+@pytest.mark.parametrize("true", [0.05, 0.5, 7.0, 12.3, 640.0, 5000.0])
+def test_a_search_on_a_supposition_ends_where_the_plain_one_does(true: float) -> None:
+    def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+        return highest_rate(meets, [10.0], 0.1, 1000.0, 0.05)
+
+    tried: list[float] = []
+
+    def meets(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= true
+
+    expected = search(meets)
+    for off, most in ((1.0, 2), (0.99, 3), (1.05, 3), (0.7, 6), (30.0, 20), (0.0, 20)):
+        tried.clear()
+        assert foreseen(search, meets, true * off) == expected
+        assert len(tried) == len(set(tried)) <= most
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:

@@ -107,7 +107,7 @@ def foreseen(
         if low <= guess < high:
             continue  # as was supposed
         if low and high < math.inf:
-            guess = (low + high) / 2
+            guess = math.sqrt(low * high)
         else:
             guess = low * step if low else math.nextafter(high / step, 0.0)
             step = max(_FIRST_STEP, step * step)
