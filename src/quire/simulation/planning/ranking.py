@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
+from quire.protocol import Verdict
+from quire.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
 from quire.simulation.planning.changes import Change, Changed, changes
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
 from quire.simulation.planning.replicas import halves, numbers, pairs, replicated
 from quire.simulation.planning.search import CLOSE, foreseen, highest_rate
-from quire.simulation.result import Served
+from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work
@@ -84,8 +85,7 @@ class Ranking:
             near = abs(found.rate - best.rate) <= CLOSE * best.rate
             return found._replace(like=best.change.routing if near else None)
         self.progress(change.name)
-        limits = change.deployment.limits()
-        meets = self._meets(change, limits)
+        meets = self._meets(change)
         if meets((1 + _CLOSE) * best.rate):
             return self._turned(change, start=(1 + 2 * _CLOSE) * best.rate)
         if meets((1 - _CLOSE) * best.rate):
@@ -136,28 +136,27 @@ class Ranking:
             return Changed(change, base, 1.0)
         self.progress(change.name)
         try:
-            limits = change.deployment.limits()
             if self.goals == Goals():
-                rate = self._served(change, limits)
+                rate = self._served(change)
             else:
                 start = start or change.replicas * base
-                rate = self._met(change, limits, start, guess or start)
+                rate = self._met(change, start, guess or start)
         except ConfigError as error:
             return Changed(change, 0.0, 0.0, refused=str(error))
         return Changed(change, rate, rate / base if base else 1.0)
 
-    def _served(self, change: Change, limits: EngineLimits) -> float:
+    def _served(self, change: Change) -> float:
         """Requests per second of a line that never empties."""
         sample = self.sample.lengthened(change.replicas)
-        result = self._run(change, limits, sample.at_once())
+        result = self._run(change, sample.at_once())
         if not result.num_finished:
             raise ConfigError(result.first_refusal or "no request can be served")
         return result.request_rate
 
-    def _met(self, change: Change, limits: EngineLimits, start: float, guess: float) -> float:
+    def _met(self, change: Change, start: float, guess: float) -> float:
         """The highest rate that meets the goals."""
         base, high = self._base, self.goodput.beyond_rate
-        meets = self._meets(change, limits)
+        meets = self._meets(change)
         if not base:
             guess = 0.7 * self.saturation.request_rate
             return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
@@ -172,30 +171,50 @@ class Ranking:
 
         return foreseen(search, meets, guess)[0]
 
-    def _meets(self, change: Change, limits: EngineLimits) -> Callable[[float], bool]:
+    def _meets(self, change: Change) -> Callable[[float], bool]:
         """Whether the goals are met at a rate, for as long with several replicas as with one."""
         sample = self.sample.lengthened(change.replicas)
         if self.goodput.poisson is not None:
             sample = replace(sample, has_times=False)
         spare = most_missed_of(len(sample.requests))
+        nameless = self._nameless(change)
 
         def meets(rate: float) -> bool:
-            result = self._run(change, limits, sample.at_rate(rate), spare)
+            result = self._run(nameless or change, sample.at_rate(rate), spare)
+            if nameless is not None and _gave_way(result):
+                result = self._run(change, sample.at_rate(rate), spare)
             return result.goodput_share >= GOAL_SHARE
 
         return meets
 
+    def _nameless(self, change: Change) -> Change | None:
+        """The same without prefix caching, where nobody finds a block but who comes back to his
+        own: all goes as with it, and is sooner simulated, if nobody gives way. None: it matters."""
+        limits = change.deployment.limits()
+        if self.sample.shares_prefixes or not (limits.is_paged and limits.enable_prefix_caching):
+            return None
+        return change._replace(deployment=change.deployment.configured(enable_prefix_caching=False))
+
     def _run(
         self,
         change: Change,
-        limits: EngineLimits,
         requests: Iterable[TraceRequest],
         most_missed: int | None = None,
-    ) -> Served:
+    ) -> SimulationResult | FleetResult:
         if change.routing is None:
+            limits = change.deployment.limits()
             return self.simulator(limits, change.deployment, most_missed).run(requests)
         fleet = FleetSetup((ReplicaKind(change.deployment),) * change.replicas, change.routing)
         seed = change.deployment.config.seed
         return FleetSimulator(fleet, seed=seed, goals=self.goals, most_missed=most_missed).run(
             requests
         )
+
+
+def _gave_way(result: SimulationResult | FleetResult) -> bool:
+    """Whether anybody's blocks were taken."""
+    engines = (
+        [one.result for one in result.replicas] if isinstance(result, FleetResult) else [result]
+    )
+    decisions = (name for one in engines for name in one.num_decisions)
+    return any(Verdict(name).preempts for name in decisions)
