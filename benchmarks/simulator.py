@@ -5,8 +5,9 @@
 Batch: ShareGPT lengths, 64 sequences running, others in line, with and without skipping ahead, in
 turns; median of five. Trace: the whole of it for Llama-3-8B on one H100; memory is the most that
 the process had, after half of the trace and after all of it. With --replicas a fleet of N instead:
-output tokens per second of all its engines together, beside one engine, in turns and with as many
-requests for each, and a quarter of the fleet; then the memory as its requests double in number.
+the memory as its requests double in number, with short outputs, so that all that can be remembered
+is soon full; then output tokens per second of all its engines together, beside one engine, in turns
+and with as many requests for each, and a quarter of the fleet.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from pathlib import Path
 
 from quire.simulation import MODELS, Deployment, SimulationResult, Simulator, find_machine
 from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
-from quire.workload import DATASETS, Synthetic, Trace, TraceRequest
+from quire.workload import DATASETS, Lengths, Synthetic, Trace, TraceRequest
 
 DEPLOYMENT = Deployment(MODELS["llama-3-8b"], find_machine("h100"))
+TEXT, SHORT = DATASETS["sharegpt"][1], Lengths.parse("8")
 EACH = 300  # requests of each engine that is compared with others: as a batch fills and empties
 
 
@@ -46,30 +48,30 @@ def batch(skip_ahead: bool, requests: int = 600) -> float:
     return result.tokens_out / seconds
 
 
-def fleet(replicas: int, requests: int, rate: float | None) -> float:
+def fleet(replicas: int, requests: int, rate: float | None = None, output: Lengths = TEXT) -> float:
     """Output tokens per second of so many engines together, routed by prefixes."""
     pool = None if rate is None else 4 << 30  # soon full of what can be found again
     deployment = DEPLOYMENT.configured(max_num_seqs=64, kv_cache_memory_bytes=pool)
     simulator = FleetSimulator(FleetSetup((ReplicaKind(deployment),) * replicas))
     longest = DEPLOYMENT.model.max_positions
-    workload = Synthetic(requests, *DATASETS["sharegpt"], rate=rate)
+    workload = Synthetic(requests, DATASETS["sharegpt"][0], output, rate=rate)
     start = time.process_time()
     result = simulator.run(request.clipped(longest) for request in workload)
     return result.tokens_out / (time.process_time() - start)
 
 
 def fleets(replicas: int) -> None:
-    """A batch of 64 in each, and a load that they are up to, in which batches are of 30 or so."""
+    """Memory; a batch of 64 in each; and a load that they are up to, with batches of 30 or so."""
+    for requests in (200 * replicas, 400 * replicas, 800 * replicas):
+        fleet(replicas, requests, 30.0 * replicas, SHORT)
+        print(f"{requests:,} requests with short outputs: {memory():.0f} MiB")
     sizes = sorted({1, max(1, replicas // 4), replicas})
-    rounds = [
-        (batch(True, EACH), *(fleet(size, EACH * size, None) for size in sizes)) for _ in range(5)
-    ]
+    rounds = [(batch(True, EACH), *(fleet(size, EACH * size) for size in sizes)) for _ in range(3)]
     names = ["an engine", *(f"a fleet of {size}" for size in sizes)]
     for name, rates in zip(names, zip(*rounds, strict=True), strict=True):
         print(f"{name:16} {statistics.median(rates):10,.0f} output tokens/s")
-    for requests in (50 * replicas, 100 * replicas, 200 * replicas):
-        speed = fleet(replicas, requests, 9.0 * replicas)
-        print(f"{requests:,} requests in time: {speed:,.0f} output tokens/s, {memory():.0f} MiB")
+    speed = fleet(replicas, 100 * replicas, 9.0 * replicas)
+    print(f"{100 * replicas:,} requests in time: {speed:,.0f} output tokens/s")
 
 
 def memory() -> float:
