@@ -93,7 +93,7 @@ def foreseen(
     low, high, step = 0.0, math.inf, 1.0  # the highest that was met, the lowest that was not
 
     def supposed(rate: float) -> bool:
-        return rate <= low or (rate < high and rate <= guess)
+        return rate <= guess
 
     while True:
         last_met, first_missed = search(supposed)
