@@ -5,8 +5,9 @@
 Batch: ShareGPT lengths, 64 sequences running, others in line, with and without skipping ahead, in
 turns; median of five. Trace: the whole of it for Llama-3-8B on one H100; memory is the most that
 the process had, after half of the trace and after all of it. With --replicas a fleet of N instead:
-output tokens per second of all its engines together, beside one engine in turns, and the memory
-after half of its requests and after all.
+the memory as its requests double in number, with short outputs, so that all that can be remembered
+is soon full; then output tokens per second of all its engines together, beside one engine, in turns
+and with as many requests for each, and a quarter of the fleet.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from pathlib import Path
 
 from quire.simulation import MODELS, Deployment, SimulationResult, Simulator, find_machine
 from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
-from quire.workload import DATASETS, Synthetic, Trace, TraceRequest
+from quire.workload import DATASETS, Lengths, Synthetic, Trace, TraceRequest
 
 DEPLOYMENT = Deployment(MODELS["llama-3-8b"], find_machine("h100"))
+TEXT, SHORT = DATASETS["sharegpt"][1], Lengths.parse("8")
+EACH = 300  # requests of each engine that is compared with others: as a batch fills and empties
 
 
 def simulate(
@@ -38,33 +41,37 @@ def simulate(
     return result, time.process_time() - start
 
 
-def batch(skip_ahead: bool) -> float:
+def batch(skip_ahead: bool, requests: int = 600) -> float:
     """Output tokens per second at a batch of 64."""
-    workload = Synthetic(600, *DATASETS["sharegpt"])
+    workload = Synthetic(requests, *DATASETS["sharegpt"])
     result, seconds = simulate(workload, skip_ahead, max_num_seqs=64)
     return result.tokens_out / seconds
 
 
-def fleet(replicas: int, requests: int, rate: float | None) -> float:
+def fleet(replicas: int, requests: int, rate: float | None = None, output: Lengths = TEXT) -> float:
     """Output tokens per second of so many engines together, routed by prefixes."""
     pool = None if rate is None else 4 << 30  # soon full of what can be found again
     deployment = DEPLOYMENT.configured(max_num_seqs=64, kv_cache_memory_bytes=pool)
     simulator = FleetSimulator(FleetSetup((ReplicaKind(deployment),) * replicas))
     longest = DEPLOYMENT.model.max_positions
-    workload = Synthetic(requests, *DATASETS["sharegpt"], rate=rate)
+    workload = Synthetic(requests, DATASETS["sharegpt"][0], output, rate=rate)
     start = time.process_time()
     result = simulator.run(request.clipped(longest) for request in workload)
     return result.tokens_out / (time.process_time() - start)
 
 
 def fleets(replicas: int) -> None:
-    """A batch of 64 in each, and a load that they are up to, in which batches are of 30 or so."""
-    for _ in range(3):
-        one, many = batch(True), fleet(replicas, 300 * replicas, None)
-        print(f"one engine {one:10,.0f} output tokens/s, {replicas} at once {many:10,.0f}")
-    for requests in (100 * replicas, 200 * replicas):
-        speed = fleet(replicas, requests, 9.0 * replicas)
-        print(f"{requests:,} requests in time: {speed:,.0f} output tokens/s, {memory():.0f} MiB")
+    """Memory; a batch of 64 in each; and a load that they are up to, with batches of 30 or so."""
+    for requests in (200 * replicas, 400 * replicas, 800 * replicas):
+        fleet(replicas, requests, 30.0 * replicas, SHORT)
+        print(f"{requests:,} requests with short outputs: {memory():.0f} MiB")
+    sizes = sorted({1, max(1, replicas // 4), replicas})
+    rounds = [(batch(True, EACH), *(fleet(size, EACH * size) for size in sizes)) for _ in range(3)]
+    names = ["an engine", *(f"a fleet of {size}" for size in sizes)]
+    for name, rates in zip(names, zip(*rounds, strict=True), strict=True):
+        print(f"{name:16} {statistics.median(rates):10,.0f} output tokens/s")
+    speed = fleet(replicas, 100 * replicas, 9.0 * replicas)
+    print(f"{100 * replicas:,} requests in time: {speed:,.0f} output tokens/s")
 
 
 def memory() -> float:

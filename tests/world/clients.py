@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from quire.protocol import SoftCut
 from world.exchange import Answer, Exchange
 from world.oracle import Oracle
 from world.script import KEYS, Ask, Nonsense, Talk
@@ -54,8 +56,12 @@ class Clients:
         opened = await self._session(event, "POST", "", {"model": MODEL})
         if opened is None:
             return
-        path, history = f"/{opened['id']}", list[int]()
+        path, history, cuts = f"/{opened['id']}", list[int](), list[SoftCut]()
         for number, (given, max_tokens, seed) in enumerate(event.turns):
+            wish = event.soft_cuts[number]
+            cut = None if wish is None else SoftCut(0, len(history), *wish)
+            if cut is not None and not await self._soft_cut(event, path, cut, cuts):
+                return
             body: _Json = {"input": given}
             if await self._session(event, "POST", f"{path}/append", body) is None:
                 return
@@ -65,7 +71,7 @@ class Clients:
             told = await self._session(event, "POST", f"{path}/generate", body, hurry)
             if told is None:
                 return
-            output = self._oracle.turn(history, max_tokens, seed)
+            output = self._oracle.turn(history, max_tokens, seed, cuts)
             assert told["choices"][0]["text"] == self._oracle.text(output), "another text"
             assert told["usage"]["prompt_tokens"] == len(given)
             history += output
@@ -76,6 +82,17 @@ class Clients:
             assert (known["num_tokens"], known["busy"]) == (len(history), False)
         if event.closes:
             await self._session(event, "DELETE", path)
+
+    async def _soft_cut(self, event: Talk, path: str, cut: SoftCut, cuts: list[SoftCut]) -> bool:
+        """Ask for one more cut; whether it was made."""
+        body: _Json = {"bias": "-inf" if cut.bias == -math.inf else cut.bias, "fade": cut.fade}
+        told = await self._session(event, "POST", f"{path}/soft_cut", body)
+        if told is None:
+            return False
+        if cut.bias:  # else it would change nothing
+            cuts.append(cut)
+        assert [one["position"] for one in told["soft_cuts"]] == [one.position for one in cuts]
+        return True
 
     async def _session(
         self,

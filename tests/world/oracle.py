@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from quire.engine import Tokenizer
-from quire.protocol import Request, SamplingParams
+from quire.protocol import Request, SamplingParams, SoftCut
 from support.fake_model import EOS, FULL, expected_outputs, expected_turn
 from world.script import Ask
 
@@ -23,10 +23,12 @@ class Oracle:
         outputs = self._outputs(ask.prompt, ask.max_tokens, ask.seed, ask.n, ask.beams)
         return [self._stopped(output, ask.stop) for output in outputs]
 
-    def turn(self, history: Sequence[int], max_tokens: int, seed: int) -> list[int]:
+    def turn(
+        self, history: Sequence[int], max_tokens: int, seed: int, cuts: Sequence[SoftCut]
+    ) -> list[int]:
         """The tokens that a session's turn generates."""
         params = SamplingParams(max_tokens=max_tokens, seed=seed)
-        return expected_turn(history, _request((), params, max_tokens), FULL)
+        return expected_turn(history, _request((), params, max_tokens), FULL, cuts)
 
     def text(self, token_ids: Sequence[int]) -> str:
         kept = [token for token in token_ids if token != EOS]

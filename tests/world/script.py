@@ -6,6 +6,7 @@ events are left out is a script too.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Talk:
 
     at: float
     turns: tuple[tuple[tuple[int, ...], int, int], ...]  # (input, max_tokens, seed) of each
+    soft_cuts: tuple[tuple[float, int] | None, ...]  # (bias, fade), before the turn's input
     pause: float
     key: str = ""
     user: str = ""
@@ -156,9 +158,12 @@ def _talk(rng: random.Random, at: float) -> Talk:
         (_tokens(rng, rng.randint(1, 8)), rng.choice([1, 4, 10]), rng.randrange(1000))
         for _ in range(rng.randint(1, 4))
     ]
+    cuts = [(bias, fade) for bias in (-math.inf, -1.5, 0.0) for fade in (0, 3, 60)]
+    later = [rng.choice([None, rng.choice(cuts)]) for _ in turns[1:]]
     return Talk(
         at,
         tuple(turns),
+        soft_cuts=(None, *later),  # before the first there is nothing to cut off
         pause=rng.choice([0.0, 5.0, 600.0, 4000.0]),
         key=rng.choice(KEYS[1:]),
         user=rng.choice(["", "eve"]),

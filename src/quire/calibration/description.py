@@ -22,14 +22,14 @@ def describe(calibration: Calibration, path: Path) -> str:
     """Costs, errors and what is not known, in a few lines."""
     costs = calibration.costs
     first, last = costs.knots[0], costs.knots[-1]
-    beside = f"after a break {costs.per_wake * 1e3:.3g} ms"
+    beside = f"after a break {_seconds(costs.per_wake)}"
     if calibration.trip_seconds:
-        beside = f"for its first token a client waits {calibration.trip_seconds * 1e3:.3g} ms more"
+        beside = f"for its first token a client waits {_seconds(calibration.trip_seconds)} more"
     lines = [
         f"{calibration.model.name}: a step of {first} token takes "
-        f"{costs.token_seconds[0] * 1e3:.3g} ms, of {last:,} tokens "
-        f"{costs.token_seconds[-1] * 1e3:.3g} ms; each sequence {costs.per_seq * 1e6:.3g} µs and "
-        f"each 1,000 tokens of context {costs.per_context[0] * 1e9:.3g} µs more; {beside}.",
+        f"{_seconds(costs.token_seconds[0])}, of {last:,} tokens "
+        f"{_seconds(costs.token_seconds[-1])}; each sequence {_seconds(costs.per_seq)} and "
+        f"each 1,000 tokens of context {_seconds(1000 * costs.per_context[0])} more; {beside}.",
         f"From {calibration.measured}, in seconds of the {_CLOCKS[calibration.unit]}. What was "
         f"held out is predicted {calibration.total_error:+.1%} off together, and half of it no "
         f"more than {calibration.median_error:.1%} off.",
@@ -44,3 +44,9 @@ def describe(calibration: Calibration, path: Path) -> str:
         lines.append(f"Not known: {unknown}.")
     lines.append(f"Written to {path}; use it with quire simulate --cost-model {path}")
     return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    if value < 1e-3:
+        return f"{value * 1e6:.3g} µs"
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -109,6 +109,7 @@ def test_names_as_people_type_them() -> None:
         find_model("llama-3.1")
     with pytest.raises(ConfigError, match=r"did you mean a100-40 or a100-80\?"):
         find_machine("a100")
+    assert find_model("Quire-demo").kv_bytes_per_token == 2 * 2 * 64 * 4 * 2
 
 
 def test_a_machine_from_a_file(tmp_path: Path) -> None:

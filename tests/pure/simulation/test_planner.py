@@ -1,24 +1,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
+from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
 from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
 from quire.simulation.planning.advice import advice, ranked, too_few
 from quire.simulation.planning.changes import Change, Changed, Price, changes
-from quire.simulation.planning.plan import Binding, Plan, binding, most_missed_of
+from quire.simulation.planning.plan import (
+    GOAL_SHARE,
+    Binding,
+    Goodput,
+    Plan,
+    Saturation,
+    binding,
+    most_missed_of,
+)
 from quire.simulation.planning.planner import Planner
 from quire.simulation.planning.ranking import Ranking
 from quire.simulation.planning.replicas import replicated
-from quire.simulation.planning.search import highest_count, highest_rate
+from quire.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire.simulation.sample import WorkloadSample
+from quire.simulation.simulator import Simulator
 from quire.workload import Lengths, Segment, Synthetic, TraceRequest
 
 COPILOT = Synthetic(150, Lengths.parse("625-1025"), Lengths.parse("100-500"))
@@ -143,6 +154,32 @@ def test_more_machines_are_flattered_by_no_load_that_is_soon_over() -> None:
     assert {count for count, _ in found} == {2, 3, 4}
 
 
+@pytest.mark.parametrize(("blocks", "again"), [(2500, False), (120, True)])
+def test_names_of_blocks_count_only_where_somebody_gives_way(blocks: int, again: bool) -> None:
+    """Nobody finds a block but who comes back to his own, so trials go without names first."""
+    named: list[bool] = []
+
+    def simulator(limits: EngineLimits, deployment: Deployment, spare: int | None) -> Simulator:
+        named.append(limits.enable_prefix_caching)
+        return plan.simulator(limits, deployment, spare)
+
+    size = blocks * 16 * DEPLOYMENT.model.kv_bytes_per_token
+    plan = planner(
+        replace(COPILOT, num_requests=12, rate=2.0), goals=Goals(ttft=30.0),
+        kv_cache_memory_bytes=size, max_model_len=1600,
+    )  # fmt: skip
+    change = Change("knob", "as it is", Price.NOTHING, "", plan.deployment)
+    whole = plan.simulator(plan.deployment.limits()).run(plan.sample.at_once())
+    found = Goodput(1.0, None, None)
+    base = Saturation.of(whole, width=1)
+    ranking = Ranking(
+        plan.deployment, plan.sample, plan.goals, base, found, simulator, plan.progress, None, {}
+    )
+    at = plan.simulator(plan.deployment.limits(), most_missed=1).run(plan.sample.at_rate(2.0))
+    assert ranking._meets(change)(2.0) == (at.goodput_share >= GOAL_SHARE)
+    assert named == ([False, True] if again else [False])
+
+
 def test_what_is_proposed_is_enough_and_costs_least(chat_plan: Plan) -> None:
     plan = replace(chat_plan, deployment=PLENTY)
     own = plan.goodput.rate
@@ -210,6 +247,24 @@ def test_searches_find_what_bisection_would(true: float) -> None:
         assert highest_count(lambda n: n <= count, hint, 1000) == count
     assert highest_rate(lambda _: False, [7.0], 0.1, 1000.0)[0] == 0.0
     assert highest_rate(lambda _: True, [7.0], 0.1, 1000.0)[1] == math.inf
+
+
+@pytest.mark.parametrize("true", [0.05, 0.5, 7.0, 12.3, 640.0, 5000.0])
+def test_a_search_on_a_supposition_ends_where_the_plain_one_does(true: float) -> None:
+    def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+        return highest_rate(meets, [10.0], 0.1, 1000.0, 0.05)
+
+    tried: list[float] = []
+
+    def meets(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= true
+
+    expected = search(meets)
+    for off, most in ((1.0, 2), (0.99, 3), (1.05, 3), (0.7, 6), (30.0, 20), (0.0, 20)):
+        tried.clear()
+        assert foreseen(search, meets, true * off) == expected
+        assert len(tried) == len(set(tried)) <= most
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from quire import LLM, SamplingParams
+from quire.assembly import draft
 from quire.assembly.engine import _NO_SOFT_CUTS_ON_GPU
 from quire.engine import StreamingSession
 from quire.errors import RequestError
 from quire.protocol import SoftCut
+from support.drafting import Verified
 from support.hf_reference import hf_model, random_prompts
 from support.streaming_reference import StreamingReference, share_of
 
@@ -147,6 +149,23 @@ def test_the_bits_are_those_of_any_other_way(form: str, model_dir: ModelDir) -> 
     finally:
         torch.set_num_threads(threads)
     assert [way for way, told in found.items() if told != found["one by one"]] == []
+
+
+@pytest.mark.parametrize("drafter", ["llama", "opt"])
+def test_a_draft_model_sees_the_cuts_and_changes_no_bit(
+    drafter: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is its target is always right: what it gives its queries is biased as well."""
+    monkeypatch.setattr(draft, "check_draft", lambda *_: None)  # it may be as large
+    settings = {**SETTINGS, "max_model_len": 200}
+    config = {"method": "draft", "model": str(model_dir(drafter)), "num_speculative_tokens": 5}
+    drafted = LLM(model_dir("llama"), **settings, speculative_config=config)
+    verified = Verified(drafted)
+    alone = LLM(model_dir("llama"), **settings)
+    with alone.open_session() as plain, drafted.open_session() as session:
+        assert life(session) == life(plain)
+    assert verified.drafts > 20
+    assert (verified.right == verified.drafts) == (drafter == "llama")
 
 
 def test_nothing_is_what_a_bias_of_0_changes(model_dir: ModelDir) -> None:

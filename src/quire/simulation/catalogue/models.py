@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from quire.errors import ModelError
@@ -18,6 +19,9 @@ MODELS: Mapping[str, ModelShape] = {
     for entry in _ENTRIES
 }
 
+_DEMO, _DEMO_DIRECTORY = "quire-demo", Path(__file__).parents[2] / "demo"
+"""The model that comes with Quire, as its server calls it."""
+
 _TUNED = re.compile(r"-(instruct|it|pt|hf|chat|base)(?=-|$)")
 """What a hub's names say of a model's training, and not of its shape."""
 
@@ -30,8 +34,10 @@ _BY_HUB = {_plain(entry["hub"]): entry["name"] for entry in _ENTRIES if "hub" in
 
 
 def find_known(name: str) -> ModelShape | None:
-    """A model of the catalogue, by its name there or on Hugging Face's hub."""
+    """A model of the catalogue, by its name there or on Hugging Face's hub, or our own."""
     own = name.lower()
+    if own == _DEMO:
+        return replace(read_shape(_DEMO_DIRECTORY), name=_DEMO)
     return MODELS.get(own) or MODELS.get(_BY_HUB.get(_plain(own), ""))
 
 

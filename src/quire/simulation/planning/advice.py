@@ -64,7 +64,8 @@ def advice(plan: Plan) -> str:
         more = [one for one in bought if one.gain > first.gain]
         beyond = f"; more than that takes {_choice(plan, more)}" if more else ""
         return (
-            f"Do this: {_gain(plan, first)}, because {because}, and so {first.change.why}{beyond}."
+            f"Do this: {_gain(plan, first)}, since {first.change.why}; more is needed because "
+            f"{because}{beyond}."
         )
     if bought:
         return f"No setting gives more, because {because}; this does: {_choice(plan, bought)}."

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.simulation.fleet import FleetSetup, FleetSimulator, ReplicaKind
+from quire.protocol import Verdict
+from quire.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
 from quire.simulation.planning.changes import Change, Changed, changes
 from quire.simulation.planning.deployment import Deployment
 from quire.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
 from quire.simulation.planning.replicas import halves, numbers, pairs, replicated
-from quire.simulation.planning.search import CLOSE, highest_rate
-from quire.simulation.result import Served
+from quire.simulation.planning.search import CLOSE, foreseen, highest_rate
+from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
+from quire.simulation.work import Work
 from quire.workload import TraceRequest
 
 _CLOSE = 0.05
@@ -47,11 +49,11 @@ class Ranking:
         """The best first."""
         beyond = self.goodput.beyond or self.saturation.result
         coming = changes(self.deployment, beyond, self.sample.shares_prefixes, self.prices)
-        found = []
+        found: list[Changed] = []
         for change in coming:
             turned: Change | None = change
             while turned is not None:
-                found.append(self._turned(turned))
+                found.append(self._turned(turned, guess=self._guess(turned, found)))
                 turned = turned.further if found[-1].gain > 1 else None
         return tuple(sorted([*found, *self.replicas()], key=lambda one: -one.gain))
 
@@ -62,7 +64,7 @@ class Ranking:
         base = self.deployment
         in_halves = halves(base)
         if in_halves is not None:
-            yield self._turned(in_halves)
+            yield self._turned(in_halves, guess=self._guess(in_halves, ()))
         best: Changed | None = None
         for change in pairs(base):
             found = self._turned(change) if best is None else self._rerouted(change, best)
@@ -74,7 +76,7 @@ class Ranking:
         each, routing = best.rate / 2, best.change.routing
         assert routing is not None, "they are behind one"
         for count in numbers(each, self.asked_rate):
-            yield self._turned(replicated(base, count, routing), count * each)
+            yield self._turned(replicated(base, count, routing), start=count * each)
 
     def _rerouted(self, change: Change, best: Changed) -> Changed:
         """The same replicas by another routing: as good, or how much better or worse."""
@@ -83,13 +85,12 @@ class Ranking:
             near = abs(found.rate - best.rate) <= CLOSE * best.rate
             return found._replace(like=best.change.routing if near else None)
         self.progress(change.name)
-        limits = change.deployment.limits()
-        meets = self._meets(change, limits)
+        meets = self._meets(change)
         if meets((1 + _CLOSE) * best.rate):
-            return self._turned(change, (1 + 2 * _CLOSE) * best.rate)
+            return self._turned(change, start=(1 + 2 * _CLOSE) * best.rate)
         if meets((1 - _CLOSE) * best.rate):
             return Changed(change, best.rate, best.gain, like=best.change.routing)
-        return self._turned(change, (1 - 2 * _CLOSE) * best.rate)
+        return self._turned(change, start=(1 - 2 * _CLOSE) * best.rate)
 
     # -- one change ----------------------------------------------------------------------------
 
@@ -98,68 +99,122 @@ class Ranking:
         even = self.goodput.poisson
         return self.goodput.rate if even is None else even
 
-    def _turned(self, change: Change, hint: float | None = None) -> Changed:
-        """``hint``: a rate to look at first."""
+    def _guess(self, change: Change, found: Sequence[Changed]) -> float:
+        """About how high a rate meets the goals: as with what is like it, or by what steps cost."""
+        faster = self._faster(change)
+        for one in reversed(found):
+            alike = one.change.knob == change.knob and one.gain > 0
+            if alike and abs(self._faster(one.change) - faster) <= CLOSE * faster:
+                return one.rate
+        return change.replicas * self._base * faster
+
+    def _faster(self, change: Change) -> float:
+        """How many times as fast as without it a step is that computes as much as it may."""
+        prompt, output = self.sample.mean_tokens
+        tokens = self.deployment.config.max_num_batched_tokens
+        rows = round(tokens * output / (prompt + output))
+        work = Work(
+            prefill_tokens=tokens - rows,
+            prefill_pairs=(tokens - rows) * prompt / 2,
+            prefill_context=tokens - rows,
+            decode_seqs=rows,
+            decode_context=rows * (prompt + output / 2),
+            samples=rows,
+        )
+        without, turned = (
+            each.cost_model(each.config.block_size).seconds(work)
+            for each in (self.deployment, change.deployment)
+        )
+        return without / turned
+
+    def _turned(
+        self, change: Change, *, start: float | None = None, guess: float | None = None
+    ) -> Changed:
+        """start: of several replicas, a rate to look at first; guess: what may come out."""
         base = self._base
         if change.same is not None:
             return Changed(change, base, 1.0)
         self.progress(change.name)
         try:
-            limits = change.deployment.limits()
             if self.goals == Goals():
-                rate = self._served(change, limits)
+                rate = self._served(change)
             else:
-                rate = self._met(change, limits, hint or change.replicas * base)
+                start = start or change.replicas * base
+                rate = self._met(change, start, guess or start)
         except ConfigError as error:
             return Changed(change, 0.0, 0.0, refused=str(error))
         return Changed(change, rate, rate / base if base else 1.0)
 
-    def _served(self, change: Change, limits: EngineLimits) -> float:
+    def _served(self, change: Change) -> float:
         """Requests per second of a line that never empties."""
         sample = self.sample.lengthened(change.replicas)
-        result = self._run(change, limits, sample.at_once())
+        result = self._run(change, sample.at_once())
         if not result.num_finished:
             raise ConfigError(result.first_refusal or "no request can be served")
         return result.request_rate
 
-    def _met(self, change: Change, limits: EngineLimits, hint: float) -> float:
+    def _met(self, change: Change, start: float, guess: float) -> float:
         """The highest rate that meets the goals."""
         base, high = self._base, self.goodput.beyond_rate
-        meets = self._meets(change, limits)
+        meets = self._meets(change)
         if not base:
             guess = 0.7 * self.saturation.request_rate
             return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
-        if change.replicas > 1:
-            return highest_rate(meets, [hint], base, 30 * hint, _CLOSE)[0]
         high = high if math.isfinite(high) else base * (1 + _CLOSE)
-        if not meets(high):
-            return base if meets(base) else 0.0
-        return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)[0]
 
-    def _meets(self, change: Change, limits: EngineLimits) -> Callable[[float], bool]:
+        def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+            if change.replicas > 1:
+                return highest_rate(meets, [start], base, 30 * start, _CLOSE)
+            if meets(high):
+                return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)
+            return (base, high) if meets(base) else (0.0, base)
+
+        return foreseen(search, meets, guess)[0]
+
+    def _meets(self, change: Change) -> Callable[[float], bool]:
         """Whether the goals are met at a rate, for as long with several replicas as with one."""
         sample = self.sample.lengthened(change.replicas)
         if self.goodput.poisson is not None:
             sample = replace(sample, has_times=False)
         spare = most_missed_of(len(sample.requests))
+        nameless = self._nameless(change)
 
         def meets(rate: float) -> bool:
-            result = self._run(change, limits, sample.at_rate(rate), spare)
+            result = self._run(nameless or change, sample.at_rate(rate), spare)
+            if nameless is not None and _gave_way(result):
+                result = self._run(change, sample.at_rate(rate), spare)
             return result.goodput_share >= GOAL_SHARE
 
         return meets
 
+    def _nameless(self, change: Change) -> Change | None:
+        """The same without prefix caching, where nobody finds a block but who comes back to his
+        own: all goes as with it, and is sooner simulated, if nobody gives way. None: it matters."""
+        limits = change.deployment.limits()
+        if self.sample.shares_prefixes or not (limits.is_paged and limits.enable_prefix_caching):
+            return None
+        return change._replace(deployment=change.deployment.configured(enable_prefix_caching=False))
+
     def _run(
         self,
         change: Change,
-        limits: EngineLimits,
         requests: Iterable[TraceRequest],
         most_missed: int | None = None,
-    ) -> Served:
+    ) -> SimulationResult | FleetResult:
         if change.routing is None:
+            limits = change.deployment.limits()
             return self.simulator(limits, change.deployment, most_missed).run(requests)
         fleet = FleetSetup((ReplicaKind(change.deployment),) * change.replicas, change.routing)
         seed = change.deployment.config.seed
         return FleetSimulator(fleet, seed=seed, goals=self.goals, most_missed=most_missed).run(
             requests
         )
+
+
+def _gave_way(result: SimulationResult | FleetResult) -> bool:
+    """Whether anybody's blocks were taken."""
+    engines = (
+        [one.result for one in result.replicas] if isinstance(result, FleetResult) else [result]
+    )
+    decisions = (name for one in engines for name in one.num_decisions)
+    return any(Verdict(name).preempts for name in decisions)

@@ -76,3 +76,38 @@ def lowest_count(meets: Callable[[int], bool], hint: int, least: int, most: int)
             low = count
             count = 2 * count if high > most else (count + high) // 2
     return high if high <= most else None
+
+
+def foreseen(
+    search: Callable[[Callable[[float], bool]], tuple[float, float]],
+    meets: Callable[[float], bool],
+    guess: float,
+) -> tuple[float, float]:
+    """What ``search(meets)`` gives, in fewer trials if that is near ``guess``.
+
+    search: ends at the highest rate that is met and the lowest that is not, of those that it asks
+        about. It is run on a supposition, and only the two rates that it ends at are tried, until
+        they are what was supposed. If all rates below one that is met are met too, as all that
+        searches here take for granted, it would have ended there by trials of its own.
+    """
+    low, high, step = 0.0, math.inf, 1.0  # the highest that was met, the lowest that was not
+
+    def supposed(rate: float) -> bool:
+        return rate <= guess
+
+    while True:
+        last_met, first_missed = search(supposed)
+        rate = next((one for one in (first_missed, last_met) if low < one < high), None)
+        if rate is None:
+            return last_met, first_missed
+        if meets(rate):
+            low = rate
+        else:
+            high = rate
+        if low <= guess < high:
+            continue  # as was supposed
+        if low and high < math.inf:
+            guess = math.sqrt(low * high)
+        else:
+            guess = low * step if low else math.nextafter(high / step, 0.0)
+            step = max(_FIRST_STEP, step * step)
