@@ -16,7 +16,7 @@ from support.session_runs import SessionRun
 from support.slow import random_runs
 from support.talks import Talk
 
-RUNS = random_runs(400)
+RUNS = random_runs(300)
 BATCHES = 2
 
 

@@ -14,7 +14,7 @@ from support.outcomes import take_in
 from support.scheduler_runs import SchedulerRun
 from support.slow import first_is_quick, random_runs
 
-RUNS = random_runs(800)
+RUNS = random_runs(600)
 BATCHES = 4
 
 

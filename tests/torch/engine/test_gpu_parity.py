@@ -100,7 +100,7 @@ def generate(
         directory,
         dtype="float32",
         block_size=BLOCK_SIZE,
-        max_model_len=64,
+        max_model_len=32,
         max_num_seqs=8,
         kv_cache_memory_bytes=None if blocks is None else blocks * BLOCK_SIZE * bytes_per_token,
         **options,
@@ -116,13 +116,13 @@ def test_tokens_are_those_of_the_cpu_engine(
     kv_cache_dtype: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though sequences fork, and are swapped for want of room."""
-    directory, prompts = model_dir("qwen2"), random_prompts(13, 9, 6)
-    params = SamplingParams(n=2, seed=3, max_tokens=8, ignore_eos=True)
+    directory, prompts = model_dir("qwen2"), random_prompts(9, 6)
+    params = SamplingParams(n=2, seed=3, max_tokens=6, ignore_eos=True)
     expected, _ = generate(directory, 64, prompts, params, kv_cache_dtype=kv_cache_dtype)
     monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
     found, num_swaps = generate(
         directory,
-        16,
+        9,
         prompts,
         params,
         kv_cache_dtype=kv_cache_dtype,
@@ -154,10 +154,9 @@ def test_tokens_do_not_depend_on_running_ahead(
         return submit(executor, step)
 
     monkeypatch.setattr(ModelExecutor, "submit", note)
-    prompts = random_prompts(13, 9, 6)
+    prompts = random_prompts(9, 5)
     params = [
-        SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True),
-        SamplingParams(seed=3, max_tokens=6, logprobs=2, ignore_eos=True),
+        SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, ignore_eos=True),
         SamplingParams(seed=4, top_k=5, max_tokens=7, ignore_eos=True),
     ]
     expected = generate(model_dir("qwen2_window"), None, prompts, params, async_scheduling=False)
@@ -166,7 +165,7 @@ def test_tokens_do_not_depend_on_running_ahead(
         generate(model_dir("qwen2_window"), None, prompts, params, async_scheduling=True)
         == expected
     )
-    assert sum(ahead) >= 6
+    assert sum(ahead) >= 5
 
 
 def test_tokens_do_not_depend_on_drafts(
@@ -205,7 +204,7 @@ def test_vectors_beside_texts(model_dir: ModelDir, monkeypatch: pytest.MonkeyPat
         SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True),
         SamplingParams(max_tokens=0, prompt_logprobs=0),
     ]
-    prompts = random_prompts(7, 3, 7, 2, 5)
+    prompts = random_prompts(7, 3, 7, 4, 2, 5)
 
     def finals() -> list[RequestOutput]:
         sizes = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 9}
@@ -221,14 +220,14 @@ def test_vectors_beside_texts(model_dir: ModelDir, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
     found = finals()
     assert facts(found) == pytest.approx(facts(expected), abs=1e-4)
-    for mine, theirs in zip(found[:3], expected, strict=False):
+    for mine, theirs in zip(found[: len(Pooling)], expected, strict=False):
         assert theirs.vector and list(mine.vector or ()) == pytest.approx(
             [*theirs.vector], abs=1e-5
         )
     scores = [
         [
             one.logprob
-            for table in (outputs[4].prompt_logprobs or ())
+            for table in (outputs[-1].prompt_logprobs or ())
             for one in (table or {}).values()
         ]
         for outputs in (found, expected)
