@@ -9,6 +9,7 @@ from quire.protocol import TO_DRAFT, Step
 _PASS = 0.1  # of a step, for a pass of a draft model that has not been measured
 _MANY, _EVERY = 8, 4  # of steps without drafts for so many sequences, only one in so many is noted
 _TRY_EVERY = 128  # steps after which a draft model is tried again, though it did not pay
+_MOST_TRIED = 8  # passes
 
 
 class Measured:
@@ -19,6 +20,7 @@ class Measured:
         self._ahead = StepCosts()  # of steps that were begun while the one before was under way
         self._passes = PassCosts()
         self._since_passes = 0  # steps
+        self._to_try = 1  # passes
         self._steps = 0
 
     def settled(self, rows: int) -> bool:
@@ -36,8 +38,12 @@ class Measured:
 
     @property
     def most_passes(self) -> int:
-        """That a step may have, to see what they take, and give."""
-        return 1 if self.tries else self._passes.most
+        """That a step may have, to see what they take, and give.
+
+        Each try may have twice as many as the last: the first one takes most of all, so that few
+        may not pay where several would.
+        """
+        return self._to_try if self.tries else self._passes.most
 
     def pass_seconds(self, passes: int, rows: int) -> float:
         """Of so many tokens from a draft model for everybody."""
@@ -68,6 +74,8 @@ class Measured:
             if not step.ahead or not self.costs.known:
                 self.costs.observe(rows, seconds)
             return
+        if self.tries:
+            self._to_try = 2 * self._to_try if self._to_try < _MOST_TRIED else 1
         self._since_passes = 0
         alone = min(seconds, self.costs.seconds(rows))
         self.costs.observe(rows, alone)

@@ -21,7 +21,7 @@ class CostModel(Protocol):
         ...
 
 
-class PassCosts(CostModel, Protocol):
+class DraftCosts(CostModel, Protocol):
     """Of a model that drafts for another one, in whose steps it computes."""
 
     def moving(self, work: Work) -> float:
@@ -37,7 +37,7 @@ class CostsWithDraft:
     """
 
     target: CostModel
-    draft: PassCosts
+    draft: DraftCosts
 
     def seconds(self, work: Work) -> float:
         """Of a step, without the draft model's passes."""

@@ -19,7 +19,7 @@ from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
 from quire.shape import ModelShape
 from quire.simulation.acceptance import AcceptanceProfile, Profiles
-from quire.simulation.cost_model import CostModel, CostsWithDraft, PassCosts
+from quire.simulation.cost_model import CostModel, CostsWithDraft, DraftCosts
 from quire.simulation.draft_model import SimulatedDraftModel
 from quire.simulation.live import own_token
 from quire.workload import TraceRequest
@@ -36,7 +36,7 @@ class SmallerModel:
 
     shape: ModelShape
     acceptance: AcceptanceProfile | None = None
-    costs: PassCosts | None = None
+    costs: DraftCosts | None = None
 
 
 @dataclass(frozen=True)
