@@ -28,13 +28,14 @@ from quire.simulation.planning.plan import (
     most_missed_of,
 )
 from quire.simulation.planning.ranking import Ranking
-from quire.simulation.planning.search import highest_count, highest_rate
+from quire.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
 from quire.workload import TraceRequest
 
 _FEW = 200  # requests, for beams: each step of theirs is a step of the scheduler
+_NEAR = 0.9  # of what a line that never empties gets: about what meets goals that can be met
 BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
 
 
@@ -207,15 +208,17 @@ class Planner:
         """
         if self.goals == Goals():
             return Goodput(saturation.request_rate, None, None)
-        guess = 0.7 * saturation.request_rate
-        found = self._search(limits, self.sample, guess)
+        found = self._search(limits, self.sample, saturation)
         if found.rate or not self.sample.has_times:
             return found
-        poisson = self._search(limits, replace(self.sample, has_times=False), guess)
+        poisson = self._search(limits, replace(self.sample, has_times=False), saturation)
         return found._replace(poisson=poisson.rate, beyond_rate=poisson.beyond_rate)
 
-    def _search(self, limits: EngineLimits, sample: WorkloadSample, guess: float) -> Goodput:
+    def _search(
+        self, limits: EngineLimits, sample: WorkloadSample, saturation: Saturation
+    ) -> Goodput:
         found: dict[float, SimulationResult] = {}
+        guess = 0.7 * saturation.request_rate  # where a search begins that foresees nothing
 
         def meets(rate: float) -> bool:
             self.progress(f"{rate:.3g} requests/s")
@@ -223,7 +226,10 @@ class Planner:
             found[rate] = self._run(limits, partial(sample.at_rate, rate), spare)
             return found[rate].goodput_share >= GOAL_SHARE
 
-        low, high = highest_rate(meets, [guess], guess / 70, 30 * guess)
+        def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+            return highest_rate(meets, [guess], guess / 70, 30 * guess)
+
+        low, high = foreseen(search, meets, _NEAR * saturation.request_rate)
         # What failed has given up: the whole of it is wanted once.
         beyond = None if high == math.inf else self._run(limits, partial(sample.at_rate, high))
         return Goodput(low, found.get(low), beyond, beyond_rate=high)
