@@ -91,6 +91,7 @@ def test_a_price_may_stand_in_the_machines_file(tmp_path: Path) -> None:
         ([*SIMULATE, *LOAD, "--replicas", "2", "--pipeline-parallel-size", "2"],
          "pipeline stages are not simulated"),
         ([*SIMULATE, *LOAD, "--pipeline-parallel-size", "2"], "pipeline stages are not simulated"),
+        ([*PLAN, *GOALS, "--pipeline-parallel-size", "2"], "pipeline stages are not simulated"),
         (PLAN, "needs goals to meet"),
         ([*PLAN[:4], *LOAD, "--budget", "5"], "budget does nothing without fewest_machines"),
         ([*PLAN, *GOALS, "--budget", "5"], "budget needs prices"),

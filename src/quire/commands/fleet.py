@@ -105,17 +105,10 @@ def add_fleet(parser: argparse.ArgumentParser) -> None:
         "tokens of a prompt that are computed where it is answered "
         f"({defaults.max_local_prefill_length})",
     )  # fmt: skip
-    group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
 
 
 def fleet_of(arguments: argparse.Namespace, setup: Setup) -> FleetSetup | None:
     """None: one engine. ConfigError for what contradicts itself, or is not simulated."""
-    if arguments.pipeline_parallel_size != 1:
-        raise ConfigError(
-            "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
-            "disjoint batches are under way at once, and the scheduler plans one after the other; "
-            "use tensor_parallel_size"
-        )
     if arguments.replicas is None:
         for name in ("routing", *_OF_FLEETS):
             if getattr(arguments, name) is not None:

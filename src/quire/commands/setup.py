@@ -71,6 +71,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines that share a "
         "model (%(default)s)",
     )  # fmt: skip
+    group.add_argument("--pipeline-parallel-size", type=int, default=1, help=argparse.SUPPRESS)
     group.add_argument(
         "--cost-model", metavar="FILE", help="seconds of steps, as quire calibrate measured them "
         "(default: from the machine's figures)",
@@ -176,6 +177,12 @@ class Setup:
 
     def _deployment(self, calibration: Calibration | None) -> Deployment:
         arguments = self._arguments
+        if arguments.pipeline_parallel_size != 1:
+            raise ConfigError(
+                "pipeline_parallel_size: pipeline stages are not simulated, since several steps of "
+                "disjoint batches are under way at once, and the scheduler plans one after the "
+                "other; use tensor_parallel_size"
+            )
         model, machine = self._model(calibration), find_machine(arguments.machine)
         settings = {name: getattr(arguments, name) for name in _SETTINGS}
         if calibration is not None:

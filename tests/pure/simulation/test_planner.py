@@ -15,6 +15,7 @@ from quire.simulation import MACHINES, MODELS, Deployment
 from quire.simulation.baselines import BASELINES
 from quire.simulation.planning.advice import advice, ranked, too_few
 from quire.simulation.planning.changes import Change, Changed, Price, changes
+from quire.simulation.planning.nameless import OnStep
 from quire.simulation.planning.plan import (
     GOAL_SHARE,
     Binding,
@@ -159,9 +160,11 @@ def test_names_of_blocks_count_only_where_somebody_gives_way(blocks: int, again:
     """Nobody finds a block but who comes back to his own, so trials go without names first."""
     named: list[bool] = []
 
-    def simulator(limits: EngineLimits, deployment: Deployment, spare: int | None) -> Simulator:
+    def simulator(
+        limits: EngineLimits, deployment: Deployment, spare: int | None, on_step: OnStep | None
+    ) -> Simulator:
         named.append(limits.enable_prefix_caching)
-        return plan.simulator(limits, deployment, spare)
+        return plan.simulator(limits, deployment, spare, on_step)
 
     size = blocks * 16 * DEPLOYMENT.model.kv_bytes_per_token
     plan = planner(

@@ -6,15 +6,17 @@ Every answer is a simulation of the sample under other settings; nothing is extr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.simulation.arrivals import ClosedLoop
+from quire.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire.simulation.baselines import BASELINES, Baseline
 from quire.simulation.planning.deployment import Deployment
+from quire.simulation.planning.nameless import OnStep, nameless, nobody_gives_way, sooner
 from quire.simulation.planning.plan import (
     GOAL_SHARE,
     Goodput,
@@ -26,12 +28,14 @@ from quire.simulation.planning.plan import (
     most_missed_of,
 )
 from quire.simulation.planning.ranking import Ranking
-from quire.simulation.planning.search import highest_count, highest_rate
+from quire.simulation.planning.search import foreseen, highest_count, highest_rate
 from quire.simulation.result import SimulationResult
 from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
+from quire.workload import TraceRequest
 
 _FEW = 200  # requests, for beams: each step of theirs is a step of the scheduler
+_NEAR = 0.9  # of what a line that never empties gets: about what meets goals that can be met
 BIG_POOL = 1 << 24  # tokens; a pool in which nothing ever waits
 
 
@@ -84,7 +88,7 @@ class Planner:
     def saturation(self, limits: EngineLimits) -> Saturation:
         """Everybody at once: how many run while others wait."""
         self.progress("how many fit")
-        result = self.simulator(limits).run(self.sample.at_once())
+        result = self._run(limits, self.sample.at_once)
         if not result.num_finished:
             raise ConfigError(f"no request of this workload can be served: {result.first_refusal}")
         return Saturation.of(result, width=1)
@@ -106,15 +110,15 @@ class Planner:
         variants = []
         for width in (2, 4):
             self.progress(f"{width} outputs")
-            result = self.simulator(limits).run(self.sample.at_once(width))
+            result = self._run(limits, partial(self.sample.at_once, width))
             variants.append(Variant.of(f"n = {width} outputs", base, result, width))
         return (*variants, self._beams(limits, 4))
 
     def _beams(self, limits: EngineLimits, width: int) -> Variant:
         self.progress(f"{width} beams")
         few = replace(self.sample, requests=self.sample.requests[:_FEW])
-        base = Saturation.of(self.simulator(limits).run(few.at_once()), width=1)
-        result = self.simulator(limits).run(few.at_once(width, beams=True))
+        base = Saturation.of(self._run(limits, few.at_once), width=1)
+        result = self._run(limits, partial(few.at_once, width, beams=True))
         return Variant.of(f"{width} beams (first {len(few.requests)})", base, result, width)
 
     def _contiguous(self, baseline: Baseline) -> Deployment:
@@ -147,11 +151,15 @@ class Planner:
         """So many users, each with one request at a time. ``gives_up``: once too many have missed
         the goals."""
         count = max(len(self.sample.requests), 4 * users)
-        workload = self.sample.repeated(count)
-        if baseline is not None:
-            workload = baseline.asks(workload, _longest(limits))
         most_missed = most_missed_of(count) if gives_up else None
-        return self.simulator(limits, most_missed=most_missed).serve(ClosedLoop(workload, users))
+
+        def arrivals() -> ClosedLoop:
+            workload = self.sample.repeated(count)
+            if baseline is not None:
+                workload = baseline.asks(workload, _longest(limits))
+            return ClosedLoop(workload, users)
+
+        return self._serve(limits, arrivals, most_missed)
 
     def alone(self, limits: EngineLimits) -> SimulationResult | None:
         """One user, who meets the goals; None if there are none.
@@ -200,25 +208,30 @@ class Planner:
         """
         if self.goals == Goals():
             return Goodput(saturation.request_rate, None, None)
-        guess = 0.7 * saturation.request_rate
-        found = self._search(limits, self.sample, guess)
+        found = self._search(limits, self.sample, saturation)
         if found.rate or not self.sample.has_times:
             return found
-        poisson = self._search(limits, replace(self.sample, has_times=False), guess)
+        poisson = self._search(limits, replace(self.sample, has_times=False), saturation)
         return found._replace(poisson=poisson.rate, beyond_rate=poisson.beyond_rate)
 
-    def _search(self, limits: EngineLimits, sample: WorkloadSample, guess: float) -> Goodput:
+    def _search(
+        self, limits: EngineLimits, sample: WorkloadSample, saturation: Saturation
+    ) -> Goodput:
         found: dict[float, SimulationResult] = {}
+        guess = 0.7 * saturation.request_rate  # where a search begins that foresees nothing
 
         def meets(rate: float) -> bool:
             self.progress(f"{rate:.3g} requests/s")
-            simulator = self.simulator(limits, most_missed=most_missed_of(len(sample.requests)))
-            found[rate] = simulator.run(sample.at_rate(rate))
+            spare = most_missed_of(len(sample.requests))
+            found[rate] = self._run(limits, partial(sample.at_rate, rate), spare)
             return found[rate].goodput_share >= GOAL_SHARE
 
-        low, high = highest_rate(meets, [guess], guess / 70, 30 * guess)
+        def search(meets: Callable[[float], bool]) -> tuple[float, float]:
+            return highest_rate(meets, [guess], guess / 70, 30 * guess)
+
+        low, high = foreseen(search, meets, _NEAR * saturation.request_rate)
         # What failed has given up: the whole of it is wanted once.
-        beyond = None if high == math.inf else self.simulator(limits).run(sample.at_rate(high))
+        beyond = None if high == math.inf else self._run(limits, partial(sample.at_rate, high))
         return Goodput(low, found.get(low), beyond, beyond_rate=high)
 
     def memory_need(
@@ -235,7 +248,7 @@ class Planner:
         else:
             assert rate is not None
             load = f"{rate:.3g} requests/s"
-            result = self.simulator(big).run(self.sample.at_rate(rate))
+            result = self._run(big, partial(self.sample.at_rate, rate))
         # As if blocks of all KV groups were of one size, where there are several.
         each = self.deployment.kv_bytes_per_token // len(big.kv_groups)
         return MemoryNeed(load, result.most_held * each, result)
@@ -254,13 +267,35 @@ class Planner:
         limits: EngineLimits,
         deployment: Deployment | None = None,
         most_missed: int | None = None,
+        on_step: OnStep | None = None,
     ) -> Simulator:
         deployment = deployment or self.deployment
         costs = deployment.cost_model(limits.block_size)
         return Simulator(
             limits, costs, goals=self.goals, seed=deployment.config.seed,
-            drafting=deployment.drafting, most_missed=most_missed,
+            drafting=deployment.drafting, most_missed=most_missed, on_step=on_step,
         )  # fmt: skip
+
+    def _run(
+        self,
+        limits: EngineLimits,
+        come: Callable[[], Iterable[TraceRequest]],
+        most_missed: int | None = None,
+    ) -> SimulationResult:
+        return self._serve(limits, lambda: OpenLoop(come()), most_missed)
+
+    def _serve(
+        self, limits: EngineLimits, arrivals: Callable[[], Arrivals], most_missed: int | None
+    ) -> SimulationResult:
+        """Without names of blocks, if these do not matter: of no plan's figures is one theirs."""
+
+        def served(limits: EngineLimits, on_step: OnStep | None = None) -> SimulationResult:
+            simulator = self.simulator(limits, most_missed=most_missed, on_step=on_step)
+            return simulator.serve(arrivals())
+
+        plain = nameless(limits, self.sample)
+        without = None if plain is None else partial(served, plain, nobody_gives_way)
+        return sooner(without, partial(served, limits))
 
 
 def _longest(limits: EngineLimits) -> int:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from quire.capacity import EngineLimits
 from quire.errors import ConfigError
 from quire.metrics import Goals
-from quire.protocol import Verdict
 from quire.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
 from quire.simulation.planning.changes import Change, Changed, changes
 from quire.simulation.planning.deployment import Deployment
+from quire.simulation.planning.nameless import (
+    OnStep,
+    nameless_deployment,
+    nobody_gives_way,
+    sooner,
+)
 from quire.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
 from quire.simulation.planning.replicas import halves, numbers, pairs, replicated
 from quire.simulation.planning.search import CLOSE, foreseen, highest_rate
@@ -21,6 +27,8 @@ from quire.simulation.sample import WorkloadSample
 from quire.simulation.simulator import Simulator
 from quire.simulation.work import Work
 from quire.workload import TraceRequest
+
+Result = SimulationResult | FleetResult
 
 _CLOSE = 0.05
 """Share to which the rate with a change is found."""
@@ -40,7 +48,7 @@ class Ranking:
     goals: Goals
     saturation: Saturation
     goodput: Goodput
-    simulator: Callable[[EngineLimits, Deployment, int | None], Simulator]
+    simulator: Callable[[EngineLimits, Deployment, int | None, OnStep | None], Simulator]
     progress: Callable[[str], None]
     asked_rate: float | None
     prices: Mapping[str, float]
@@ -148,7 +156,7 @@ class Ranking:
     def _served(self, change: Change) -> float:
         """Requests per second of a line that never empties."""
         sample = self.sample.lengthened(change.replicas)
-        result = self._run(change, sample.at_once())
+        result = self._run(change, sample.at_once)
         if not result.num_finished:
             raise ConfigError(result.first_refusal or "no request can be served")
         return result.request_rate
@@ -177,44 +185,32 @@ class Ranking:
         if self.goodput.poisson is not None:
             sample = replace(sample, has_times=False)
         spare = most_missed_of(len(sample.requests))
-        nameless = self._nameless(change)
 
         def meets(rate: float) -> bool:
-            result = self._run(nameless or change, sample.at_rate(rate), spare)
-            if nameless is not None and _gave_way(result):
-                result = self._run(change, sample.at_rate(rate), spare)
+            result = self._run(change, partial(sample.at_rate, rate), spare)
             return result.goodput_share >= GOAL_SHARE
 
         return meets
 
-    def _nameless(self, change: Change) -> Change | None:
-        """The same without prefix caching, where nobody finds a block but who comes back to his
-        own: all goes as with it, and is sooner simulated, if nobody gives way. None: it matters."""
-        limits = change.deployment.limits()
-        if self.sample.shares_prefixes or not (limits.is_paged and limits.enable_prefix_caching):
-            return None
-        return change._replace(deployment=change.deployment.configured(enable_prefix_caching=False))
-
     def _run(
         self,
         change: Change,
-        requests: Iterable[TraceRequest],
+        come: Callable[[], Iterable[TraceRequest]],
         most_missed: int | None = None,
-    ) -> SimulationResult | FleetResult:
-        if change.routing is None:
-            limits = change.deployment.limits()
-            return self.simulator(limits, change.deployment, most_missed).run(requests)
-        fleet = FleetSetup((ReplicaKind(change.deployment),) * change.replicas, change.routing)
-        seed = change.deployment.config.seed
-        return FleetSimulator(fleet, seed=seed, goals=self.goals, most_missed=most_missed).run(
-            requests
-        )
+    ) -> Result:
+        """Without names of blocks, if these do not matter."""
 
+        def run(deployment: Deployment, on_step: OnStep | None = None) -> Result:
+            if change.routing is None:
+                one = self.simulator(deployment.limits(), deployment, most_missed, on_step)
+                return one.run(come())
+            fleet = FleetSetup((ReplicaKind(deployment),) * change.replicas, change.routing)
+            told = None if on_step is None else lambda _, now, step: on_step(now, step)
+            seed = deployment.config.seed
+            return FleetSimulator(
+                fleet, seed=seed, goals=self.goals, most_missed=most_missed, on_step=told
+            ).run(come())
 
-def _gave_way(result: SimulationResult | FleetResult) -> bool:
-    """Whether anybody's blocks were taken."""
-    engines = (
-        [one.result for one in result.replicas] if isinstance(result, FleetResult) else [result]
-    )
-    decisions = (name for one in engines for name in one.num_decisions)
-    return any(Verdict(name).preempts for name in decisions)
+        plain = nameless_deployment(change.deployment, self.sample)
+        without = None if plain is None else partial(run, plain, nobody_gives_way)
+        return sooner(without, partial(run, change.deployment))
