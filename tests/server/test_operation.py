@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Iterator
@@ -191,3 +192,17 @@ def test_all_that_lives_is_looked_through_while_that_is_little(
     counts[2], most = 10, 10  # Python does it
     garbage.collect(living=3)
     assert looks.count(threading.get_ident()) == 1
+
+
+def test_what_runs_lives_as_well_as_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many prompts of one body have a single connection, and wait no more once they run."""
+    told: list[int] = []
+    monkeypatch.setattr("quire.server.serving.collect", told.append)
+    config = ServerConfig()
+    app = create_app(scripted_engine()[0], [MODEL], config)
+    server = Server(app, config)
+    queue = SimpleNamespace(num_waiting=30, num_running_seqs=200)
+    scheduler = SimpleNamespace(queue=queue)
+    server._engine = SimpleNamespace(engine=SimpleNamespace(scheduler=scheduler), healthy=True)
+    asyncio.run(server.on_tick(1))
+    assert told == [230]

@@ -10,7 +10,7 @@ import gc
 
 _SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
 _DUE = 10  # such looks: Python's own measure
-_FEW = 64  # requests that wait, and connections
+_FEW = 64  # requests that wait, sequences that run, and connections
 
 
 def keep_what_is_loaded() -> None:
@@ -21,7 +21,7 @@ def keep_what_is_loaded() -> None:
 
 
 def collect(living: int) -> None:
-    """Look through all, if that is due and so many that wait or are connected are few.
+    """Look through all, if that is due and so many that wait, run or are connected are few.
 
     Where what is loaded has not been kept apart, Python does it when it likes.
     """

@@ -110,8 +110,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to go on to ``shutdown``; asked ten times a second."""
         asked = await super().on_tick(counter)
-        waiting = self._engine.engine.scheduler.queue.num_waiting
-        collect(waiting + len(self.server_state.connections))
+        queue = self._engine.engine.scheduler.queue
+        held = queue.num_waiting + queue.num_running_seqs
+        collect(held + len(self.server_state.connections))
         if not self._engine.healthy and not self.exit_status:
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1
