@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic_core import from_json
+
 from quire.errors import ConfigError
 
 _PORTS = {"http": 80, "https": 443}
@@ -56,7 +58,7 @@ class Reply:
                 if data == b"[DONE]":
                     return
                 if line.startswith(b"data:"):
-                    yield json.loads(data)
+                    yield from_json(data)
         raise EOFError("the stream ended without [DONE]")
 
 
