@@ -2,9 +2,10 @@
 
     python benchmarks/draft_model.py [--rounds 8] [--temperature 0.7] [--threads 1] [--unit cpu]
 
-Each row has so many drafts in every step; the last as many as the engine chooses. ``--unit cpu``
-is for machines that others use: processor time of the engine's thread, by which the engine then
-chooses, too.
+Each row has so many drafts in every step; the last as many as the engine chooses, which it has
+learned from a round that is not counted. Answers end by themselves; of each, the median of all
+rounds counts. ``--unit cpu`` is for machines that others use: processor time of the engine's
+thread, by which the engine then chooses, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from quire.drafting import Speculation
 from quire.protocol import TO_DRAFT
 from quire.scheduling import Scheduler
 
-COUNTS, TOKENS = (0, 1, 2, 3, 4, 6, 8), 200
-TOPICS = ("list", "dict", "range", "open", "map", "print")
+COUNTS, TOKENS = (0, 1, 2, 3, 4, 6, 8), 300
+QUESTIONS = (
+    "What does `itertools.chain` do?",
+    "Explain the with statement.",
+    "What does `os.path.join` do?",
+    "What is the module `json` for?",
+    "Explain the try statement.",
+    "What does `str.split` do?",
+    "What does `random.shuffle` do?",
+    "What is `collections.OrderedDict`?",
+)
 
 
 class Always(Speculation):
@@ -38,16 +48,18 @@ class Always(Speculation):
                     scheduler.propose(branch.seq_id, [TO_DRAFT] * self._count)
 
 
-def serve(llm: LLM, params: SamplingParams, topic: str, clock: Callable[[], float]) -> list[float]:
-    """Seconds of each step after the prompt's."""
-    llm.engine.add_request("0", f"What is {topic}?", params)
+def serve(
+    llm: LLM, params: SamplingParams, question: str, clock: Callable[[], float]
+) -> tuple[float, int]:
+    """Seconds of an answer after its first token, and steps."""
+    asked = llm.engine.input_processor.chat_prompt([{"role": "user", "content": question}], {})
+    llm.engine.add_request("0", asked, params)
     llm.engine.step()
-    took = []
+    started, steps = clock(), 0
     while llm.engine.has_work:
-        started = clock()
         llm.engine.step()
-        took.append(clock() - started)
-    return took
+        steps += 1
+    return clock() - started, steps
 
 
 def main() -> None:
@@ -66,23 +78,24 @@ def main() -> None:
     llm.engine.clock = clock
     kinds = {f"{count}": Always(count) if count else None for count in COUNTS}
     kinds["as it chooses"] = llm.engine.speculation
-    rates: dict[str, list[float]] = {name: [] for name in kinds}
-    steps: dict[str, list[float]] = {name: [] for name in kinds}
-    for number in range(arguments.rounds + 1):
-        params = SamplingParams(
-            max_tokens=TOKENS, temperature=arguments.temperature, seed=number, ignore_eos=True
-        )
-        for name, speculation in kinds.items():
-            llm.engine.speculation = speculation
-            took = serve(llm, params, TOPICS[number % len(TOPICS)], clock)
-            if number:  # the first warms up
-                rates[name].append((TOKENS - 1) / sum(took))
-                steps[name] += took
+    took: dict[str, list[list[float]]] = {name: [[] for _ in QUESTIONS] for name in kinds}
+    steps = dict.fromkeys(kinds, 0)
+    for turn in range(arguments.rounds + 1):
+        for number, question in enumerate(QUESTIONS):
+            params = SamplingParams(
+                max_tokens=TOKENS, temperature=arguments.temperature, seed=number
+            )
+            for name, speculation in kinds.items():
+                llm.engine.speculation = speculation
+                seconds, count = serve(llm, params, question, clock)
+                if turn:  # the first warms up
+                    took[name][number].append(seconds)
+                    steps[name] += count
     print(f"{'drafts a step':>14} {'tokens a step':>14} {'a step, ms':>11} {'on / off':>9}")
-    for name, own in rates.items():
-        gain = statistics.median(a / b for a, b in zip(own, rates["0"], strict=True))
-        tokens = arguments.rounds * (TOKENS - 1) / len(steps[name])
-        print(f"{name:>14} {tokens:14.2f} {1e3 * statistics.median(steps[name]):11.3f} {gain:9.2f}")
+    for name, seconds in took.items():
+        all_of, plain = (sum(map(statistics.median, own)) for own in (seconds, took["0"]))
+        tokens, step = steps["0"] / steps[name], all_of * arguments.rounds / steps[name]
+        print(f"{name:>14} {tokens:14.2f} {1e3 * step:11.3f} {plain / all_of:9.2f}")
 
 
 if __name__ == "__main__":

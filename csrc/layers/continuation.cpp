@@ -27,26 +27,31 @@ void Kernels::go_on(const Continuation& c) {
   const SelfAttention& first = c.decoder.layers.front().attention;
   const DType dtype = first.layer.fixed.dtype;
   constexpr int64_t line = 64;
-  const int64_t width = first.qkv.inputs * size_of(dtype), bytes = c.texts * width;
+  std::vector<int64_t> starts{0}, tokens(c.given, c.given + c.num_given), contexts(c.texts);
+  for (int64_t i = 0; i < c.texts; i++) starts.push_back(starts.back() + c.lengths[i]);
+  const int64_t width = first.qkv.inputs * size_of(dtype), bytes = c.num_given * width;
   const int64_t states = (bytes + line - 1) / line * line;
   char* x = continued_.get(2 * states + c.texts * c.head.outputs * 4);
   char* normed = x + states;
   auto* logits = reinterpret_cast<float*>(normed + states);
-  const void* given = c.decoder.final_norm.used ? normed : x;
-  std::vector<int64_t> tokens(c.last, c.last + c.texts), contexts(c.texts), starts{0};
-  std::vector<std::vector<int64_t>> slots(c.kv_groups.size(), std::vector<int64_t>(c.texts));
+  char* last = c.decoder.final_norm.used ? normed : x;  // states of which logits are made
+  std::vector<std::vector<int64_t>> slots(c.kv_groups.size());
   int64_t row = 0;  // of the rotations
-  for (int64_t i = 0; i < c.texts; i++) starts.push_back(i + 1);
   for (int64_t pass = 0; pass < c.counts[0]; pass++) {
-    int64_t rows = 0;
-    while (rows < c.texts && c.counts[rows] > pass) rows++;
-    starts.resize(rows + 1);
-    for (int64_t i = 0; i < rows; i++) contexts[i] = c.positions[i] + pass + 1;
+    int64_t texts = 0;
+    while (texts < c.texts && c.counts[texts] > pass) texts++;
+    for (int64_t i = 0; i < texts && pass; i++) starts[i + 1] = i + 1;
+    starts.resize(texts + 1);
+    const int64_t rows = starts.back();
+    for (int64_t i = 0; i < texts; i++) contexts[i] = c.positions[i] + pass + 1;
     Plan plan(starts, contexts.data(), c.block_size, c.threads);
     for (size_t g = 0; g < c.kv_groups.size(); g++) {
       Tables tables = c.kv_groups[g];
-      for (int64_t i = 0; i < rows; i++) {
-        slots[g][i] = slot_of(tables, i, contexts[i] - 1, c.block_size);
+      slots[g].clear();
+      for (int64_t i = 0; i < texts; i++) {
+        for (int64_t left = starts[i + 1] - starts[i]; left; left--) {
+          slots[g].push_back(slot_of(tables, i, contexts[i] - left, c.block_size));
+        }
       }
       tables.slots = slots[g].data();
       plan.add_kv_group(tables);
@@ -61,10 +66,13 @@ void Kernels::go_on(const Continuation& c) {
       std::memcpy(x + i * width, c.table + tokens[i] * width, width);
     }
     run(c.decoder, plan, x, normed, rotations);
-    multiply(*build_, products_, {c.head, given, first.qkv.inputs, logits, rows, dtype,
+    for (int64_t i = 0; i < texts && rows > texts; i++) {
+      std::memmove(last + i * width, last + (starts[i + 1] - 1) * width, width);
+    }
+    multiply(*build_, products_, {c.head, last, first.qkv.inputs, logits, texts, dtype,
                                   DType::float32, nullptr}, c.threads);
-    argmax(logits, c.head.outputs, tokens.data(), rows, c.vocabulary, DType::float32, c.threads);
-    for (int64_t i = 0; i < rows; i++) {
+    argmax(logits, c.head.outputs, tokens.data(), texts, c.vocabulary, DType::float32, c.threads);
+    for (int64_t i = 0; i < texts; i++) {
       bool is_number = std::isfinite(logits[i * c.head.outputs + tokens[i]]);
       c.out[pass * c.texts + i] = is_number ? tokens[i] : -1;
     }

@@ -15,8 +15,10 @@ struct Continuation {
   int64_t vocabulary;      // tokens that may be chosen, the first ones of the head
   int64_t texts;
   const int64_t* counts;     // [texts] tokens that are to come, at least 1, descending
-  const int64_t* last;       // [texts] the last token of each, which is to be computed first,
-  const int64_t* positions;  // [texts] and where it is
+  const int64_t* lengths;    // [texts] tokens that are given, at least 1, to be computed first,
+  const int64_t* positions;  // [texts] where the last of them is,
+  const int64_t* given;      // [num_given] and which they are, text after text
+  int64_t num_given;
   int64_t block_size;
   std::vector<Tables> kv_groups;    // of all texts; slots are not told
   std::vector<Rotation> rotations;  // of the tokens that are computed, pass after pass

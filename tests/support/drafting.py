@@ -69,10 +69,17 @@ class Verified:
         rng = random.Random(seed)
         engine = llm.engine
         engine.speculation = None  # how many are worth it is not the question
-        Drafting(engine.scheduler, drafts or (lambda *_: [TO_DRAFT] * rng.randint(0, 5)))
+        self._drafting = Drafting(
+            engine.scheduler, drafts or (lambda *_: [TO_DRAFT] * rng.randint(0, 5))
+        )
         self.draft_model = engine.executor._draft_model
         self._observe = self.draft_model.observe
         self.draft_model.observe = self.observe
+
+    @property
+    def asked(self) -> int:
+        """Drafts that steps had room for, whether or not the model made them."""
+        return self._drafting.num_drafts
 
     def observe(self, chunks: Seq[Chunk], outcomes: Mapping[int, Outcome]) -> None:
         for chunk in chunks:

@@ -12,6 +12,7 @@ _PRIOR = 0.9  # of the drafts that drafters expect to be right, so many are: unt
 _MOST = len(_KIND) - 1
 _PRIOR_WEIGHT = 1.5  # drafts that what is known of all others counts as, for a sequence
 _RECENT, _RECENT_OF_ALL = 0.95, 0.995  # what counts less with each draft that has been tried
+_RECENT_BY_MODEL = 0.98  # which has no match that ends
 _SURE = 0.995
 
 
@@ -41,13 +42,14 @@ class Acceptance:
         """Of each draft, that it and all before it are right."""
         everyone, own = self._all, self._of.get(seq_id)
         first, evidence = drafter * _KINDS, proposal.evidence
-        found, together = [], 1.0
+        found, together, kind, share = [], 1.0, -1, 0.0
         for number, chance in enumerate(proposal.chances):
-            place = first + _kind(evidence, number)
-            share = everyone.right[place] / everyone.expected[place]
-            if own is not None:
-                right, expected = own.right[place], own.expected[place]
-                share = (right + _PRIOR_WEIGHT * share) / (expected + _PRIOR_WEIGHT)
+            if kind != _kind(evidence, number):
+                kind = _kind(evidence, number)
+                share = everyone.right[first + kind] / everyone.expected[first + kind]
+                if own is not None:
+                    right, expected = own.right[first + kind], own.expected[first + kind]
+                    share = (right + _PRIOR_WEIGHT * share) / (expected + _PRIOR_WEIGHT)
             together *= min(_SURE, chance * share)
             found.append(together)
         return found
@@ -59,10 +61,11 @@ class Acceptance:
         own = self._of.get(seq_id)
         if own is None:
             own = self._of[seq_id] = Shares(self._size)
+        recent = _RECENT if proposal.evidence else _RECENT_BY_MODEL
         first, evidence, chances = drafter * _KINDS, proposal.evidence, proposal.chances
         for number in range(min(tried, right + 1)):
             place, is_right = first + _kind(evidence, number), number < right
-            own.note(place, chances[number], is_right, _RECENT)
+            own.note(place, chances[number], is_right, recent)
             self._all.note(place, chances[number], is_right, _RECENT_OF_ALL)
 
     def close(self, seq_id: int) -> None:

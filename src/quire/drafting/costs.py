@@ -33,6 +33,7 @@ class StepCosts:
         self._seconds = [0.0] * len(_KNOTS)
         self._steps = 0
         self._seen = [0] * len(_KNOTS)  # the step in which each was last measured
+        self.most = 1  # rows that a step may have, to see what it takes
 
     @property
     def known(self) -> bool:
@@ -42,12 +43,6 @@ class StepCosts:
     def settled(self, rows: int) -> bool:
         """Whether steps of about so many rows have been measured more than once or twice."""
         return self._measured[_nearest(rows)] >= _SETTLED
-
-    @property
-    def most(self) -> int:
-        """Rows that a step may have, to see what it takes."""
-        fresh = [knot for knot in range(len(_KNOTS)) if self._is_fresh(knot)]
-        return 2 * _KNOTS[fresh[-1]] if fresh else 1
 
     def seconds(self, rows: int) -> float:
         """Of a step of so many rows."""
@@ -103,6 +98,7 @@ class StepCosts:
     def _fill(self) -> None:
         """Knots that are not fresh go by those that are."""
         fresh = [knot for knot in range(len(_KNOTS)) if self._is_fresh(knot)]
+        self.most = 2 * _KNOTS[fresh[-1]]
         for knot in range(fresh[0]):
             self._seconds[knot] = self._hoped(knot, fresh[0])
         for left, right in pairwise(fresh):

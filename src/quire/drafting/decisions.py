@@ -49,8 +49,9 @@ class Decisions:
                 f"no drafts: the first one of {name} is right with {guess.chances[0]:.0%}, and "
                 f"a step takes {plain:.3g} ms with {rows} rows, {longer:.3g} ms with one more"
             )
+        last, to_see = guess.chances[count - 1], "to see what it takes, " * choice.trial
         return (
-            f"{count} drafts by {name}, the last of them right with {guess.chances[count - 1]:.0%}:"
+            f"{to_see}{count} drafts by {name}, the last of them right with {last:.0%}:"
             f" {choice.tokens:.3g} tokens in {1e3 * choice.seconds:.3g} ms in place of {rows} in "
             f"{plain:.3g} ms, {choice.gain:.3g} times as fast"
         )

@@ -21,6 +21,11 @@ class Forced:
     def __init__(self) -> None:
         self._known: dict[int, Seq[int]] = {}
 
+    @property
+    def knows(self) -> bool:
+        """Whether there is anything to say."""
+        return bool(self._known)
+
     def hear(self, outcomes: Mapping[int, Outcome]) -> None:
         """What a step gave."""
         self._known = {

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from quire.drafting.costs import StepCosts
 from quire.drafting.passes import PassCosts
 from quire.protocol import TO_DRAFT, Step
 
-_PASS = 0.1  # of a step, for a pass of a draft model that has not been measured
-_MANY, _EVERY = 8, 4  # of steps without drafts for so many sequences, only one in so many is noted
-_TRY_EVERY = 128  # steps after which a draft model is tried again, though it did not pay
-_MOST_TRIED = 8  # passes
+_EVERY, _SECOND = 4, 2  # of steps without drafts in a row one in so many is noted, from the second
+_COLD, _NEAR = 1, 6  # steps after one without drafts: caches are warm, and what that takes is known
 
 
 class Measured:
-    """Seconds of steps that only decode, and of a draft model's passes in them."""
+    """Seconds of steps that only decode, and what a draft model's passes add to them."""
 
     def __init__(self) -> None:
         self.costs = StepCosts()
         self._ahead = StepCosts()  # of steps that were begun while the one before was under way
-        self._passes = PassCosts()
-        self._since_passes = 0  # steps
-        self._to_try = 1  # passes
-        self._steps = 0
+        self._passes: defaultdict[int, PassCosts] = defaultdict(PassCosts)  # by size of the batch
+        self._plain_steps = 0  # in a row
+        self._since_plain = 0  # steps
 
     def settled(self, rows: int) -> bool:
         """Whether it is known what a step of so many rows takes without drafts."""
@@ -31,32 +30,18 @@ class Measured:
         """Seconds of a step of so many rows, as it is without drafts."""
         return (self._ahead if self._ahead.known else self.costs).seconds(rows)
 
-    @property
-    def tries(self) -> bool:
-        """Whether it is time to see again what a draft model's passes take, and give."""
-        return not self._passes.known or self._since_passes >= _TRY_EVERY
-
-    @property
-    def most_passes(self) -> int:
-        """That a step may have, to see what they take, and give.
-
-        Each try may have twice as many as the last: the first one takes most of all, so that few
-        may not pay where several would.
-        """
-        return self._to_try if self.tries else self._passes.most
-
-    def pass_seconds(self, passes: int, rows: int) -> float:
-        """Of so many tokens from a draft model for everybody."""
-        hoped = _PASS * self.costs.seconds(rows)
-        seconds = self._passes.seconds(passes, hoped)
-        return min(passes * hoped, seconds) if self.tries else seconds
+    def passes(self, rows: int) -> PassCosts:
+        """Of steps of about so many rows besides."""
+        return self._passes[rows.bit_length()]
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took so long."""
-        self._steps += 1
-        many = len(step.chunks) > _MANY
-        if many and self._steps % _EVERY and step.num_tokens == len(step.chunks):
-            return  # one of many that are all alike
+        if step.num_tokens == len(step.chunks):
+            self._plain_steps, self._since_plain = self._plain_steps + 1, 0
+            if self._plain_steps % _EVERY != _SECOND and self.settled(len(step.chunks)):
+                return  # one of many that are all alike
+        else:
+            self._plain_steps, self._since_plain = 0, self._since_plain + 1
         rows = passes = 0
         for chunk in step.chunks:
             count = 1 if chunk.readout is None else chunk.readout.rows
@@ -65,18 +50,13 @@ class Measured:
             rows += count
             if count > 1 and chunk.token_ids[-1] == TO_DRAFT:
                 passes = max(passes, count - 1)
-        if not rows:
-            return
-        self._since_passes += 1
-        if not passes:
+        if passes:
+            besides = len(step.chunks)
+            if _COLD < self._since_plain <= _NEAR and self.settled(besides):
+                share = seconds / self.plain(besides) - 1
+                self.passes(besides).observe(passes, share)
+        elif rows:
             if step.ahead:
                 self._ahead.observe(rows, seconds)
             if not step.ahead or not self.costs.known:
                 self.costs.observe(rows, seconds)
-            return
-        if self.tries:
-            self._to_try = 2 * self._to_try if self._to_try < _MOST_TRIED else 1
-        self._since_passes = 0
-        alone = min(seconds, self.costs.seconds(rows))
-        self.costs.observe(rows, alone)
-        self._passes.observe(passes, seconds - alone)

@@ -11,8 +11,9 @@ from quire.drafting.acceptance import Acceptance
 from quire.drafting.decisions import Decisions
 from quire.drafting.forced import Forced
 from quire.drafting.measured import Measured
-from quire.drafting.plan import Guess, plan
+from quire.drafting.plan import Choice, Guess, plan
 from quire.drafting.proposal import Drafter
+from quire.drafting.trials import Trials
 from quire.protocol import Chunk, Outcome, Request, Step
 from quire.scheduling import Scheduler
 from quire.scheduling.sequence import Sequence
@@ -22,8 +23,13 @@ logger = logging.getLogger(__name__)
 _CONFIDENT = 0.5  # chance of its first draft with which a drafter keeps those after it from talking
 _LOOKS = 8  # sequences in a step that are looked at though they were not drafted for just before
 _WORTH_A_LOOK = 2e-3  # seconds of a step; a look takes some hundredths of that
+_WORTH_WEIGHING = 1e-2  # seconds of steps; to weigh what a model may draft takes a tenth of one
+_STEADY = ("prediction", "draft")  # who say the same in each step, but of predictions
 _LOOK_EVERY = 16  # steps, where looking takes waiting for the step under way
-_PLAIN_EVERY = 256  # steps, one of which has no drafts, to see what it takes
+_PLAIN_EVERY = 256  # steps, some of which have no drafts, to see what it takes
+_PLAIN_OFTENER = 64  # where a model drafts: what that takes is known beside them only
+_IN_A_ROW = 2  # of them: the first one finds little in the caches
+_BURST = 3  # steps of a trial, as well
 _PATIENCE = 3  # steps without drafts, after which it is not waited for any more
 
 
@@ -45,13 +51,18 @@ class Speculation:
         self._most, self._predicted_only = most, predicted_only
         self._acceptance = Acceptance(len(self.drafters))
         self._measured = Measured()
+        self._trials = Trials()
+        self._trial: Choice | None = None  # where the step under way is one
+        self._trial_steps = 0  # that are left of it
         self._decisions = Decisions([drafter.name for drafter in self.drafters])
+        self._steady = all(drafter.name in _STEADY for drafter in drafters)
+        self._kept: dict[int, tuple[Guess, int]] = {}  # by sequence, with drafts: what was chosen
+        self._again = 0  # steps for which it is kept
         self._failed: set[int] = set()  # numbers of drafters
         self._guesses: dict[int, Guess] = {}  # by sequence, about the step under way
         self._drafted: set[int] = set()  # sequences, for it
         self._steps = 0
         self._unseen = 0  # steps since anybody was looked at
-        self._since_plain = 0  # steps in a row that had drafts
         self._fruitless = _PATIENCE  # steps before which nobody was drafted for
         self._turn = 0  # where those begin who are looked at in turn
 
@@ -70,29 +81,68 @@ class Speculation:
         """Give the scheduler drafts for its next step."""
         guesses, self._unseen = self._guesses, 0
         guesses.clear()  # of a step that failed
-        rows = scheduler.num_running_seqs
         self._steps += 1
+        if self._repeats(scheduler):
+            return
+        rows = scheduler.num_running_seqs
         if self._measured.settled(rows) and not self._rests(rows):
             for request, sequence in self._looked_at(scheduler):
                 guess = self._guess(request, sequence)
                 if guess is not None:
                     guesses[sequence.seq_id] = guess
-        self._since_plain = self._since_plain + 1 if self._drafted else 0
         self._drafted.clear()
         self._fruitless += 1
         if not guesses:
+            self._trial = None
             return
-        choice = None
-        if self._since_plain < _PLAIN_EVERY:
-            choice = plan(self._measured, rows, list(guesses.values()))
+        choice = self._choose(rows, list(guesses.values()))
+        self._trial = choice if choice is not None and choice.trial else None
+        self._kept.clear()
         for seq_id, guess in guesses.items():
-            count = 0 if choice is None else guess.worth(choice.least, choice.passes)
+            count = 0 if choice is None else choice.count(guess)
+            self._kept[seq_id] = guess, count
             decision = self._decisions.about(guess, count, choice, self._measured, rows)
             if count:
                 self._drafted.add(seq_id)
                 self._fruitless = 0
             if count or decision is not None:
                 scheduler.propose(seq_id, guess.proposal.tokens[:count], decision)
+        if self._steady and self._trial is None and not self._is_plain(by_model=True):
+            self._again = int(_WORTH_WEIGHING / self._measured.plain(rows))
+
+    def _repeats(self, scheduler: Scheduler) -> bool:
+        """Where steps are short, and a model drafts, what was chosen is kept for some of them."""
+        if not self._again:
+            return False
+        if self._is_plain(by_model=True):
+            self._again = 0
+            return False
+        self._again -= 1
+        found = list(self._decoding(scheduler))
+        same = {sequence.seq_id for _, sequence in found} == self._kept.keys()
+        if not same or self._forced.knows or any(request.prediction for request, _ in found):
+            self._again = 0
+            return False
+        self._fruitless = 0 if self._drafted else self._fruitless + 1
+        for seq_id, (guess, count) in self._kept.items():
+            if count:
+                self._guesses[seq_id] = guess
+                scheduler.propose(seq_id, guess.proposal.tokens[:count])
+        return True
+
+    def _choose(self, rows: int, guesses: Seq[Guess]) -> Choice | None:
+        if self._trial is not None and self._trial_steps:
+            self._trial_steps -= 1
+            return self._trial
+        by_model = any(guess.in_step for guess in guesses)
+        if self._is_plain(by_model):
+            return None
+        self._trial_steps = _BURST - 1
+        return plan(self._measured, self._trials, rows, guesses)
+
+    def _is_plain(self, by_model: bool) -> bool:
+        """Whether a step is to have no drafts, however much they give."""
+        return self._steps % (_PLAIN_OFTENER if by_model else _PLAIN_EVERY) < _IN_A_ROW
 
     def _rests(self, rows: int) -> bool:
         """Where steps are so short that looking for nothing would tell, it is done now and then."""
@@ -102,6 +152,11 @@ class Speculation:
     def observe(self, step: Step, outcomes: Mapping[int, Outcome], seconds: float) -> None:
         """What a step gave, and how long it took."""
         self._measured.observe(step, seconds)
+        self._trials.earn(seconds)
+        if self._trial is not None:
+            rows = len(step.chunks)
+            tokens = sum(len(outcome.tokens) for outcome in outcomes.values())
+            self._trials.spend(seconds - tokens * self._measured.plain(rows) / rows)
         if self._guesses:
             for chunk in step.chunks:
                 guess = self._guesses.get(chunk.seq_id)

@@ -183,15 +183,26 @@ def _add_kv_group(
         numbers += (0,) * (width - len(table.block_ids))
 
 
-def pack_texts(
-    chunks: Sequence[Chunk], last: Sequence[int], counts: Sequence[int], block_size: int
-) -> Texts:
-    """Texts that a model goes on with by itself, from their last tokens on.
+def pack_texts(chunks: Sequence[Chunk], counts: Sequence[int], block_size: int) -> Texts:
+    """Texts that a model goes on with by itself, once it has computed the tokens of these chunks.
 
-    chunks: each a last token, known as ``last``. counts: descending.
+    counts: descending.
     """
-    positions = [chunk.start for chunk in chunks]
-    numbers = [*counts, *last, *positions]
+    lengths = [len(chunk.token_ids) for chunk in chunks]
+    last = [chunk.start + length - 1 for chunk, length in zip(chunks, lengths, strict=True)]
+    numbers = [*counts, *lengths, *last]
+    positions: list[int] = []
+    starts: list[int] = []
+    for chunk, end in zip(chunks, last, strict=True):
+        numbers += chunk.token_ids
+        positions += range(chunk.start, end + 1)
+        starts += (chunk.output_start,) * len(chunk.token_ids)
+    texts = len(chunks)
+    for number in range(1, counts[0]):
+        while counts[texts - 1] <= number:
+            texts -= 1
+        positions += [end + number for end in last[:texts]]
+        starts += [chunk.output_start for chunk in chunks[:texts]]
     kv_groups = []
     for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
         width = max(len(table.block_ids) for table in tables)
@@ -200,15 +211,12 @@ def pack_texts(
             numbers += (0,) * (width - len(table.block_ids))
         numbers += [table.num_dropped for table in tables]
         kv_groups.append((width, tables[0].num_sink_blocks))
-    texts = range(len(chunks))
-    rows = [
-        (text, number) for number in range(counts[0]) for text in texts if counts[text] > number
-    ]
     return Texts(
         tuple(counts),
+        sum(lengths),
         _tensor(numbers),
-        _tensor([positions[text] + number for text, number in rows]),
-        _tensor([chunks[text].output_start for text, _ in rows]),
+        _tensor(positions),
+        _tensor(starts),
         tuple(kv_groups),
         block_size,
     )

@@ -136,9 +136,13 @@ class DraftModel:
         parts = [
             self._behind.take(chunk, texts.get(chunk.seq_id, chunk).token_ids) for chunk in chunks
         ]
+        going_on = [texts[part.seq_id] for part in parts if part.seq_id in texts]
+        alone = len(going_on) == len(parts) and all(text.is_plain for text in going_on)
+        if alone and self._go_on(going_on, parts):
+            return
         ends = accumulate(len(part.token_ids) for part in parts)
         asked = [end - 1 for end, part in zip(ends, parts, strict=True) if part.seq_id in texts]
-        hidden, going_on = self._compute(parts, asked), list(texts.values())
+        hidden = self._compute(parts, asked)
         while going_on:
             samples = draw(
                 self._logits(hidden),
@@ -147,32 +151,41 @@ class DraftModel:
                 with_logprobs=False,
             ).read()
             both = zip(going_on, samples, strict=True)
-            going_on = self._go_on([text for text, sample in both if text.take(sample)])
+            going_on = [text for text, sample in both if text.take(sample)]
+            plain = [text for text in going_on if text.is_plain]
+            if self._go_on(plain, [text.last() for text in plain]):
+                going_on = [text for text in going_on if not text.is_plain]
             if going_on:
                 hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
 
-    def _go_on(self, texts: list[_Text]) -> list[_Text]:
-        """Have the model go on by itself with those that it can; the others."""
-        plain = sorted((text for text in texts if text.is_plain), key=lambda one: -one.num_lacking)
-        if not plain:
-            return texts
-        ends, counts = [text.last() for text in plain], [text.num_lacking for text in plain]
-        last = [end.token_ids[0] for end in ends]
-        batch = pack_texts(ends, last, counts, self._worker.block_size)
+    def _go_on(self, texts: Sequence[_Text], parts: Sequence[Chunk]) -> bool:
+        """Have the model compute these parts of texts and go on by itself, if it can."""
+        if not texts:
+            return False
+        both = sorted(zip(texts, parts, strict=True), key=lambda one: -one[0].num_lacking)
+        counts = [text.num_lacking for text, _ in both]
+        known = [part for _, part in both]
+        batch = pack_texts(self._readable(known), counts, self._worker.block_size)
         tokens = self._worker.go_on(batch, self._vocab_size)
         if tokens is None:
-            return texts
-        for text, count, found in zip(plain, counts, tokens.T.tolist(), strict=True):
+            return False
+        for (text, _), count, found in zip(both, counts, tokens.T.tolist(), strict=True):
             for token in takewhile(lambda one: one >= 0, found[:count]):
                 text.take(Sample(token))
-        return [text for text in texts if not text.is_plain]
+        return True
 
     def _compute(self, chunks: Sequence[Chunk], asked: Sequence[int] = ()) -> Hidden:
-        batch = pack(chunks, self._worker.block_size, asked)
-        vocab_size = self._worker.model.vocab_size
-        if vocab_size < self._vocab_size:
-            batch.fields().token_ids.clamp_(max=vocab_size - 1)
+        batch = pack(self._readable(chunks), self._worker.block_size, asked)
         return self._worker.compute(batch, nothing_sampled)
+
+    def _readable(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Tokens that it has no vector of are taken for its last one."""
+        last = self._worker.model.vocab_size - 1
+        if last >= self._vocab_size - 1:
+            return chunks
+        return [
+            one._replace(token_ids=[min(token, last) for token in one.token_ids]) for one in chunks
+        ]
 
     def _logits(self, hidden: Hidden) -> Tensor:
         logits = self._worker.logits(hidden.asked)

@@ -193,6 +193,7 @@ class Kernels:
         head: Packed,
         vocabulary: int,
         texts: int,
+        given: int,
         numbers: int,
         block_size: int,
         kv_groups: Sequence[tuple[int, int]],

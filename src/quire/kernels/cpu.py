@@ -281,6 +281,7 @@ class CPUKernels(Kernels):
             vocabulary.head.native,
             vocabulary.size,
             len(texts.counts),
+            texts.num_given,
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,

@@ -260,15 +260,18 @@ What x holds need not outlast the call.
 class Texts(NamedTuple):
     """S texts that a decoder goes on with by itself, those with most to come first.
 
-    counts: passes of each, at least 1. Each begins with a token that is to be computed.
-    numbers: int64: counts, these tokens, and their positions [S], then of each KV group the block
-        tables [S, width] and num_dropped [S].
+    counts: tokens that are to come of each, at least 1, and so many passes.
+    num_given: tokens of all that are known and yet to be computed, in the first pass; each has one.
+    numbers: int64: counts, how many are given of each, and the position of the last of them [S];
+        these tokens, text after text; then of each KV group the block tables [S, width] and
+        num_dropped [S].
     positions: int64, of all tokens that are computed, pass after pass; starts: of the texts they
         are of, where their outputs begin.
     kv_groups: width, and num_sink_blocks.
     """
 
     counts: tuple[int, ...]
+    num_given: int
     numbers: Tensor
     positions: Tensor
     starts: Tensor

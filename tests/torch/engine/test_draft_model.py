@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from quire import LLM, SamplingParams
 from quire.assembly import DEMO_DRAFT
@@ -140,6 +142,23 @@ def test_its_failure_costs_drafts_and_nothing_else(
         assert [one.message for one in caplog.records] == [
             "the draft model failed and is not asked again: texts go on without drafts of it"
         ]
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_are_no_numbers_drafts_nothing(model_dir: ModelDir, tmp_path: Path) -> None:
+    """Where the kernels go on by themselves: from some tokens there is nothing to see."""
+    directory, prompts = model_dir("llama"), random_prompts(9, 30, 17)
+    expected = LLM(directory).generate(prompts, GREEDY, use_tqdm=False)
+    shutil.copytree(directory, tmp_path / "draft")
+    file = tmp_path / "draft" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.embed_tokens.weight"][texts(expected)[1][0][8]] = torch.nan
+    save_file(weights, file, metadata={"format": "pt"})
+    llm = LLM(directory, enable_prefix_caching=False, **drafted(tmp_path / "draft"))
+    verified = Verified(llm)
+    assert texts(llm.generate(prompts[1:2], GREEDY, use_tqdm=False)) == texts(expected)[1:2]
+    assert verified.right == verified.drafts > 0
+    assert verified.asked > verified.drafts, "after that token there are none"
 
 
 def texts(outputs: Any) -> list[Any]:
