@@ -183,6 +183,21 @@ def test_names_of_blocks_count_only_where_somebody_gives_way(blocks: int, again:
     assert named == ([False, True] if again else [False])
 
 
+@pytest.mark.parametrize("blocks", [2500, 120])
+def test_a_plan_by_runs_without_names_is_that_by_runs_with_them(blocks: int) -> None:
+    """In the smaller pool requests give way, and find their own blocks when they come back."""
+    plan = planner(
+        replace(COPILOT, num_requests=12, rate=2.0), goals=Goals(ttft=30.0), max_model_len=1600,
+        kv_cache_memory_bytes=blocks * 16 * DEPLOYMENT.model.kv_bytes_per_token,
+    )  # fmt: skip
+    limits = plan.deployment.limits()
+    named = plan.simulator(limits).run(plan.sample.at_once())
+    assert (named.preemptions.recomputes > 0) == (blocks == 120)
+    found = plan.saturation(limits).result
+    assert (found.seconds, found.num_steps) == (named.seconds, named.num_steps)
+    assert found.num_decisions == named.num_decisions
+
+
 def test_what_is_proposed_is_enough_and_costs_least(chat_plan: Plan) -> None:
     plan = replace(chat_plan, deployment=PLENTY)
     own = plan.goodput.rate
