@@ -153,7 +153,7 @@ class Speculation:
         """What a step gave, and how long it took."""
         self._measured.observe(step, seconds)
         self._trials.earn(seconds)
-        if self._trial is not None:
+        if self._trial is not None and _only_decodes(step):
             rows = len(step.chunks)
             tokens = sum(len(outcome.tokens) for outcome in outcomes.values())
             self._trials.spend(seconds - tokens * self._measured.plain(rows) / rows)
@@ -231,3 +231,8 @@ class Speculation:
                 return  # it was never made
             tried, right = 1, int(tokens[0].token_id == guess.proposal.tokens[0])
         self._acceptance.observe(guess.seq_id, guess.drafter, guess.proposal, tried, right)
+
+
+def _only_decodes(step: Step) -> bool:
+    """Whether it computes something, and of no prompt."""
+    return 0 < step.num_tokens == sum(1 + len(chunk.drafts) for chunk in step.chunks)

@@ -229,6 +229,25 @@ def test_a_model_that_is_never_right_is_given_up() -> None:
     assert sum(drafts[:10]) > 0 and 0 < lost < 0.012 * 900 * by_memory(1)
 
 
+def test_what_prompts_take_is_not_what_a_trial_of_a_model_loses() -> None:
+    prompts: list[int] = []
+
+    def seconds(rows: int, passes: int) -> float:
+        come = len(run.groups) > 1 and not prompts
+        prompts.extend([passes] if come else [])
+        return 10.0 if come else by_memory(rows) + 0.02 * passes
+
+    run = Run(Speculation([Saying(16, TO_DRAFT)], most=16), lambda *_: 0.01)
+    run.seconds = seconds
+    while not (run.step()[0] and run.speculation._trial and run.speculation._trial_steps):
+        pass
+    run.groups.append(run.add("1", tokens=1))
+    run.step()
+    assert prompts[0] > 0, "it came in the midst of a trial"
+    tried = [step[0] for step in run.steps(1500)]
+    assert any(tried[100:])
+
+
 def test_a_model_is_weighed_now_and_then_where_steps_are_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

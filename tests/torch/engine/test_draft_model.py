@@ -212,6 +212,19 @@ def test_embeddings_may_be_padded_differently(
     assert texts(llm.generate(prompts, params, use_tqdm=False)) == texts(expected)
     assert 0 < verified.right < verified.drafts
 
+    prompts, worker, given = random_prompts(*range(3, 15)), verified.draft_model._worker, []
+    go_on = worker.go_on
+
+    def noted(batch: Any, vocab_size: int) -> Any:
+        first = 3 * len(batch.counts)
+        given.extend(batch.numbers[first : first + batch.num_given].tolist())
+        return go_on(batch, vocab_size)
+
+    worker.go_on = noted
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert max(token for one in texts(outputs) for token in one[0]) > 290
+    assert 288 < max(given) < size, "as it has vectors for"
+
 
 def llama(**fields: Any) -> Any:
     import transformers
