@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -370,30 +370,6 @@ def test_what_is_chosen_is_the_fastest_of_all_there_is(
     else:
         assert choice.tokens / choice.seconds == pytest.approx(best, rel=0.03)
         assert choice.gain == pytest.approx(choice.tokens / choice.seconds * plain / rows)
-
-
-def test_costs_follow_what_is_measured() -> None:
-    costs = StepCosts()
-    costs.observe(1, 0.010)
-    assert costs.seconds(1) == pytest.approx(0.010)
-    assert 0.010 < costs.seconds(9) < 0.016  # as is usual, until it is measured
-    for _ in range(20):
-        costs.observe(9, 0.030)
-    assert costs.seconds(9) == pytest.approx(0.030, rel=0.1)
-    for _ in range(30):
-        costs.observe(1, 0.020)
-    assert costs.seconds(1) == pytest.approx(0.020, rel=0.05)
-    costs.observe(1, 5.0)  # somebody else had the machine
-    assert costs.seconds(1) < 0.025
-
-
-@given(st.lists(st.tuples(st.integers(1, 3000), st.floats(1e-5, 1.0)), min_size=1, max_size=50))
-def test_costs_are_above_zero_and_grow_with_rows(steps: list[tuple[int, float]]) -> None:
-    costs = StepCosts()
-    for rows, seconds in steps:
-        costs.observe(rows, seconds)
-    found = [costs.seconds(rows) for rows in range(1, 4000, 7)]
-    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(found)) and found[0] > 0
 
 
 def test_chances_follow_what_has_become_of_drafts() -> None:
