@@ -42,6 +42,7 @@ MakeThread = Callable[
     [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
 _STOPPED = "the engine has been stopped"
+_REST = 2.0  # seconds after the last request, unless others come meanwhile
 
 
 class AsyncEngine:
@@ -69,6 +70,7 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: EngineError | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
         self._handover: Handover | None = None
         if isinstance(engine.transfer, BlockFetcher):
             allocator = engine.scheduler.allocator
@@ -99,8 +101,9 @@ class AsyncEngine:
         Cancelled, it leaves the step alone, which may take long, and ends the requests at once.
         """
         self._preparation.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._resting):
+            if timer is not None:
+                timer.cancel()
         if self._failure is not None:
             return
         self._thread.put(None)
@@ -231,6 +234,16 @@ class AsyncEngine:
         """Something large is done with: return what it took to the system, soon."""
         self._preparation.give_back_soon()
 
+    def _rest_soon(self) -> None:
+        """A request has ended: of many, or of a large one, memory is left that nobody needs."""
+        if self._resting is None and self._loop is not None:
+            self._resting = self._loop.call_later(_REST, self._rest)
+
+    def _rest(self) -> None:
+        self._resting = None
+        if not self._delivery.collectors:
+            self.give_memory_back()
+
     # -- sessions, whose other verbs are called by way of ``call`` ------------------------------
 
     async def append_to_session(self, session_id: str, given: str | Sequence[int]) -> None:
@@ -295,6 +308,7 @@ class AsyncEngine:
         finally:
             for request_id in request_ids:
                 del self._delivery.collectors[request_id]
+            self._rest_soon()
             if unfinished:
                 self._thread.put(partial(self._abort, unfinished))
 

@@ -75,6 +75,27 @@ def test_many_at_once_give_what_each_gives_alone() -> None:
     asyncio.run(main())
 
 
+def test_memory_is_given_back_when_nobody_has_come_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.engine.async_engine._REST", 0.02)
+    living: list[int] = []
+
+    async def main() -> None:
+        async with running(SlowExecutor(64, 4)) as engine:
+            monkeypatch.setattr(
+                engine, "give_memory_back", lambda: living.append(len(engine._delivery.collectors))
+            )
+            await asyncio.gather(collect(engine, "long", 40), collect(engine, "short", 2))
+            assert not living, "one of them ran on"
+            while not living:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.1)
+            assert living == [0], "once"
+
+    asyncio.run(main())
+
+
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
