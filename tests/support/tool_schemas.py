@@ -10,7 +10,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "type": "object",
         "properties": {
             "unit": {"enum": ["celsius", "fahr::=enheit"]},
-            "code": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
+            "from": {"type": "string", "pattern": "^[a-z]{2}/[0-9]$"},
             "note": {"type": "string", "minLength": 2, "maxLength": 6},
             "perhaps": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
         },

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from keyword import iskeyword
 
 from quire.dialect import literals
 from quire.dialect.calls import Calls
@@ -21,7 +20,7 @@ def _arguments(rules: Rules, schema: Schema) -> str:
     needed: list[str] = []
     others: list[str] = []
     for key, one, required in members(schema):
-        if not key.isidentifier() or iskeyword(key):  # Python could not call so, nor read it
+        if not key.isidentifier():
             raise RequestError(f"this model's calls cannot have an argument {shown(key)}", "tools")
         spelled = rules.rule(f"{literal(key + '=')} {rules.json(one)}")
         (needed if required else others).append(spelled)
@@ -48,6 +47,12 @@ FRAME = Frame(
 _BETWEEN = re.compile(r"""[^\[\](){}"']*""")
 _IN_TEXT = {quote: re.compile(rf"[^\\{quote}]*(?:\\[\s\S][^\\{quote}]*)*") for quote in "'\""}
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
+_NAMES = re.compile(
+    r"""(?P<text>(?P<quote>'{3}|"{3}|['"])(?:\\.|(?!(?P=quote)).)*(?P=quote))"""
+    r"|\b(?P<first>[a-z])(?=\w*\s*=(?!=))",
+    re.DOTALL,
+)
+_WIDE = ord("ａ") - ord("a")
 
 
 def read(reader: Reader, calls: Calls) -> Reading[bool]:
@@ -124,6 +129,7 @@ def _next_of(reader: Reader, others: re.Pattern[str]) -> Reading[str]:
 
 def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
     """Names and arguments; none if anything in the list is not a call with literals by name."""
+    text = _NAMES.sub(_no_keyword, text)
     try:
         listed = literals.parse(text)
         assert isinstance(listed, ast.List)
@@ -132,6 +138,12 @@ def _calls(text: str, calls: Calls) -> list[tuple[str, str]]:
     except (literals.NoLiteral, RecursionError):
         return []
     return found if all(calls.accepts(name) for name, _ in found) else []
+
+
+def _no_keyword(found: re.Match[str]) -> str:
+    """``from=`` so that Python reads a name: to it a wide letter is the same (PEP 3131), but makes
+    no keyword. What models call has parameters of any name."""
+    return found["text"] or chr(ord(found["first"]) + _WIDE)
 
 
 def _call(node: ast.expr, spelling: Callable[[ast.expr], str]) -> tuple[str, str]:

@@ -171,6 +171,12 @@ EXAMPLES = [
         "",
         [("get_time", {"a": ']")', "b": [-1, 2.5, {"c": None}], "d": True})],
     ),
+    (
+        "pythonic",
+        "[get_time(from=1, to='(class=2)', class = \"in='is='\", sunrise=3)]",
+        "",
+        [("get_time", {"from": 1, "to": "(class=2)", "class": "in='is='", "sunrise": 3})],
+    ),
 ]
 
 

@@ -177,7 +177,6 @@ def test_a_text_in_xml_cannot_hold_what_ends_it() -> None:
     [
         ("pythonic", {"anyOf": [{"required": ["a"]}]}),
         ("pythonic", {"properties": {"a-b": {}}}),
-        ("pythonic", {"properties": {"from": {}}}),
         ("qwen3_xml", {"minProperties": 1}),
         ("qwen3_xml", {"properties": {"a": {"type": "string", "not": {"const": "x"}}}}),
         ("qwen3_xml", {"properties": {"a>": {}}}),
