@@ -30,7 +30,7 @@ _ARCHITECTURES = {
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
-_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe")
+_INTERLEAVED = ("llama", "mixtral", "granite", "granitemoe", "smollm3")
 _WITH_ONE = ("gemma", "gemma2", "gemma3_text")
 _GATES_AND_UPS = "block_sparse_moe.input_linear.weight"  # of all experts in one
 _RULES = {  # config.json's names, and what the writer calls them

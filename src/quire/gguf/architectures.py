@@ -114,6 +114,7 @@ ARCHITECTURES = (
         "granitemoe", "granitemoe", "GraniteMoeForCausalLM", EXPERTS, interleaved=True,
         names={"ffn_gate_inp": "block_sparse_moe.router.layer"}, fields=_GRANITE,
     ),
+    Architecture("smollm3", "smollm3", "SmolLM3ForCausalLM", interleaved=True),
     Architecture(
         "starcoder2", "starcoder2", "Starcoder2ForCausalLM", eps=(_LAYER_NORM[0], "norm_epsilon"),
         names={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},

@@ -57,6 +57,7 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "smollm3": ("SmolLM3Config", {**SMALL_LLAMA, "num_hidden_layers": 5}),
     "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, "sliding_window": None}),
     "cohere": ("CohereConfig", _COHERE),
     "cohere2": ("Cohere2Config", {**_COHERE, "sliding_window": 12, "sliding_window_pattern": 2}),
