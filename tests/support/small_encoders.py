@@ -44,6 +44,15 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "bos_token_id": 2,
         "eos_token_id": 3,
     },
+    # As EmbeddingGemma, a decoder whose tokens see what is behind them too.
+    "Gemma3Text": {
+        **_SIZES,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "use_bidirectional_attention": True,
+    },
     "FNet": {**_SIZES, "tpu_short_seq_length": 64},
 }
 

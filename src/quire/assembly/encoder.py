@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.assembly.loading import dtype_name
-from quire.assembly.pooling import read_pooler
+from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.recording import recorder_of, watch_steps
 from quire.capacity import Capacity, EngineLimits
 from quire.config import EngineConfig
@@ -39,7 +39,8 @@ def build_encoder(
     """An engine that embeds, or judges, and its capacity. ConfigError for what it cannot do."""
     _refuse_settings(config)
     usual = _longest_of_texts(directory, tokenizer)
-    pooler = read_pooler(directory, described, config.pooler_config, tokenizer, Pooling.MEAN)
+    pooling = config.pooler_config
+    pooler, dense = read_pooler(directory, described, pooling, tokenizer, Pooling.MEAN)
     with runtime.start_up_lock():
         model = load_encoder(
             directory, config.dtype, config.max_model_len, usual, runtime.admit, config.hf_overrides
@@ -48,9 +49,9 @@ def build_encoder(
     pooler = replace(pooler, labels=model.labels, chance=chance)
     cache = CacheShape((), (), model.max_positions, depends_on_prompt_length=False)
     limits = EngineLimits.of(config, cache)
-    capacity, started = _capacity(config, limits, model), time.monotonic()
+    capacity, started = _capacity(config, limits, model, bytes_of(dense)), time.monotonic()
     judges_types = model.labels > 0 and model.has_types and tells_types(directory)
-    executor = EncoderExecutor(model, types=judges_types)
+    executor = EncoderExecutor(model, types=judges_types, dense=dense)
     engine = Engine(
         limits.scheduler(RecoveryCosts()),
         executor,
@@ -116,13 +117,15 @@ def _is_chance(fields: Fields) -> bool:
     return _ACTIVATIONS[kind]
 
 
-def _capacity(config: EngineConfig, limits: EngineLimits, model: EncoderModel) -> Capacity:
+def _capacity(
+    config: EngineConfig, limits: EngineLimits, model: EncoderModel, dense_bytes: int
+) -> Capacity:
     assert config.model is not None, "the demonstration model is a decoder"
     return Capacity(
         model_name=config.model,
         dtype=dtype_name(model.dtype),
         quantization=None,
-        weight_bytes=model.weight_bytes,
+        weight_bytes=model.weight_bytes + dense_bytes,
         kv_dtype=dtype_name(model.dtype),
         kv_bytes_per_token=0,
         pool_bytes=0,

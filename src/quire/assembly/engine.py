@@ -23,7 +23,7 @@ from quire.assembly.loading import (
     locate,
     streaming,
 )
-from quire.assembly.pooling import read_pooler
+from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.ranks.fetching import fetch_on_all
 from quire.assembly.ranks.gathering import gather
 from quire.assembly.ranks.runtime import on_ranks
@@ -116,7 +116,7 @@ def _build(
     tokenizer = _load_tokenizer(config, directory)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
-    pooler = read_pooler(directory, described, config.pooler_config, tokenizer)
+    pooler, dense = read_pooler(directory, described, config.pooler_config, tokenizer)
     defaults = _sampling_defaults(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
@@ -133,8 +133,10 @@ def _build(
         executor = runtime.executor(model, limits, dtype, draft, weights, source)
     costs = _recovery_costs(config, runtime, store)
     executor.tell_forced = config.speculation is not None
+    executor.pools.dense = dense
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
-    capacity, started = _capacity(config, loaded, runtime, beyond), time.monotonic()
+    capacity = _capacity(config, loaded, runtime, beyond, bytes_of(dense))
+    started = time.monotonic()
     engine = Engine(
         limits.scheduler(costs, source),
         executor,
@@ -284,14 +286,14 @@ def _input_processor(
 
 
 def _capacity(
-    config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime, store: str
+    config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime, store: str, dense_bytes: int
 ) -> Capacity:
     model, draft, dtype, cache, limits, _, adapters = loaded
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=dtype_name(model.dtype),
         quantization=config.quantization,
-        weight_bytes=model.weight_bytes,
+        weight_bytes=model.weight_bytes + dense_bytes,
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=limits.pool_bytes(cache),

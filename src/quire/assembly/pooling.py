@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.engine import Tokenizer
 from quire.errors import ConfigError, ModelError, RequestError, shown
 from quire.files import read_json, read_object
-from quire.model import ModelConfig
+from quire.model import Dense, ModelConfig, read_dense
 from quire.protocol import Pooler, Pooling, PoolingParams
 from quire.shape import Fields, read_fields
 
@@ -36,8 +36,8 @@ def read_pooler(
     given: Mapping[str, Any] | None,
     tokenizer: Tokenizer,
     usual: Pooling = Pooling.LAST,
-) -> Pooler:
-    """As ``modules.json`` has it, or else by ``usual``, normalised.
+) -> tuple[Pooler, tuple[Dense, ...]]:
+    """As ``modules.json`` has it, or else by ``usual``, normalised; and what a state passes then.
 
     given: ``EngineConfig.pooler_config``, over that.
 
@@ -47,55 +47,84 @@ def read_pooler(
     """
     fields = config.fields
     width = next((fields.positive(name) for name in _WIDTHS if name in fields), 0)
-    pooling, normalize, why_not = _of_modules(directory, usual)
+    modules = _read_modules(directory, usual)
+    pooling, why_not, dense = modules.pooling, modules.why_not, list[Dense]()
     given = given or {}
     if "pooling_type" in given:
         pooling, why_not = Pooling[given["pooling_type"]], ""
+    if not why_not:
+        for path in modules.dense:
+            dense.append(read_dense(path, dense[-1].width if dense else width))
     pooler = Pooler(
-        width,
+        dense[-1].width if dense else width,
         pooling,
-        given.get("normalize", normalize),
+        given.get("normalize", modules.normalize),
         shorter=_shorter(fields),
         classes=_classes(fields, tokenizer),
         ending=_ending(directory, tokenizer),
         why_not=why_not,
     )
     dimensions = given.get("dimensions")
-    if dimensions is None:
-        return pooler
-    try:
-        filled = pooler.filled(PoolingParams(dimensions=dimensions))
-    except RequestError as error:
-        raise ConfigError(f"pooler_config: {error}") from error
-    return pooler.with_dimensions(filled.dimensions)
+    if dimensions is not None:
+        try:
+            filled = pooler.filled(PoolingParams(dimensions=dimensions))
+        except RequestError as error:
+            raise ConfigError(f"pooler_config: {error}") from error
+        pooler = pooler.with_dimensions(filled.dimensions)
+    return pooler, tuple(dense)
 
 
-def _of_modules(directory: Path, usual: Pooling) -> tuple[Pooling, bool, str]:
-    """Pooling, whether vectors are normalised, and why there can be none, if so."""
+def bytes_of(dense: Iterable[Dense]) -> int:
+    """What their weights take."""
+    return sum(one.nbytes for one in dense)
+
+
+class _Modules(NamedTuple):
+    """Of ``modules.json``. why_not: there can be no vectors."""
+
+    pooling: Pooling
+    normalize: bool
+    dense: Sequence[Path] = ()
+    why_not: str = ""
+
+
+def _read_modules(directory: Path, usual: Pooling) -> _Modules:
     path = directory / "modules.json"
     if not path.exists():
-        return usual, True, ""
-    pooling, normalize, why_not = usual, False, ""
+        return _Modules(usual, normalize=True)
+    found = _Modules(usual, normalize=False)
     modules = read_json(path)
     if not isinstance(modules, list) or not all(isinstance(one, Mapping) for one in modules):
         raise ModelError(f"{path} must be a list of modules")
     for module in modules:
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Pooling":
-            pooling, why_not = _read_pooling(directory, module.get("path"))
+            pooling, why_not = _read_pooling(_below(directory, module.get("path")))
+            found = found._replace(pooling=pooling, why_not=found.why_not or why_not)
         elif kind == "Normalize":
-            normalize = True
-        elif kind != "Transformer" and not why_not:
-            why_not = f"modules.json asks for a module {shown(kind)}, which Quire does not have"
-    return pooling, normalize, why_not
+            found = found._replace(normalize=True)
+        elif kind == "Dense" and not found.normalize:
+            found = found._replace(dense=[*found.dense, _below(directory, module.get("path"))])
+        elif kind not in ("Transformer", "Dropout") and not found.why_not:
+            after = " after Normalize" if kind == "Dense" else ""
+            why_not = (
+                f"modules.json asks for a module {shown(kind)}{after}, which Quire does not have"
+            )
+            found = found._replace(why_not=why_not)
+    return found
 
 
-def _read_pooling(directory: Path, name: object) -> tuple[Pooling, str]:
-    """What a Pooling module does; why it cannot be done here, if so."""
+def _below(directory: Path, name: object) -> Path:
+    """Where a module's files are."""
     path = PurePosixPath(str(name))
     if not isinstance(name, str) or path.is_absolute() or ".." in path.parts:
         raise ModelError(f"{directory / 'modules.json'} names {shown(name)}, no path below it")
-    fields = read_fields(directory / path / "config.json")
+    return directory / path
+
+
+def _read_pooling(directory: Path) -> tuple[Pooling, str]:
+    """What a Pooling module does; why it cannot be done here, if so."""
+    fields = read_fields(directory / "config.json")
     if "pooling_mode" in fields:
         asked = fields.values["pooling_mode"]
         modes = [asked] if isinstance(asked, str) else list(asked)

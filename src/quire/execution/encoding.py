@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.pooling import finished, outcome
-from quire.model import EncoderModel, TextBatch
+from quire.model import Dense, EncoderModel, TextBatch
 from quire.protocol import (
     Chunk,
     Opened,
@@ -31,10 +31,15 @@ class EncoderExecutor:
     Where the calling thread computes, a step is done when ``submit`` returns.
     """
 
-    def __init__(self, model: EncoderModel, *, types: bool = False) -> None:
-        """types: whether the model is told which text of a pair a token is of."""
+    def __init__(
+        self, model: EncoderModel, *, types: bool = False, dense: Sequence[Dense] = ()
+    ) -> None:
+        """types: whether the model is told which text of a pair a token is of.
+
+        dense: what pooled states pass on their way to a vector.
+        """
         self.model = model
-        self._types = types
+        self._types, self._dense = types, dense
         self.parts = Parts()
         self._roster = Roster()
 
@@ -73,7 +78,8 @@ class EncoderExecutor:
             return outcome(result)
         params = opened.request.pooling
         assert params is not None, "an encoder generates nothing"
-        return outcome(finished(pooled(result[: len(chunk.token_ids)], params.pooling), params))
+        state = pooled(result[: len(chunk.token_ids)], params.pooling)
+        return outcome(finished(state, params, self._dense))
 
 
 def pooled(states: Tensor, pooling: Pooling | None) -> Tensor:

@@ -38,7 +38,7 @@ class ModelExecutor:
         self.worker = worker
         self.adapters = adapters
         self._draft_model = draft_model
-        self.pasts, self._pools = Pasts(), Pools()
+        self.pasts, self.pools = Pasts(), Pools()
         self.parts = Parts()  # on a device that computes by itself: how long it takes to launch
         self.tell_forced = False  # whether outcomes say what a grammar leaves no choice about
         self._roster = Roster()
@@ -57,7 +57,7 @@ class ModelExecutor:
         with self.parts("moves"):
             failed_moves = self.worker.move(step.moves)
         if not chunks:
-            self._pools.follow(step)
+            self.pools.follow(step)
             return PendingStep(step, lambda: StepResult({}, failed_moves))
         if draft_model is not None:
             with self.parts("draft"):
@@ -76,9 +76,9 @@ class ModelExecutor:
         with self.parts("forward"):
             sampled = nothing_sampled if before is None else before.tokens
             hidden = self.worker.compute(batch, sampled)
-        self._pools.follow(step)  # whoever is closed by it, the step before may have pooled
+        self.pools.follow(step)  # whoever is closed by it, the step before may have pooled
         with self.parts("sampling"):
-            beside = known, pasts, self._pools, hidden, before
+            beside = known, pasts, self.pools, hidden, before
             choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
             choosing.begin()
         self._last = choosing

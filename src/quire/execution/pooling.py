@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.execution.worker import Worker
+from quire.model import Dense
 from quire.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams, Step
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"
@@ -20,7 +21,11 @@ class Pools:
 
     Unlike what else is kept of a sequence it cannot be made again from its tokens alone: it goes
     with their blocks. Where those are lost the prompt is computed anew from its beginning.
+
+    dense: what pooled states pass on their way to a vector.
     """
+
+    dense: Sequence[Dense] = ()
 
     def __init__(self) -> None:
         self._kept: dict[int, Tensor] = {}  # by sequence [d]; sums in float64
@@ -44,7 +49,7 @@ class Pools:
                 state = self._pooled(chunk, params, states[first:end])
                 if chunk.readout is not None:
                     self._kept.pop(chunk.seq_id, None)
-                    yield chunk.seq_id, outcome(finished(state, params))
+                    yield chunk.seq_id, outcome(finished(state, params, self.dense))
             first = end
         for start in range(0, len(scored), _AT_ONCE):
             part = scored[start : start + _AT_ONCE]
@@ -75,9 +80,12 @@ class Pools:
         return total / (chunk.start + len(chunk.token_ids))
 
 
-def finished(state: Tensor, params: PoolingParams) -> Tensor:
-    """A pooled state [d] as a vector: cut, and normalised, if that is asked for."""
-    vector = state.double()[: params.dimensions]
+def finished(state: Tensor, params: PoolingParams, dense: Sequence[Dense] = ()) -> Tensor:
+    """A pooled state [d] as a vector: through ``dense``, cut and normalised, if that is wanted."""
+    vector = state.double().cpu()
+    for layer in dense:
+        vector = layer(vector)
+    vector = vector[: params.dimensions]
     return vector / vector.norm().clamp(min=1e-12) if params.normalize else vector
 
 

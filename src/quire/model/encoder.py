@@ -17,7 +17,11 @@ from quire.errors import ModelError
 from quire.files import one_line
 from quire.model.base import checked_max_positions
 from quire.model.config import ModelConfig
-from quire.model.transformers_loading import encoder_base, load_encoder_module
+from quire.model.transformers_loading import (
+    encoder_base,
+    load_encoder_module,
+    sees_both_ways,
+)
 from quire.model.weights import Weights
 
 _JUDGE = "ForSequenceClassification"
@@ -55,8 +59,9 @@ class EncoderModel:
 
         max_model_len: the longest text; None: ``usual``, or as long as there are positions.
         """
-        if encoder_base(type(module).__name__) is None:
-            raise ModelError(f"{config.fields.source}: {type(module).__name__} is no encoder")
+        name, both_ways = type(module).__name__, sees_both_ways(module.config.to_dict())
+        if encoder_base(name) is None and not both_ways:
+            raise ModelError(f"{config.fields.source}: {name} is no encoder")
         self._module, known = module, module.config
         limit = _position_limit(config, module)
         self.max_positions = checked_max_positions(max_model_len, min(usual or limit, limit), limit)

@@ -27,7 +27,7 @@ from quire.model.linear import LinearReader, Quantization
 from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.shard import Shard
 from quire.model.streaming import Streaming
-from quire.model.transformers_loading import check_decoder, encoder_base
+from quire.model.transformers_loading import check_decoder, encoder_base, sees_both_ways
 from quire.model.weights import Weights, checkpoint_files
 from quire.shape import read_stored
 
@@ -95,6 +95,8 @@ def check_servable(directory: Path) -> str:
 
 def is_encoder(config: ModelConfig) -> bool:
     """Whether the model reads whole texts, and is loaded by ``load_encoder``."""
+    if config.architecture.endswith(_ALONE) and sees_both_ways(config.fields.values):
+        return True
     name = _with_head(config).architecture
     return name not in _NATIVE and encoder_base(name) is not None
 

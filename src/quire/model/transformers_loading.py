@@ -14,6 +14,8 @@ from quire.files import one_line
 from quire.model.config import ModelConfig
 from quire.model.weights import Weights
 
+# Fields that say what vectors a model gives, of which transformers knows nothing.
+_OF_VECTORS = ("is_matryoshka", "matryoshka_dimensions", "classifier_from_token")
 _HEADS = ("ForSequenceClassification", "ForMaskedLM", "Model")
 # Of encoders: a state made of the first token's, and what says words.
 _ASIDE = (
@@ -64,6 +66,11 @@ def encoder_base(architecture: str) -> str | None:
     base = architecture.removesuffix(head)
     known = MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     return base if f"{base}ForMaskedLM" in known else None
+
+
+def sees_both_ways(values: Mapping[str, Any]) -> bool:
+    """Whether a config has made an encoder of a decoder, as EmbeddingGemma's does."""
+    return values.get("use_bidirectional_attention") is True
 
 
 def load_causal_lm(
@@ -133,8 +140,9 @@ def _load(
             return_unused_kwargs=True,
             **config.overrides,
         )
-        if unused:
-            names = ", ".join(map(str, unused))
+        unknown = [str(name) for name in unused if name not in _OF_VECTORS]
+        if unknown:
+            names = ", ".join(unknown)
             raise ModelError(f"hf_overrides: {config.architecture} has no field {names}")
         with torch.device("meta"):
             outline = auto.from_config(known, **given)

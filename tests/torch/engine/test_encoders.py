@@ -24,7 +24,7 @@ from quire.protocol import Pooling
 from quire.server import create_app
 from support.small_encoders import make_encoder, tokenizer
 
-FAMILIES = ("Bert", "Roberta", "MPNet", "DistilBert", "ModernBert")
+FAMILIES = ("Bert", "Roberta", "MPNet", "DistilBert", "ModernBert", "Gemma3Text")
 TEXTS = ["a bird that swims", "the stone", "penguin", "a cat , the fish . " * 4,
          "a bird that swims", "the bird that swims . a stone", "fish " * 40]  # fmt: skip
 
