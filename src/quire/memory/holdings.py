@@ -20,10 +20,18 @@ class Holdings:
         self._block_size = block_size
 
     def acquire(self, table: BlockList, block: int) -> None:
-        """Put a block that has been taken or shared at the end of a table."""
+        """Put a block that has been shared at the end of a table."""
         table.blocks.append(block)
         table.entries.append(self._device.charged(block))
         table.view = None
+
+    def acquire_new(self, table: BlockList, count: int) -> None:
+        """Put so many blocks that are free at the end of a table."""
+        if count:
+            blocks, entries = self._device.take_all(count)
+            table.blocks += blocks
+            table.entries += entries
+            table.view = None
 
     def fetch(self, table: BlockList, hits: Hits, names: Sequence[BlockHash]) -> list[BlockMove]:
         """Put new blocks among those of a table, where ``hits`` has found them beyond the pool.
@@ -46,8 +54,7 @@ class Holdings:
     def write(self, table: BlockList, count: int) -> None:
         """Fill ``count`` slots after the last token, taking blocks as they run out."""
         first = table.num_tokens
-        for _ in range(table.missing(first + count, self._block_size)):
-            self.acquire(table, self._device.take())
+        self.acquire_new(table, table.missing(first + count, self._block_size))
         if table.promised > first:
             self._occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
@@ -86,7 +93,7 @@ class Holdings:
         Tail first: a prefix is useful without its tail, a tail never without its prefix.
         """
         self._occupancy.reserved -= table.reserved
-        for block, entry in zip(reversed(table.blocks), reversed(table.entries), strict=True):
-            table.charge += self._device.charged(block) - entry
-            self._occupancy.release(block)
+        blocks, entries = reversed(table.blocks), reversed(table.entries)
+        table.charge, freed = self._device.release_all(blocks, entries, table.charge)
+        self._occupancy.empty(freed)
         table.entries = []

@@ -48,8 +48,14 @@ class Occupancy:
     def release(self, block: int) -> None:
         """One owner of the block fewer."""
         if self._pool.release(block):
-            self.used -= self.filled[block]
-            self.filled[block] = 0
+            self.empty([block])
+
+    def empty(self, blocks: Iterable[int]) -> None:
+        """Nobody holds these blocks any more."""
+        filled = self.filled
+        for block in blocks:
+            self.used -= filled[block]
+            filled[block] = 0
 
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""

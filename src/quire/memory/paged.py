@@ -96,8 +96,7 @@ class PagedAllocator:
         table.entries = self.device.share_all(shared, found=True)
         if len(shared) < len(hits.blocks):
             self._fetches += self._holdings.fetch(table, hits, demand.block_hashes)
-        for _ in range(length - len(hits.blocks)):
-            self._holdings.acquire(table, self.device.take())
+        self._holdings.acquire_new(table, length - len(hits.blocks))
         self.tables[seq_id] = table
         self.occupancy.reserved += table.reserved
         return hits.tokens
@@ -318,8 +317,8 @@ class PagedAllocator:
                 seen.add(block)
                 self.host.release(block)
                 self._holdings.acquire(table, target[block])
-            for _ in range(table.missing(table.promised, self.block_size)):
-                self._holdings.acquire(table, self.device.take())
+            missing = table.missing(table.promised, self.block_size)
+            self._holdings.acquire_new(table, missing)
             table.swapped = False
             self.occupancy.fill(table)
             self.occupancy.reserved += table.reserved

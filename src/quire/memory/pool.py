@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from quire.memory.blocks import BlockHash
@@ -89,6 +89,12 @@ class BlockPool:
             self.touched.add(block)
         return block
 
+    def take_all(self, count: int) -> tuple[list[int], list[float]]:
+        """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
+        blocks = [self.take() for _ in range(count)]
+        charged = self._charged
+        return blocks, [charged[block] for block in blocks]
+
     def share(self, block: int) -> None:
         """One more owner of a block that is held or cached."""
         if self.ref_counts[block] == 0:
@@ -129,6 +135,35 @@ class BlockPool:
         else:
             self._cached[block] = None
         return True
+
+    def release_all(
+        self, blocks: Iterable[int], entries: Iterable[float], charge: float
+    ) -> tuple[float, list[int]]:
+        """``release`` for each of these blocks, in their order.
+
+        entries: what each was ``charged`` when this owner came.
+
+        Returns:
+            ``charge`` and what is owed for all of them; the blocks that are free now.
+        """
+        counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
+        freed = []
+        for block, entry in zip(blocks, entries, strict=True):
+            owners = counts[block]
+            until_now = charged[block] = charged[block] + (now - since[block]) / owners
+            charge += until_now - entry
+            since[block] = now
+            counts[block] = owners - 1
+            if self.touched is not None:
+                self.touched.add(block)
+            if owners > 1:
+                continue
+            freed.append(block)
+            if self._hashes[block] is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+        return charge, freed
 
     def charged(self, block: int) -> float:
         """Seconds charged so far to whoever has owned the held ``block`` from the beginning.

@@ -6,7 +6,7 @@ step hands out a budget of tokens, first come first served. Time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from collections.abc import Sequence as Seq
 
 from quire.errors import RequestError
@@ -178,15 +178,18 @@ class Scheduler:
 
     # -- one iteration -------------------------------------------------------------------------
 
-    def schedule(self, now: float) -> Step:
-        """The next step. Empty only if there is nothing to do."""
+    def schedule(self, now: float, lead: Callable[[], tuple[int, int]] | None = None) -> Step:
+        """The next step. Empty only if there is nothing to do.
+
+        lead: grows the running groups that stand first in line, whom the step leaves out then: how
+            many they are, and their tokens.
+        """
         self.allocator.advance(now)
         self.allocator.settle()
         moves = self.beyond.store() + self._live.take_fork_moves()
-        step = Step(moves, decisions=self._drafting)
-        self._drafting = []
+        step, self._drafting = Step(moves, decisions=self._drafting), []
         self._expire(now, step)
-        budget = self._grow_running(step)
+        budget = self._grow_running(step, lead)
         if not any(decision.what.preempts for decision in step.decisions):
             budget = self._admit_waiting(step, budget)
             if self._drafts:
@@ -288,10 +291,10 @@ class Scheduler:
 
     # -- growing -------------------------------------------------------------------------------
 
-    def _grow_running(self, step: Step) -> int:
+    def _grow_running(self, step: Step, lead: Callable[[], tuple[int, int]] | None) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
-        budget = self.max_num_batched_tokens
-        running, position = self.queue.running, 0
+        position, grown = (0, 0) if lead is None else lead()
+        running, budget = self.queue.running, self.max_num_batched_tokens - grown
         while position < len(running) and budget:
             group = running[position]
             new_tokens = tokens_to_compute(group, budget)
@@ -328,8 +331,6 @@ class Scheduler:
     def _shortage(self, new_tokens: dict[int, int]) -> Shortage:
         needed = self.allocator.blocks_to_append(new_tokens)
         return Shortage("could not grow", needed, self.allocator.num_free_blocks)
-
-    # -- waiting -------------------------------------------------------------------------------
 
     def _expire(self, now: float, step: Step) -> None:
         """End those that have waited for too long without ever having been let in."""

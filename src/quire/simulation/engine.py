@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 
 from quire.capacity import EngineLimits
 from quire.drafting import Speculation
@@ -21,14 +22,15 @@ from quire.simulation.acceptance import Profiles
 from quire.simulation.cost_model import CostModel
 from quire.simulation.draft_model import SimulatedDraftModel
 from quire.simulation.drafting import SimulatedDrafting
-from quire.simulation.fast_forward import FastForward, SteadyDecoding
+from quire.simulation.fast_forward import FastForward
 from quire.simulation.live import LiveRequest, RequestMaker
 from quire.simulation.observer import Observer
 from quire.simulation.recorder import SimulationRecorder, map_blocks
 from quire.simulation.result import RequestRecord
 from quire.simulation.sampling import SimulatedModel
-from quire.simulation.steady_run import SteadyRun, UnderWay, gaps_of
-from quire.simulation.work import sights_of, work_of
+from quire.simulation.steady_decoding import SteadyDecoding
+from quire.simulation.steady_run import SteadyRun, UnderWay
+from quire.simulation.work import beside, sights_of, work_of
 from quire.workload import TraceRequest
 
 ENDS, PLANS = 0, 2
@@ -45,8 +47,9 @@ class SimulatedEngine:
     ``steps`` is to be run up to each time at which somebody may come, who is then handed over.
 
     seed: of the beams' candidates.
-    skip_ahead: take steps that only decode together. The result is the same to the last bit. Steps
-        that may verify drafts are never skipped.
+    skip_ahead: take steps that only decode together, and look at nobody who does nothing else in
+        steps of others. The result is the same to the last bit. Steps that may verify drafts are
+        never skipped.
     map_at: seconds at which to note who owns which block.
     drafting: who drafts, and how well; None: nobody. Where a model does, ``cost_model`` is
         ``CostsWithDraft``.
@@ -55,7 +58,7 @@ class SimulatedEngine:
         these have missed the goals.
     on_end: called with every request that has ended or was refused, and the time.
     on_step: called with the time and every step that the scheduler made; steps that were taken
-        together are not among them.
+        together are not among them, nor in others who only decodes.
     """
 
     def __init__(
@@ -85,10 +88,11 @@ class SimulatedEngine:
         self._map_at = map_at
         self._most_missed = math.inf if most_missed is None else most_missed
         self._on_step = on_step
-        self._fast_forward = FastForward(self.scheduler, limits)
         self._model = SimulatedModel(seed)
-        self._maker = RequestMaker(limits.block_size, limits.enable_prefix_caching)
+        self._maker = RequestMaker(limits)
         self._live: dict[str, LiveRequest] = {}
+        self._fast_forward = FastForward(self.scheduler, limits, self._live)
+        self._steady: SteadyDecoding | None = None
         self._drafting = drafting
         self.speculation: Speculation | None = None
         self._draft_model: SimulatedDraftModel | None = None
@@ -121,7 +125,8 @@ class SimulatedEngine:
     @property
     def usage(self) -> Usage:
         """The pool's slots during the step under way, or since the last one."""
-        return self.scheduler.allocator.usage() if self._run is None else self._run.steady.usage()
+        known = self.scheduler.allocator if self._steady is None else self._steady
+        return known.usage()
 
     @property
     def backlog(self) -> int:
@@ -165,7 +170,10 @@ class SimulatedEngine:
         Those that were in line before it are nowhere.
         """
         if self._run is not None:
-            self._run.lose(now)
+            self._run.catch_up(now)
+            self._count_waits(self._run)
+        if self._steady is not None:
+            self._steady.close(now, lost=self._under_way is not None)
         if self._under_way is not None:
             start, usage, running, waiting = self._under_way
             self._recorder.step(start, now, usage, running, waiting)
@@ -195,7 +203,6 @@ class SimulatedEngine:
     def _add(self, number: int, trace: TraceRequest, now: float) -> None:
         self._line_tokens -= trace.prompt_tokens
         try:
-            self._check_length(trace)
             request = self._maker.make(number, trace, now)
             group = self.scheduler.add(request)
         except RequestError as error:
@@ -211,15 +218,6 @@ class SimulatedEngine:
         assert acceptance is not None, "nobody asks where nobody drafts"
         return acceptance
 
-    def _check_length(self, trace: TraceRequest) -> None:
-        length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
-        longest = self.limits.max_model_len
-        if longest is not None and length > longest:
-            raise RequestError(
-                f"{length} tokens of prompt and output are more than max_model_len, {longest}",
-                "prompt",
-            )
-
     # -- steps ---------------------------------------------------------------------------------
 
     def steps(self, now: float) -> Iterator[Pause]:
@@ -229,23 +227,46 @@ class SimulatedEngine:
             self._admit()
             if not self.scheduler.has_work:
                 return
-            skips = self._skip_ahead and self.observer is None
-            steady = self._fast_forward.begin() if skips else None
-            after = None if steady is None else (yield from self._decode(steady, now))
+            steady, after = self._steadied(now), None
+            if steady is not None and self._fast_forward.is_alone(steady):
+                after = yield from self._decode(steady, now)
+                if after is None:
+                    self._settle(now)
             now = (yield from self._step(now)) if after is None else after
+
+    def _steadied(self, now: float) -> SteadyDecoding | None:
+        """Those who only decode in the next step, if others can be planned beside them."""
+        forward, steady = self._fast_forward, self._steady
+        mixes = forward.mixes and self._map_at is None
+        if steady is not None:
+            if forward.goes_on(steady, mixes=mixes):
+                return steady
+            self._settle(now)
+        skips = self._skip_ahead and self.observer is None
+        self._steady = forward.begin(mixes=mixes) if skips else None
+        return self._steady
+
+    def _settle(self, now: float) -> None:
+        """Look at everybody in the next step."""
+        if self._steady is not None:
+            self._steady.close(now)
+            self._steady = None
 
     def _step(self, now: float) -> Generator[Pause, None, float]:
         """One step of the scheduler; when it ends."""
         scheduler = self.scheduler
         if self.speculation is not None:
             self.speculation.propose(scheduler)
-        step = scheduler.schedule(now)
+        steady, context = self._steady, 0 if self._steady is None else self._steady.context
+        step = scheduler.schedule(now, None if steady is None else partial(steady.step, now))
         if self._on_step is not None:
             self._on_step(now, step)
         if self.observer is not None:
             self.observer.planned(step)
         self._decide(now, step.decisions)
         work = work_of(step, self._sights)
+        if steady is not None:
+            work = beside(work, len(steady), context)
         if self._idle:
             work, self._idle = work._replace(woken=1), False
         seconds = self._cost_model.seconds(work)
@@ -256,10 +277,15 @@ class SimulatedEngine:
             self._recorder.block_map = map_blocks(now, scheduler.allocator, self._live.values())
             self._map_at = None
         running = scheduler.num_running_seqs
-        self._begin(UnderWay(now, step.usage, running, self._num_waiting))
+        usage = step.usage if steady is None else steady.usage()
+        self._begin(UnderWay(now, usage, running, self._num_waiting))
         yield end, ENDS
         self._end(end, work.num_tokens)
-        self._update(step, end)
+        gaps = None
+        if steady is not None:
+            gaps = steady.gaps(now, end)
+            step.chunks[:0] = steady.finish(now)
+        self._update(step, end, gaps)
         yield end, PLANS
         return end
 
@@ -345,13 +371,9 @@ class SimulatedEngine:
 
     def _decode(self, steady: SteadyDecoding, now: float) -> Generator[Pause, None, float | None]:
         """Such steps until something else happens; when they end. None: there was not one."""
-        rows = [
-            (self._live[group.request.request_id], branch) for _, group, branch in steady.members
-        ]
         map_at = math.inf if self._map_at is None else self._map_at
         run = self._run = SteadyRun(
             steady,
-            rows,
             now,
             self._num_waiting,
             begin=self._begin,
@@ -364,29 +386,15 @@ class SimulatedEngine:
             is_last = run.is_last  # unless somebody has come
             run.catch_up(run.due)
         self._run = None
-        if not steady.num_steps:
+        if not run.num_steps:
             return None
-        self._close(run)
+        self._count_waits(run)
         if is_last:
+            gaps = steady.gaps(run.start, run.end)
+            self._update(Step([], steady.finish(run.start)), run.end, gaps)
             yield run.end, PLANS
         return run.end
 
-    def _close(self, run: SteadyRun) -> None:
-        """Bring all up to date; the last step may have ended some."""
-        steady, end = run.steady, run.end
-        steps = steady.num_steps
-        rows = list(zip(run.rows, run.left, strict=True))
-        going_on = [row for row, left in rows if left > steps]
-        ending = [row for row, left in rows if left == steps]
-        chunks = steady.close(frozenset(branch.seq_id for _, branch in ending))
-        gaps = gaps_of(going_on, end) if steps == 1 else {end - run.start: len(going_on)}
-        for live, branch in going_on:
-            live.num_output_tokens += steps
-            live.last_times[branch.index] = end
-        if not ending:
-            return
-        for live, branch in ending:
-            live.num_output_tokens += steps - 1
-            if steps > 1:
-                live.last_times[branch.index] = run.start
-        self._update(Step([], chunks), end, gaps)
+    def _count_waits(self, run: SteadyRun) -> None:
+        if run.num_waits:
+            self.stats.decisions[Verdict.WAIT.value] += run.num_waits

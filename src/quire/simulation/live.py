@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quire.capacity import EngineLimits
+from quire.errors import RequestError
 from quire.metrics import RequestMetrics
 from quire.protocol import Adapter, Outcome, Request, Sample, SamplingParams, Verdict
 from quire.scheduling import SequenceGroup
@@ -107,15 +109,18 @@ class LiveRequest:
 class RequestMaker:
     """Makes the scheduler's requests of a workload's. Memory sees lengths and names of blocks."""
 
-    def __init__(self, block_size: int, names_blocks: bool) -> None:
-        self._block_size = block_size
-        self._names_blocks = names_blocks
+    def __init__(self, limits: EngineLimits) -> None:
+        self._block_size = limits.block_size
+        self._names_blocks = limits.enable_prefix_caching
+        self._longest = limits.max_model_len
         self._params: dict[tuple[int, bool], SamplingParams] = {}
 
     def make(self, number: int, trace: TraceRequest, arrival: float) -> Request:
         """``arrival``: when this engine was sent it.
 
-        RequestError where SamplingParams cannot say what the trace asks for."""
+        RequestError where SamplingParams cannot say what the trace asks for, or it is too long.
+        """
+        self._check_length(trace)
         kind = (trace.n, trace.beam_search)
         if kind not in self._params:
             self._params[kind] = SamplingParams(n=trace.n, use_beam_search=trace.beam_search)
@@ -142,3 +147,12 @@ class RequestMaker:
             adapter=adapter,
             block_hashes=hashes,
         )
+
+    def _check_length(self, trace: TraceRequest) -> None:
+        length = trace.prompt_tokens + max(trace.output_tokens, trace.max_tokens or 0)
+        most = self._longest
+        if most is not None and length > most:
+            raise RequestError(
+                f"{length} tokens of prompt and output are more than max_model_len, {most}",
+                "prompt",
+            )

@@ -5,9 +5,18 @@ from __future__ import annotations
 from quire.capacity import sights_of
 from quire.protocol import EVERYTHING, Sight, Work, work_of
 
-__all__ = ["EVERYTHING", "Sight", "Work", "decoding", "sights_of", "work_of"]
+__all__ = ["EVERYTHING", "Sight", "Work", "beside", "decoding", "sights_of", "work_of"]
 
 
 def decoding(num_seqs: int, context: int) -> Work:
     """The work of a step that only decodes."""
     return Work(0, 0, 0, num_seqs, context, num_seqs, 0, 0)
+
+
+def beside(work: Work, num_seqs: int, context: int) -> Work:
+    """What others do, and as many sequences that decode beside them."""
+    return work._replace(
+        decode_seqs=work.decode_seqs + num_seqs,
+        decode_context=work.decode_context + context,
+        samples=work.samples + num_seqs,
+    )

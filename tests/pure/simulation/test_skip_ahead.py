@@ -12,9 +12,11 @@ from quire.capacity import EngineLimits
 from quire.protocol import RecoveryCosts, Step
 from quire.simulation.result import SimulationResult
 from quire.simulation.simulator import Simulator
+from quire.simulation.steady_decoding import NEXT
 from quire.simulation.work import Work
 from quire.workload import Segment, TraceRequest
 from support.limits import make_limits
+from support.slow import random_runs
 
 
 class UnevenCosts:
@@ -71,6 +73,20 @@ def test_steps_are_not_taken_together_while_somebody_waits_for_a_time() -> None:
         assert len(steps) < 20 if together else 60 <= len(steps) < 70
 
 
+def test_a_block_is_shared_by_who_is_let_in_while_its_owner_only_decodes() -> None:
+    """The answer of the first is what the third begins with."""
+    setup = make_limits(50, 100, block_size=2, max_num_batched_tokens=3, max_num_seqs=4)
+    said = (Segment(1, 2),)
+    workload = [
+        TraceRequest(0.0, 1, 2, content=said),
+        TraceRequest(0.0, 1, 1),
+        TraceRequest(0.001, 3, 1, content=said),
+    ]
+    result, _ = run(setup, workload, False, None)
+    assert run(setup, workload, True, None)[0] == result
+    assert [one.metrics.cached_tokens for one in result.records] == [0, 0, 2]
+
+
 def test_steps_of_windows_are_not_taken_together() -> None:
     """Sequences give blocks back as they grow."""
     setup = make_limits(100, 200, windows=(None, 24))
@@ -91,7 +107,10 @@ def workloads(draw: st.DrawFn) -> list[TraceRequest]:
         content = tuple(draw(st.lists(segments, max_size=4)))
         prompt = draw(st.integers(1, 40))
         kind = draw(st.sampled_from([(1, False), (1, False), (1, False), (3, False), (2, True)]))
-        requests.append(TraceRequest(arrival, prompt, output, *kind, limit, content))
+        adapter = draw(st.sampled_from([None, None, "a", "b", "c"]))
+        requests.append(
+            TraceRequest(arrival, prompt, output, *kind, limit, content, adapter=adapter)
+        )
     return requests
 
 
@@ -111,16 +130,23 @@ def setups(draw: st.DrawFn) -> EngineLimits:
         enable_prefix_caching=allocator == "paged" and draw(st.booleans()),
         preemption_mode=draw(st.sampled_from(modes)),
         num_host_blocks=host,
+        scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority", "fair"])),
+        max_queue_time=draw(st.sampled_from([None, None, 0.3])),
+        **draw(st.sampled_from([{}, {"max_loras": 2, "enable_lora": True}])),
     )
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=random_runs(200), deadline=None)
 @given(setups(), workloads(), st.sampled_from([None, 0.0, 0.05, 0.5]))
 def test_skipping_ahead_changes_nothing(
     setup: EngineLimits, workload: list[TraceRequest], map_at: float | None
 ) -> None:
     ahead, few = run(setup, workload, True, map_at)
     result, all_steps = run(setup, workload, False, map_at)
-    assert {time: all_steps.get(time) for time in few} == few
+    for time, (moves, chunks, decisions) in few.items():
+        all_moves, all_chunks, all_decisions = all_steps[time]
+        left_out = all_chunks[: len(all_chunks) - len(chunks)]
+        assert (moves, left_out + chunks, decisions) == (all_moves, all_chunks, all_decisions)
+        assert all(tokens == 1 and readout == NEXT for _, tokens, _, _, readout in left_out)
     assert ahead == result
