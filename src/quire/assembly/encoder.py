@@ -24,7 +24,7 @@ from quire.shape import CacheShape, Fields
 _NOT_FOR_ENCODERS = (
     *("quantization", "speculative_config", "enable_lora", "tensor_parallel_size", "window"),
     *("kv_cache_dtype", "kv_cache_memory_bytes", "kv_allocator", "kv_store", "kv_offloading_size"),
-    *("swap_space", "role"),
+    *("swap_space", "role", "experts_path"),
 )
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 

@@ -37,6 +37,9 @@ _COMPUTED = (
 # Of a decoder that was saved by itself, as embedding models are.
 _BARE = "embed_tokens.weight"
 
+# In the names of what belongs to one of a mixture's; what belongs to all of them has a dimension.
+_EXPERTS = ".experts."
+
 _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
@@ -217,16 +220,23 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
-        """What all tensors take where they are taken to, before any is read, and the largest.
+    def bytes_needed(
+        self, code_bytes: Mapping[str, float], *, experts: bool = True
+    ) -> tuple[int, int]:
+        """What tensors take where they are taken to, before any is read, and the largest of all.
 
         Of a tensor of three dimensions or more, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
+        experts: whether those of mixtures count.
         """
         sizes = {name: self._bytes(name, code_bytes) for name in self._files}
         parts = (size // self._parts(name) for name, size in sizes.items())
-        return sum(sizes.values()), max(parts, default=0)
+        counted = (size for name, size in sizes.items() if experts or not self._of_experts(name))
+        return sum(counted), max(parts, default=0)
+
+    def _of_experts(self, name: str) -> bool:
+        return _EXPERTS in name or self._parts(name) > 1
 
     def _parts(self, name: str) -> int:
         shape = self._slice(name).get_shape()
