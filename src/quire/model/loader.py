@@ -152,9 +152,8 @@ def load_model(
         experts_path: where a mixture's experts are kept, in a file; None: in memory.
 
     Raises:
-        ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, its
-            weights are rounded already, ``ranks`` cannot divide it, or ``experts_path`` cannot hold
-            its experts.
+        ConfigError: it cannot be had in ``dtype``, as ``streaming`` or ``quantization`` say, or
+            with ``ranks``, or ``experts_path`` cannot hold its experts.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     _check_dtype(dtype)
@@ -174,23 +173,23 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    of_experts = None
-    if experts_path is not None:
-        if products is None:
-            raise ConfigError("experts_path is for CPUs, and for the C++ kernels")
-        of_experts = choose_products(instruction_set, FilePages(experts_path).piece)
+    of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
     Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
-    return _build(
-        family,
-        config,
-        weights,
-        linears,
-        max_model_len,
-        streaming,
-        None if shard.is_whole else ranks,
-    )
+    others = None if shard.is_whole else ranks
+    return _build(family, config, weights, linears, max_model_len, streaming, others)
+
+
+def _products_of_experts(
+    path: Path | None, products: Products | None, instruction_set: str
+) -> Products | None:
+    """What packs experts into a file; None: they are as all else."""
+    if path is None:
+        return None
+    if products is None:
+        raise ConfigError("experts_path is for CPUs, and for the C++ kernels")
+    return choose_products(instruction_set, FilePages(path).piece)
 
 
 def _check_dtype(name: str) -> None:
