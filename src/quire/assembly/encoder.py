@@ -39,8 +39,8 @@ def build_encoder(
     """An engine that embeds, or judges, and its capacity. ConfigError for what it cannot do."""
     _refuse_settings(config)
     usual = _longest_of_texts(directory, tokenizer)
-    pooling = config.pooler_config
-    pooler, dense = read_pooler(directory, described, pooling, tokenizer, Pooling.MEAN)
+    files = directory, described, tokenizer
+    pooler, dense = read_pooler(config, *files, runtime.admit, Pooling.MEAN)
     with runtime.start_up_lock():
         model = load_encoder(
             directory, config.dtype, config.max_model_len, usual, runtime.admit, config.hf_overrides

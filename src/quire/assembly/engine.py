@@ -117,7 +117,7 @@ def _build(
     tokenizer = _load_tokenizer(config, directory)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
-    pooler, dense = read_pooler(directory, described, config.pooler_config, tokenizer)
+    pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
     defaults = _sampling_defaults(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)

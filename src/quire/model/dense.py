@@ -48,8 +48,10 @@ class Dense(NamedTuple):
         return self.activation(vector if self.bias is None else vector + self.bias)
 
 
-def read_dense(directory: Path, width: int) -> Dense:
+def read_dense(directory: Path, width: int, admit: Callable[[int], None]) -> Dense:
     """The module in ``directory``, for states of ``width`` numbers.
+
+    admit: told the bytes that will be taken, to refuse them.
 
     Raises:
         ModelError: it is for others, asks for what is not known, or its weights are not there.
@@ -65,6 +67,8 @@ def read_dense(directory: Path, width: int) -> Dense:
         raise fields.wrong("activation_function", " or ".join(_ACTIVATIONS))
     out = fields.positive("out_features")
     weights = Weights(directory, torch.float64)
+    weights.check("linear.weight", out, width)
+    admit(out * (width + 1) * torch.float64.itemsize)
     bias = weights.take("linear.bias", out) if fields.get("bias", bool, True) else None
     dense = Dense(weights.take("linear.weight", out, width), bias, _ACTIVATIONS[kind])
     weights.finish()

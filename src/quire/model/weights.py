@@ -108,6 +108,15 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
+    def check(self, name: str, *shape: int) -> None:
+        """ModelError: there is no tensor called ``name``, or it has another shape."""
+        if name not in self._files:
+            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        found = tuple(self._slice(name).get_shape())
+        if found != shape:
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
+
     def leave(self, beginnings: tuple[str, ...]) -> None:
         """Say that tensors whose names begin so are rightly not taken."""
         self._taken.update(name for name in self._files if name.startswith(beginnings))
@@ -187,12 +196,8 @@ class Weights:
 
     def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
         """By a method of the file that holds it; the shape is checked first."""
-        if name not in self._files:
-            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        self.check(name, *shape)
         path = self._files[name]
-        found = tuple(self._slice(name).get_shape())
-        if found != shape:
-            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         try:
             file, own_name = self._open[path], name.removeprefix(self._prefix)
@@ -331,7 +336,7 @@ def _open(path: Path) -> Any:
     check_plain(path)
     try:
         return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # too large to be mapped, too
         raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
 
 
