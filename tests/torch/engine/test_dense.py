@@ -98,7 +98,8 @@ def test_states_pass_them_before_they_are_cut_and_normalised(model: Path) -> Non
         ({"activation_function": "os.system"}, "activation_function.*Identity or Tanh"),
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
         ({"bias": False}, r"not part of this architecture: linear\.bias"),
-        (None, "safetensors"),
+        ({"activation_function": "my.own.Tanh"}, "activation_function.*of torch.nn"),
+        (None, "2_Dense has no model.safetensors; pytorch_model.bin is not read"),
     ],
 )
 def test_what_they_cannot_be(change: dict[str, Any] | None, said: str, model: Path) -> None:
