@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quire.errors import ModelError
 
@@ -92,36 +93,44 @@ def choose_gguf(where: str, names: Iterable[str], wanted: str) -> str:
     raise ModelError(f"cannot load {where}:{wanted}: it {what}; GGUF files there: {shown}")
 
 
+def gguf_files(
+    name: str, wanted: str, revision: str | None = None, download_dir: str | None = None
+) -> list[RemoteFile]:
+    """A repository's GGUF file, or its parts in their order.
+
+    Raises:
+        ModelError: as ``choose_gguf``, or neither the hub nor the cache tells what there is.
+    """
+    with _failures_of(name, revision):
+        files = _listed(name, revision, download_dir, ["*.gguf"])
+        if files is None:
+            here = _cached(name, revision, download_dir)
+            files = [file for file in _files_in(here) if file.name.endswith(".gguf")]
+    first = choose_gguf(name, [file.name for file in files], wanted)
+    parts = first.replace("-00001-of-", "-?????-of-")
+    return sorted(file for file in files if fnmatchcase(file.name, parts))
+
+
 def gguf_file(
     name: str, wanted: str, revision: str | None = None, download_dir: str | None = None
 ) -> Path:
-    """A repository's GGUF file, downloaded if it is not in the cache yet.
+    """A repository's GGUF file, downloaded if it is not in the cache yet, with its other parts.
 
     Raises:
         ModelError: as ``choose_gguf``, or it can be had neither there nor from the hub.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import DryRunError
 
-    def found(pattern: str, dry_run: bool = False) -> Any:
-        return snapshot_download(
-            name,
-            revision=revision,
-            cache_dir=download_dir,
-            allow_patterns=[pattern],
-            dry_run=dry_run,
-        )
-
+    files = [file.name for file in gguf_files(name, wanted, revision, download_dir)]
     with _failures_of(name, revision):
-        try:
-            names = [file.filename for file in found("*.gguf", dry_run=True)]
-        except DryRunError:  # as in files_of
-            here = Path(found("*.gguf"))
-            names = [file.relative_to(here).as_posix() for file in here.rglob("*.gguf")]
-        file = choose_gguf(name, names, wanted)
-        path = Path(found(file.replace("-00001-of-", "-?????-of-"))) / file  # and its other parts
+        path = Path(
+            snapshot_download(
+                name, revision=revision, cache_dir=download_dir, allow_patterns=files
+            ),
+            files[0],
+        )
     if not path.exists():
-        raise ModelError(f"cannot load {name}:{file}: it could not be downloaded")
+        raise ModelError(f"cannot load {name}:{files[0]}: it could not be downloaded")
     return path
 
 
@@ -129,29 +138,53 @@ def files_of(
     name: str, revision: str | None = None, download_dir: str | None = None
 ) -> list[RemoteFile]:
     """What ``snapshot`` would have, by size, the largest first. ModelError: see there."""
+    with _failures_of(name, revision):
+        files = _listed(name, revision, download_dir, MODEL_FILES, _OTHER_FILES)
+        if files is None:
+            files = _files_in(snapshot(name, revision, download_dir))
+    return sorted(files, key=lambda file: -file.num_bytes)
+
+
+def _listed(
+    name: str,
+    revision: str | None,
+    download_dir: str | None,
+    wanted: list[str],
+    unwanted: list[str] | None = None,
+) -> list[RemoteFile] | None:
+    """What the hub has; None: it cannot be reached, and what is here is all that there will be."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError
 
-    with _failures_of(name, revision):
-        try:
-            listed = snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=download_dir,
-                allow_patterns=MODEL_FILES,
-                ignore_patterns=_OTHER_FILES,
-                dry_run=True,
-            )
-        except DryRunError:  # the hub cannot be reached; what is here is all that there will be
-            here = snapshot(name, revision, download_dir)
-            files = [
-                RemoteFile(str(file.relative_to(here)), file.stat().st_size, True)
-                for file in here.rglob("*")
-                if file.is_file()
-            ]
-        else:
-            files = [RemoteFile(f.filename, f.file_size or 0, not f.will_download) for f in listed]
-    return sorted(files, key=lambda file: -file.num_bytes)
+    try:
+        listed = snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=download_dir,
+            allow_patterns=wanted,
+            ignore_patterns=unwanted,
+            dry_run=True,
+        )
+    except DryRunError:
+        return None
+    return [RemoteFile(f.filename, f.file_size or 0, not f.will_download) for f in listed]
+
+
+def _cached(name: str, revision: str | None, download_dir: str | None) -> Path:
+    """A snapshot as it is here, be it whole or not: for nothing of it is asked by name."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(name, revision=revision, cache_dir=download_dir, allow_patterns=[])
+    )
+
+
+def _files_in(here: Path) -> list[RemoteFile]:
+    return [
+        RemoteFile(file.relative_to(here).as_posix(), file.stat().st_size, True)
+        for file in here.rglob("*")
+        if file.is_file()
+    ]
 
 
 def cache_directory(download_dir: str | None = None) -> Path:

@@ -15,7 +15,8 @@ import pytest
 
 import quire
 from quire.cli import main
-from quire.hub import cached_models
+from quire.errors import ModelError
+from quire.hub import cached_models, gguf_file
 
 Pull = Callable[[str, str], tuple[int, str, str]]
 
@@ -116,12 +117,47 @@ def test_what_is_pulled_is_what_is_needed_and_only_once(pull: Pull, tmp_path: Pa
     assert cached == ("owner/good", COMMIT, directory)
 
 
+SIZES = {
+    "m-Q4_K_M.gguf": b"four",
+    "m-Q8_0.gguf": b"eight",
+    "BF16/m-BF16-00001-of-00002.gguf": b"first",
+    "BF16/m-BF16-00002-of-00002.gguf": b"second",
+}
+
+
+def test_of_many_gguf_files_one_is_fetched_and_found_without_the_hub(
+    pull: Pull, tmp_path: Path
+) -> None:
+    found = {}
+    with hub(sizes={**repository(), **SIZES}) as (address, fetched):
+        for wanted, files in (
+            ("Q4_K_M", ["m-Q4_K_M.gguf"]),
+            ("m-Q4_K_M.gguf", []),  # it is here
+            ("bf16", [f"m-BF16-0000{part}-of-00002.gguf" for part in (1, 2)]),
+        ):
+            before = len(fetched)
+            status, output, messages = pull(f"owner/sizes:{wanted}", address)
+            assert status == 0, messages
+            assert sorted(fetched[before:]) == files
+            found[wanted] = Path(output.strip())
+        status, _, messages = pull("owner/sizes:Q5_K_M", address)
+        assert status == 1 and "has no such file; GGUF files there: BF16/m-BF16" in messages
+    for wanted, path in found.items():  # the hub is gone
+        assert path.read_bytes() == (b"first" if wanted == "bf16" else b"four")
+        assert gguf_file("owner/sizes", wanted, download_dir=str(tmp_path)) == path
+    with pytest.raises(ModelError, match=r"GGUF files there: .*, m-Q4_K_M\.gguf$"):
+        gguf_file("owner/sizes", "Q8_0", download_dir=str(tmp_path))
+    with pytest.raises(ModelError, match="Hugging Face cannot be reached"):
+        gguf_file("owner/other", "Q8_0", download_dir=str(tmp_path))
+
+
 def test_what_cannot_be_pulled_is_told_before_anything_is_fetched(pull: Pull) -> None:
     pickled = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     with hub(pickled=pickled) as (address, fetched):
         for name, message in (
             ("owner/pickled", "no safetensors files"),
             ("owner/unknown", "no such repository on Hugging Face"),
+            ("owner/unknown:Q8_0", "no such repository on Hugging Face"),
             ("what is this", "nor a valid Hugging Face name"),
             (str(DEMO), "is a directory, which can be served as it is"),
         ):
@@ -135,9 +171,11 @@ def test_a_disk_that_is_too_small_is_told_first(
     pull: Pull, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 20))
-    with hub(good=repository()) as (address, fetched):
-        status, _, messages = pull("owner/good", address)
-        assert status == 1 and "only 1 MiB are free" in messages
+    sizes = {"m-Q8_0.gguf": bytes(2 << 20)}
+    with hub(good=repository(), sizes=sizes) as (address, fetched):
+        for name in ("owner/good", "owner/sizes:Q8_0"):
+            status, _, messages = pull(name, address)
+            assert status == 1 and "only 1 MiB are free" in messages
         assert not fetched
 
 

@@ -93,6 +93,7 @@ def check_adapter(path: Path, modules: Mapping[str, Adaptable], max_rank: int) -
                 f"{weights}: {module} has rank {rank}, above max_lora_rank, {max_rank}"
             )
         matrices.append(_Matrices(place, rank, config.scale(module, rank), down, up))
+    file.seal()  # no larger than matrices of such ranks are
     return AdapterCheckpoint(path, _fingerprint(file, matrices), file, tuple(matrices))
 
 

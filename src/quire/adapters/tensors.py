@@ -33,23 +33,33 @@ class StoredTensor(NamedTuple):
 
 
 class TensorFile:
-    """What a file held when it was first read."""
+    """What a file says that it holds; and, once it is sealed, what it held then.
+
+    Sealing reads all of it: to be done once it is known that it should have so many bytes.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Read all of it once, and keep what its header says.
-
-        Raises:
-            ModelError: it is no whole safetensors file of floats.
-        """
+        """Read its header. ModelError: it is no whole safetensors file of floats."""
         self.path = path
+        self.digest = b""
         try:
             with _opened(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
                 self.tensors = _header(path, file, self.size)
+        except OSError as error:
+            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+
+    def seal(self) -> None:
+        """From now on it is read as it is now. ModelError: it is another one already."""
+        try:
+            with _opened(self.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != self.size or _header(self.path, file, size) != self.tensors:
+                    raise ModelError(f"{self.path} has changed while it was loaded; load it again")
                 file.seek(0)
                 self.digest = _digest(file)
         except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+            raise ModelError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def read(self) -> dict[str, Tensor]:
         """Its tensors. ModelError: it is not there any more, or holds something else by now."""

@@ -24,7 +24,7 @@ from quire.shape import CacheShape, Fields
 _NOT_FOR_ENCODERS = (
     *("quantization", "speculative_config", "enable_lora", "tensor_parallel_size", "window"),
     *("kv_cache_dtype", "kv_cache_memory_bytes", "kv_allocator", "kv_store", "kv_offloading_size"),
-    *("swap_space", "role"),
+    *("swap_space", "role", "experts_path"),
 )
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
@@ -39,8 +39,8 @@ def build_encoder(
     """An engine that embeds, or judges, and its capacity. ConfigError for what it cannot do."""
     _refuse_settings(config)
     usual = _longest_of_texts(directory, tokenizer)
-    pooling = config.pooler_config
-    pooler, dense = read_pooler(directory, described, pooling, tokenizer, Pooling.MEAN)
+    files = directory, described, tokenizer
+    pooler, dense = read_pooler(config, *files, runtime.admit, Pooling.MEAN)
     with runtime.start_up_lock():
         model = load_encoder(
             directory, config.dtype, config.max_model_len, usual, runtime.admit, config.hf_overrides

@@ -14,6 +14,7 @@ import torch
 from quire.assembly.adapters import adapter_shelf, without_adapters
 from quire.assembly.draft import draft_name, load_draft
 from quire.assembly.encoder import build_encoder
+from quire.assembly.experts import describe_experts
 from quire.assembly.loading import (
     cache_shape,
     dtype_name,
@@ -116,7 +117,7 @@ def _build(
     tokenizer = _load_tokenizer(config, directory)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
-    pooler, dense = read_pooler(directory, described, config.pooler_config, tokenizer)
+    pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
     defaults = _sampling_defaults(config, directory)
     if team is not None:
         runtime = on_ranks(config, directory, runtime, team)
@@ -289,6 +290,7 @@ def _capacity(
     config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime, store: str, dense_bytes: int
 ) -> Capacity:
     model, draft, dtype, cache, limits, _, adapters = loaded
+    pool_bytes = limits.pool_bytes(cache)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=dtype_name(model.dtype),
@@ -296,28 +298,17 @@ def _capacity(
         weight_bytes=model.weight_bytes + dense_bytes,
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
-        pool_bytes=limits.pool_bytes(cache),
+        pool_bytes=pool_bytes,
         limits=limits,
         host_blocks=runtime.host_blocks,
         warm_seconds=runtime.warm_seconds,
         kernels=runtime.kernels,
-        experts=_describe_experts(model),
+        experts=describe_experts(model, config, runtime, pool_bytes),
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,
         ranks=config.tensor_parallel_size,
         store=store,
-    )
-
-
-def _describe_experts(model: Model) -> str:
-    if model.experts is None:
-        return ""
-    num, chosen, weight_bytes = model.experts
-    read = model.weight_bytes - weight_bytes + weight_bytes * chosen // num
-    return (
-        f" Experts: {num}, {chosen} a token; {size_of(weight_bytes)} of the weights are theirs, "
-        f"and {size_of(read)} of all are read a token."
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from quire.config import EngineConfig
+from quire.errors import ConfigError
+from quire.execution.free_memory import is_memory
 from quire.execution.kv.cache import bytes_per_token
 from quire.kernels.ranks import Ranks
 from quire.model import Model, Streaming, load_model, resolve_model
@@ -42,7 +44,20 @@ def load(
         instruction_set=instruction_set,
         hf_overrides=config.hf_overrides,
         ranks=ranks,
+        experts_path=experts_path(config),
     )
+
+
+def experts_path(config: EngineConfig) -> Path | None:
+    """Where experts are kept in a file. ConfigError: no file can be there, or it is memory."""
+    if config.experts_path is None:
+        return None
+    path = Path(config.experts_path).expanduser().absolute()
+    if not path.is_dir():
+        raise ConfigError(f"experts_path: {path} is not a directory")
+    if is_memory(path):
+        raise ConfigError(f"experts_path: {path} is memory itself (tmpfs); name one on a disk")
+    return path
 
 
 def streaming(config: EngineConfig) -> Streaming | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from quire.config import EngineConfig
 from quire.engine import Tokenizer
 from quire.errors import ConfigError, ModelError, RequestError, shown
 from quire.files import read_json, read_object
@@ -31,15 +32,17 @@ _NAMED = {"lasttoken": Pooling.LAST, "mean": Pooling.MEAN, "cls": Pooling.CLS, "
 
 
 def read_pooler(
+    settings: EngineConfig,
     directory: Path,
     config: ModelConfig,
-    given: Mapping[str, Any] | None,
     tokenizer: Tokenizer,
+    admit: Callable[[int], None],
     usual: Pooling = Pooling.LAST,
 ) -> tuple[Pooler, tuple[Dense, ...]]:
     """As ``modules.json`` has it, or else by ``usual``, normalised; and what a state passes then.
 
-    given: ``EngineConfig.pooler_config``, over that.
+    settings: whose ``pooler_config`` is over that.
+    admit: told the bytes of modules, to refuse them.
 
     Raises:
         ConfigError: it asks for vectors that the model has not.
@@ -49,12 +52,12 @@ def read_pooler(
     width = next((fields.positive(name) for name in _WIDTHS if name in fields), 0)
     modules = _read_modules(directory, usual)
     pooling, why_not, dense = modules.pooling, modules.why_not, list[Dense]()
-    given = given or {}
+    given = settings.pooler_config or {}
     if "pooling_type" in given:
         pooling, why_not = Pooling[given["pooling_type"]], ""
     if not why_not:
         for path in modules.dense:
-            dense.append(read_dense(path, dense[-1].width if dense else width))
+            dense.append(read_dense(path, dense[-1].width if dense else width, admit))
     pooler = Pooler(
         dense[-1].width if dense else width,
         pooling,

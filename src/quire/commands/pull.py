@@ -11,7 +11,15 @@ from pathlib import Path
 
 from quire.commands.text import size
 from quire.errors import ModelError
-from quire.hub import RemoteFile, cache_directory, files_of, gguf_file, snapshot, split_file
+from quire.hub import (
+    RemoteFile,
+    cache_directory,
+    files_of,
+    gguf_file,
+    gguf_files,
+    snapshot,
+    split_file,
+)
 
 _SHOWN = 6  # files, the largest
 
@@ -41,17 +49,19 @@ def pull(arguments: argparse.Namespace) -> int:
     disable_progress_bars()
     repository, wanted = split_file(name)
     if wanted is not None:
-        print(gguf_file(repository, wanted, revision, directory))
-        return 0
-    files = files_of(name, revision, directory)
-    _check_weights(name, files)
+        files = gguf_files(repository, wanted, revision, directory)
+    else:
+        files = files_of(name, revision, directory)
+        _check_weights(name, files)
     missing = sum(file.num_bytes for file in files if not file.is_here)
     _check_space(cache_directory(directory), missing)
     print("\n".join(_describe(name, files, missing)), file=sys.stderr)
     if sys.stderr.isatty():
         enable_progress_bars()
-    path = snapshot(name, revision, directory)
-    print(path)
+    if wanted is not None:
+        print(gguf_file(repository, wanted, revision, directory))
+    else:
+        print(snapshot(name, revision, directory))
     return 0
 
 
@@ -80,7 +90,7 @@ def _check_space(directory: Path, needed: int) -> None:
 def _describe(name: str, files: Sequence[RemoteFile], missing: int) -> list[str]:
     total = sum(file.num_bytes for file in files)
     todo = f"{size(missing)} to download" if missing else "all of it is here"
-    lines = [f"{name}: {len(files)} files, {size(total)}, {todo}"]
+    lines = [f"{name}: {len(files)} file{'s' * (len(files) > 1)}, {size(total)}, {todo}"]
     lines += [f"  {size(file.num_bytes):>10}  {file.name}" for file in files[:_SHOWN]]
     if len(files) > _SHOWN:
         rest = sum(file.num_bytes for file in files[_SHOWN:])

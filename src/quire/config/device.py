@@ -6,6 +6,8 @@ from typing import Protocol
 
 from quire.errors import ConfigError
 
+NO_EXPERTS_FILE_ON_GPU = "experts_path: on a GPU, experts are in its memory; leave it out"
+
 
 class DeviceSettings(Protocol):
     """What settings say of devices; the defaults are the class's."""
@@ -20,6 +22,8 @@ class DeviceSettings(Protocol):
     def kv_cache_dtype(self) -> str: ...
     @property
     def swap_path(self) -> str | None: ...
+    @property
+    def experts_path(self) -> str | None: ...
 
 
 def check_device(config: DeviceSettings) -> None:
@@ -40,3 +44,5 @@ def check_device(config: DeviceSettings) -> None:
         raise ConfigError('cpu_isa does nothing with device "cuda"')
     if config.device == "cuda" and config.swap_path is not None:
         raise ConfigError('swap_path does nothing with device "cuda", which swaps to main memory')
+    if config.device == "cuda" and config.experts_path is not None:
+        raise ConfigError(NO_EXPERTS_FILE_ON_GPU)

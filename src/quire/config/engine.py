@@ -83,6 +83,12 @@ class EngineConfig:
         "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
         "as well (default: as they are stored, in checkpoints that others have rounded too)",
     )
+    experts_path: str | None = setting(
+        None,
+        "directory for a file with a mixture's experts, which the system reads as they are chosen "
+        "and keeps in the memory that is left: for mixtures that do not fit. On a disk; the file "
+        "has no name and ends with the server (default: experts are in memory)",
+    )
     pooler_config: Mapping[str, Any] | None = setting(
         None,
         "JSON object: how prompts become embeddings. pooling_type is LAST, MEAN, CLS or MAX; "

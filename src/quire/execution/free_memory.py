@@ -13,12 +13,21 @@ from quire.errors import ConfigError
 
 _TORCH_HAS_NONE = "can't allocate memory"
 _NO_LIMIT = 2**62
+_IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def free_memory(system: Path = SYSTEM, process: Path = PROCESS) -> int:
     """Bytes that this process can still take: of the machine, or of its cgroups if that is less."""
     free = int(psutil.virtual_memory().available)
     return max(0, min([free, *map(_left, directories("memory", system, process))]))
+
+
+def is_memory(directory: Path) -> bool:
+    """Whether files there take main memory, as far as the system tells."""
+    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    resolved = directory.resolve()
+    own = next((str(one) for one in (resolved, *resolved.parents) if str(one) in mounts), "")
+    return mounts.get(own) in _IN_MEMORY
 
 
 @contextmanager

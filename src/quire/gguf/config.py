@@ -56,7 +56,7 @@ def architecture_of(file: GGUFFile) -> Architecture:
     told = [record for record in known if file.metadata.get(f"{name}.{record.told_by}")]
     plain = [record for record in known if record.told_by is None]
     if not told and not plain:
-        raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing")
+        raise ModelError(f"{file.path}: {name}.{known[0].told_by} is missing or 0")
     found = (told or plain)[0]
     experts = file.metadata.get(f"{name}.{EXPERTS}", 0)
     if experts and not found.has_experts:

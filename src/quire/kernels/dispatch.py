@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from quire.kernels.ops import Kernels
 from quire.kernels.products import Products
@@ -33,10 +35,15 @@ def choose_kernels(dtype: torch.dtype, instruction_set: str = "") -> Kernels:
     return cpu.CPUKernels(instruction_set)
 
 
-def choose_products(instruction_set: str = "") -> Products | None:
-    """The products with packed weights, of the same instructions; None without the C++."""
+def choose_products(
+    instruction_set: str = "", piece: Callable[[int], Tensor] | None = None
+) -> Products | None:
+    """The products with packed weights, of the same instructions; None without the C++.
+
+    piece: of the memory for these weights, see ``HugePages``.
+    """
     try:
-        return Products(instruction_set)
+        return Products(instruction_set, piece)
     except ImportError:  # of which choose_kernels warns
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -22,7 +23,9 @@ class HugePages:
     tensor in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, piece: Callable[[int], Tensor] | None = None) -> None:
+        """piece: makes one of at least so many bytes, zeros, somewhere else."""
+        self._piece = piece or self.of
         self._left = torch.empty(0, dtype=torch.uint8)
 
     @staticmethod
@@ -36,9 +39,13 @@ class HugePages:
         nbytes = math.prod(shape) * dtype.itemsize
         size = -(-nbytes // _LINE) * _LINE
         if size > len(self._left):
-            self._left = self.of(max(size, _CHUNK))
+            self._left = self._piece(max(size, _CHUNK))
         place, self._left = self._left[:nbytes], self._left[size:]
         return place.view(dtype).view(shape)
+
+    def held(self, tensor: Tensor) -> Tensor:
+        """A copy of it here."""
+        return self.zeros(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 
 def touch(tensor: Tensor) -> None:

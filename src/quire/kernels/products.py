@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -30,13 +30,18 @@ class Products:
     For one thread at a time.
     """
 
-    def __init__(self, instruction_set: str = "") -> None:
-        """ImportError if there is no C++, ValueError if the machine lacks the instruction set."""
+    def __init__(
+        self, instruction_set: str = "", piece: Callable[[int], Tensor] | None = None
+    ) -> None:
+        """piece: of the memory that weights are packed into, see ``HugePages``.
+
+        ImportError if there is no C++, ValueError if the machine lacks the instruction set.
+        """
         from quire.kernels import _native
 
         self.native = _native.Products(instruction_set)
         self.describe = _native.Packed.make
-        self.memory = HugePages()
+        self.memory = HugePages(piece)
 
     @property
     def workspace_bytes(self) -> int:
@@ -75,7 +80,8 @@ class PackedWeight:
         )
         self._tensors = [part for part in (lines, scales, bias) if part is not None]
         if groups is not None:
-            *packed, kind = pack_groups(groups)
+            *parts, kind = pack_groups(groups)
+            packed = [None if part is None else products.memory.held(part) for part in parts]
             scale, offsets, zeros, factors = map(_address, packed)
             size = self.inputs // groups.num_groups
             self.native.set_groups(size, scale, offsets, zeros, kind, factors)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from quire.errors import ModelError
 from quire.model.weights import Weights
 from quire.shape import read_fields
 
@@ -48,8 +49,10 @@ class Dense(NamedTuple):
         return self.activation(vector if self.bias is None else vector + self.bias)
 
 
-def read_dense(directory: Path, width: int) -> Dense:
+def read_dense(directory: Path, width: int, admit: Callable[[int], None]) -> Dense:
     """The module in ``directory``, for states of ``width`` numbers.
+
+    admit: told the bytes that will be taken, to refuse them.
 
     Raises:
         ModelError: it is for others, asks for what is not known, or its weights are not there.
@@ -60,11 +63,18 @@ def read_dense(directory: Path, width: int) -> Dense:
     for name in ("module_input_name", "module_output_name"):
         if fields.get(name, str, _STATE) != _STATE:
             raise fields.wrong(name, _STATE)
-    kind = fields.get("activation_function", str, "Tanh").rpartition(".")[2]
-    if kind not in _ACTIVATIONS:
-        raise fields.wrong("activation_function", " or ".join(_ACTIVATIONS))
+    path, _, kind = fields.get("activation_function", str, "torch.nn.Tanh").rpartition(".")
+    if kind not in _ACTIVATIONS or not f"{path}.".startswith("torch.nn."):
+        raise fields.wrong("activation_function", f"of torch.nn {' or '.join(_ACTIVATIONS)}")
+    if not (directory / "model.safetensors").exists():
+        raise ModelError(
+            f"{directory} has no model.safetensors; pytorch_model.bin is not read, since loading "
+            "it runs code: save the model anew, as sentence-transformers does by now"
+        )
     out = fields.positive("out_features")
     weights = Weights(directory, torch.float64)
+    weights.check("linear.weight", out, width)
+    admit(out * (width + 1) * torch.float64.itemsize)
     bias = weights.take("linear.bias", out) if fields.get("bias", bool, True) else None
     dense = Dense(weights.take("linear.weight", out, width), bias, _ACTIVATIONS[kind])
     weights.finish()

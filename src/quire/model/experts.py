@@ -19,7 +19,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
     gated = shape.shared_inner > 0 and names.shared_gate is not None
     if gated:
         router[f"{prefix}.{names.shared_gate}"] = 1
-    pairs = [_read_expert(plan, mixture, linears, prefix, n) for n in range(shape.count)]
+    pairs = [_read_expert(plan, mixture, linears.experts, prefix, n) for n in range(shape.count)]
     return Experts(
         router=linears.exact(router, hidden, names.biased),
         up=tuple(up for up, _ in pairs),

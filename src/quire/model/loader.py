@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from quire.files import check_plain
 from quire.gguf import is_gguf
 from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
+from quire.kernels.file_pages import FilePages
 from quire.kernels.products import Products
 from quire.kernels.ranks import Ranks
 from quire.model import gpt, llama, opt
+from quire.model.admission import Admission
 from quire.model.base import Model, checked_max_positions
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
@@ -38,7 +39,6 @@ _NATIVE: Mapping[str, Family[Any]] = {
 }
 
 _CPU = torch.device("cpu")
-_BY_SIZE = (Quantization.int8, Quantization.int4)  # the one that loses least first
 _DECODER, _ALONE, _JUDGE = "ForCausalLM", "Model", "ForSequenceClassification"
 
 
@@ -134,6 +134,7 @@ def load_model(
     instruction_set: str = "",
     hf_overrides: Mapping[str, Any] | None = None,
     ranks: Ranks | None = None,
+    experts_path: Path | None = None,
 ) -> Model:
     """Load the model in ``directory``.
 
@@ -148,10 +149,11 @@ def load_model(
         instruction_set: of the kernels that compute in main memory; by default the best.
         hf_overrides: over the fields of config.json.
         ranks: of whom each loads a part, and computes with the others; None: there is but one.
+        experts_path: where a mixture's experts are kept, in a file; None: in memory.
 
     Raises:
-        ConfigError: ``dtype`` is unknown, the model cannot attend as ``streaming`` says, its
-            weights are rounded already, or ``ranks`` cannot divide it.
+        ConfigError: it cannot be had in ``dtype``, as ``streaming`` or ``quantization`` say, or
+            with ``ranks``, or ``experts_path`` cannot hold its experts.
         ModelError: the model cannot be used; the message names the file, field or tensor.
     """
     _check_dtype(dtype)
@@ -162,7 +164,7 @@ def load_model(
     shard = Shard() if ranks is None else Shard(ranks.rank, ranks.size)
     check_divides(config, shard.size, device.type)
     if family is None:
-        _check_foreign(config, streaming, rounded=rounded)
+        _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
         return _load_foreign(config, weights, wanted, max_model_len, admit, instruction_set, device)
@@ -171,18 +173,23 @@ def load_model(
     products = choose_products(instruction_set) if device.type == "cpu" else None
     weights = Weights(directory, wanted, copies=products is not None, device=device)
     _check_layers(config, weights)
-    linears = _read_linears(config, weights, products, quantization, shard)
+    of_experts = _products_of_experts(experts_path, products, instruction_set)
+    linears = _read_linears(config, weights, products, quantization, shard, of_experts)
     exact = products is not None and not rounded
-    _admit_weights(admit, weights, quantization, linears, shard, may_round=exact)
-    return _build(
-        family,
-        config,
-        weights,
-        linears,
-        max_model_len,
-        streaming,
-        None if shard.is_whole else ranks,
-    )
+    Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
+    others = None if shard.is_whole else ranks
+    return _build(family, config, weights, linears, max_model_len, streaming, others)
+
+
+def _products_of_experts(
+    path: Path | None, products: Products | None, instruction_set: str
+) -> Products | None:
+    """What packs experts into a file; None: they are as all else."""
+    if path is None:
+        return None
+    if products is None:
+        raise ConfigError("experts_path is for CPUs, and for the C++ kernels")
+    return choose_products(instruction_set, FilePages(path).piece)
 
 
 def _check_dtype(name: str) -> None:
@@ -233,7 +240,9 @@ def _with_head(config: ModelConfig) -> ModelConfig:
     return replace(config, architecture=whole, fields=tied, has_head=False)
 
 
-def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded: bool) -> None:
+def _check_foreign(
+    config: ModelConfig, streaming: Streaming | None, *, rounded: bool, in_file: bool
+) -> None:
     """That nothing is asked of a model in another's code which only our own can do."""
     name, own = config.architecture, ", ".join(_NATIVE)
     family = _NATIVE.get(name)
@@ -243,6 +252,10 @@ def _check_foreign(config: ModelConfig, streaming: Streaming | None, *, rounded:
         raise ConfigError(
             f"window needs a model with rotary positions and code of its own here; {name} is "
             f"none, but some of these are: {own}"
+        )
+    if in_file:
+        raise ConfigError(
+            f"experts_path is for mixtures with code of their own here, and {name} has none"
         )
     if rounded:
         raise ModelError(
@@ -303,54 +316,6 @@ def _check_layers(config: ModelConfig, weights: Weights) -> None:
             )
 
 
-def _bytes_needed(
-    weights: Weights, quantization: str | None, code_bytes: Mapping[str, float], shard: Shard
-) -> int:
-    """Memory that loading takes: all weights and, in main memory, one of them as it is read.
-
-    Of a rank its part: what each has in whole (norms, routers) is too little to count.
-    """
-    total, largest = (part // shard.size for part in weights.bytes_taken_by_all(code_bytes))
-    if weights.device.type != "cpu":
-        return total
-    share = {None: 1.0, "int4": 0.625 / weights.dtype.itemsize}
-    return int(total * share.get(quantization, 1 / weights.dtype.itemsize)) + largest
-
-
-def _admit_weights(
-    admit: Callable[[int], None],
-    weights: Weights,
-    quantization: str | None,
-    linears: LinearReader,
-    shard: Shard,
-    *,
-    may_round: bool,
-) -> None:
-    """Have ``admit`` told the bytes; its refusal names the first rounded form that it would take.
-
-    may_round: whether the weights could be rounded, and are not.
-    """
-    needed = partial(_bytes_needed, weights, code_bytes=linears.code_bytes, shard=shard)
-    try:
-        admit(needed(quantization))
-    except ModelError as error:
-        for form in _BY_SIZE if may_round else ():
-            num_bytes = needed(form.value)
-            if _admits(admit, num_bytes):
-                raise ModelError(
-                    f"{error}. With --quantization {form.value} it takes {num_bytes:,}"
-                ) from None
-        raise
-
-
-def _admits(admit: Callable[[int], None], num_bytes: int) -> bool:
-    try:
-        admit(num_bytes)
-    except ModelError:
-        return False
-    return True
-
-
 def _is_rounded(config: ModelConfig) -> bool:
     return "quantization_config" in config.fields
 
@@ -361,6 +326,7 @@ def _read_linears(
     products: Products | None,
     quantization: str | None,
     shard: Shard,
+    of_experts: Products | None,
 ) -> LinearReader:
     rounded = _is_rounded(config)
     if products is None and (rounded or quantization is not None):
@@ -376,4 +342,4 @@ def _read_linears(
     elif rounded:
         checkpoint = read_checkpoint(config.fields.section("quantization_config"), weights)
     rounding = None if quantization is None else Quantization(quantization)
-    return LinearReader(weights, products, rounding, checkpoint, shard)
+    return LinearReader(weights, products, rounding, checkpoint, shard, of_experts)

@@ -37,6 +37,9 @@ _COMPUTED = (
 # Of a decoder that was saved by itself, as embedding models are.
 _BARE = "embed_tokens.weight"
 
+# In the names of what belongs to one of a mixture's; what belongs to all of them has a dimension.
+_EXPERTS = ".experts."
+
 _CPU = torch.device("cpu")
 
 # What weights may be kept in, by safetensors' names.
@@ -104,6 +107,15 @@ class Weights:
         tensor = self.read(name, *shape, part=part).float()
         self.bytes_taken += tensor.nbytes
         return tensor
+
+    def check(self, name: str, *shape: int) -> None:
+        """ModelError: there is no tensor called ``name``, or it has another shape."""
+        if name not in self._files:
+            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        found = tuple(self._slice(name).get_shape())
+        if found != shape:
+            path = self._files[name]
+            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
 
     def leave(self, beginnings: tuple[str, ...]) -> None:
         """Say that tensors whose names begin so are rightly not taken."""
@@ -184,12 +196,8 @@ class Weights:
 
     def _load(self, name: str, shape: tuple[int, ...], how: str, part: Part) -> Any:
         """By a method of the file that holds it; the shape is checked first."""
-        if name not in self._files:
-            raise ModelError(f"{self.directory}: the checkpoint has no tensor {name}")
+        self.check(name, *shape)
         path = self._files[name]
-        found = tuple(self._slice(name).get_shape())
-        if found != shape:
-            raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
         self._taken.add(name)
         try:
             file, own_name = self._open[path], name.removeprefix(self._prefix)
@@ -217,16 +225,23 @@ class Weights:
         """Of all files together."""
         return len(self._files)
 
-    def bytes_taken_by_all(self, code_bytes: Mapping[str, float]) -> tuple[int, int]:
-        """What all tensors take where they are taken to, before any is read, and the largest.
+    def bytes_needed(
+        self, code_bytes: Mapping[str, float], *, experts: bool = True
+    ) -> tuple[int, int]:
+        """What tensors take where they are taken to, before any is read, and the largest of all.
 
         Of a tensor of three dimensions or more, which is many, the largest is a part.
         Those that stay views of their files take nothing: the system pages them in and out.
         code_bytes: of an element that is no float, by its type as safetensors calls it.
+        experts: whether those of mixtures count.
         """
         sizes = {name: self._bytes(name, code_bytes) for name in self._files}
         parts = (size // self._parts(name) for name, size in sizes.items())
-        return sum(sizes.values()), max(parts, default=0)
+        counted = (size for name, size in sizes.items() if experts or not self._of_experts(name))
+        return sum(counted), max(parts, default=0)
+
+    def _of_experts(self, name: str) -> bool:
+        return _EXPERTS in name or self._parts(name) > 1
 
     def _parts(self, name: str) -> int:
         shape = self._slice(name).get_shape()
@@ -321,7 +336,7 @@ def _open(path: Path) -> Any:
     check_plain(path)
     try:
         return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # too large to be mapped, too
         raise ModelError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
 
 

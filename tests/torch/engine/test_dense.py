@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from quire import LLM, PoolingParams
 from quire.errors import ModelError, RequestError
+from quire.execution.device_runtime import OnCPU
 from support.small_encoders import make_encoder
 from support.small_models import make_model
 
@@ -91,12 +93,13 @@ def test_states_pass_them_before_they_are_cut_and_normalised(model: Path) -> Non
     ("change", "said"),
     [
         ({"in_features": 31}, r"in_features.* must be 32"),
-        ({"out_features": 9}, r"linear\.bias has shape \(8,\), but .* \(9,\)"),
+        ({"out_features": 9}, r"linear\.weight has shape \(8, 32\), but .* \(9, 32\)"),
         ({"out_features": 0}, "out_features"),
         ({"activation_function": "os.system"}, "activation_function.*Identity or Tanh"),
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
         ({"bias": False}, r"not part of this architecture: linear\.bias"),
-        (None, "safetensors"),
+        ({"activation_function": "my.own.Tanh"}, "activation_function.*of torch.nn"),
+        (None, "2_Dense has no model.safetensors; pytorch_model.bin is not read"),
     ],
 )
 def test_what_they_cannot_be(change: dict[str, Any] | None, said: str, model: Path) -> None:
@@ -105,4 +108,23 @@ def test_what_they_cannot_be(change: dict[str, Any] | None, said: str, model: Pa
         (model / "2_Dense" / "model.safetensors").rename(model / "2_Dense" / "pytorch_model.bin")
     list_modules(model, [entry], normalize=False)
     with pytest.raises(ModelError, match=said):
+        LLM(model, threads=1)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_they_are_read_only_where_there_is_memory_for_them(
+    kind: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own file says how large they are, and it may be all holes."""
+    wide = nn.Linear({"decoder": 64, "encoder": 32}[kind], 30_000)
+    list_modules(model, [add_dense(model, "2_Dense", wide, "activation.Tanh")], normalize=False)
+    asked = list[int]()
+    monkeypatch.setattr(OnCPU, "admit", lambda self, num_bytes: asked.append(num_bytes))
+    llm = LLM(model, threads=1)
+    assert asked[0] == 8 * 30_000 * (wide.in_features + 1)
+    assert llm.capacity.weight_bytes > asked[0]
+    refused = ModelError("no room")
+    monkeypatch.setattr(OnCPU, "admit", Mock(side_effect=refused))
+    monkeypatch.setattr("quire.model.weights.Weights.take", Mock(side_effect=AssertionError))
+    with pytest.raises(ModelError, match="no room"):
         LLM(model, threads=1)

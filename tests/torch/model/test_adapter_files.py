@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.adapters import check_adapter
+from quire.adapters import check_adapter, tensors
 from quire.errors import ModelError
 from quire.kernels.adapters import Site
 from quire.model import Adaptable
@@ -126,6 +126,28 @@ def test_files_that_are_cut_garbled_or_lie(
         check_adapter(tmp_path, MODULES, 16)
 
 
+def test_only_what_fits_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a file with holes, of any size, would keep a server at it for minutes."""
+    digest, read = tensors._digest, list[str]()
+    monkeypatch.setattr(tensors, "_digest", lambda file: read.append(file.name) or digest(file))
+    save(tmp_path)
+    with pytest.raises(ModelError, match="above max_lora_rank, 1"):
+        check_adapter(tmp_path, MODULES, 1)
+    with pytest.raises(ModelError, match="no projection of this model"):
+        check_adapter(tmp_path, {DOWN: MODULES[DOWN]}, 16)
+    assert not read
+    check_adapter(tmp_path, MODULES, 16)
+    assert len(read) == 1
+
+
+def test_a_file_that_changes_while_it_is_checked(tmp_path: Path) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    file = tensors.TensorFile(path)
+    path.write_bytes(_with_header(lambda one: one.update(shape=[6, 4]))(path.read_bytes()))
+    with pytest.raises(ModelError, match="has changed while it was loaded"):
+        file.seal()
+
+
 def test_the_fingerprint_is_of_all_that_a_text_depends_on(tmp_path: Path) -> None:
     path = save(tmp_path) / "adapter_model.safetensors"
     prints = [check_adapter(tmp_path, MODULES, 16).fingerprint]
@@ -134,9 +156,9 @@ def test_the_fingerprint_is_of_all_that_a_text_depends_on(tmp_path: Path) -> Non
     save(tmp_path)
     again = check_adapter(tmp_path, MODULES, 16)
     assert again.fingerprint == prints[0]
-    tensors = load_file(path)
-    tensors[f"{PREFIX}.lora_A.weight"] = tensors[f"{PREFIX}.lora_A.weight"] + 1
-    save_file(tensors, path)
+    changed = load_file(path)
+    changed[f"{PREFIX}.lora_A.weight"] = changed[f"{PREFIX}.lora_A.weight"] + 1
+    save_file(changed, path)
     prints.append(check_adapter(tmp_path, MODULES, 16).fingerprint)
     assert len(set(prints)) == 4
     with pytest.raises(ModelError, match="has changed since it was loaded"):

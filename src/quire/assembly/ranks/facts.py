@@ -22,7 +22,8 @@ _OF_EACH = frozenset({
     "override_generation_config", "pooler_config", "cpu_isa", "lora_modules", "max_num_waiting",
     "max_queue_time", "scheduling_policy", "session_timeout", "max_num_sessions",
     "max_sessions_per_client", "swap_path", "threads", "record_trace", "record_steps", "seed",
-    "node_rank", "master_addr", "warm_up", "kv_events_config", "kv_store", "kv_store_size",
+    "experts_path", "node_rank", "master_addr", "warm_up", "kv_events_config", "kv_store",
+    "kv_store_size",
 })  # fmt: skip
 """Settings that may differ: what only rank 0 needs, and what is each machine's own matter."""
 

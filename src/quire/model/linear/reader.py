@@ -64,13 +64,26 @@ class LinearReader:
         quantization: Quantization | None = None,
         checkpoint: Checkpoint | None = None,
         shard: Shard = WHOLE_MODEL,
+        of_experts: Products | None = None,
     ) -> None:
-        """Without ``products`` there is neither ``quantization`` nor a rounded ``checkpoint``."""
+        """Without ``products`` there is neither ``quantization`` nor a rounded ``checkpoint``.
+
+        of_experts: for experts, where they are kept elsewhere.
+        """
         self._weights, self._products = weights, products
         self._quantization, self._checkpoint = quantization, checkpoint
         self.shard = shard
-        self.nbytes = 0
+        self._nbytes = 0
         self.named: dict[int, NamedParts] = {}  # by the id of a product, which its model keeps
+        self.experts = self  # who reads those of mixtures
+        if of_experts is not None:
+            self.experts = LinearReader(weights, of_experts, quantization, checkpoint, shard)
+            self.experts.named = self.named
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is kept, wherever that is."""
+        return self._nbytes + (0 if self.experts is self else self.experts.nbytes)
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
@@ -252,7 +265,7 @@ class LinearReader:
         return self._checkpoint if self._checkpoint.holds(name.removesuffix(".weight")) else None
 
     def _keep(self, linear: Linear) -> Linear:
-        self.nbytes += linear.nbytes
+        self._nbytes += linear.nbytes
         return linear
 
 
