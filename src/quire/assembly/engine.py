@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +64,15 @@ from quire.files import read_text
 from quire.heap import keep_what_steps_take
 from quire.kernels.dispatch import release_threads
 from quire.kernels.instructions import choose_instructions
-from quire.model import Model, is_encoder, load_model, read_config, resolve_model, sampling_defaults
+from quire.model import (
+    Dense,
+    Model,
+    is_encoder,
+    load_model,
+    read_config,
+    resolve_model,
+    sampling_defaults,
+)
 from quire.protocol import Pooler, RecoveryCosts, SamplingParams
 from quire.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.store import DiskStore, Tiers
@@ -136,8 +144,7 @@ def _build(
     executor.tell_forced = config.speculation is not None
     executor.pools.dense = dense
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
-    capacity = _capacity(config, loaded, runtime, beyond, bytes_of(dense))
-    started = time.monotonic()
+    capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
     engine = Engine(
         limits.scheduler(costs, source),
         executor,
@@ -287,7 +294,11 @@ def _input_processor(
 
 
 def _capacity(
-    config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime, store: str, dense_bytes: int
+    config: EngineConfig,
+    loaded: _Loaded,
+    runtime: DeviceRuntime,
+    store: str,
+    dense: Sequence[Dense],
 ) -> Capacity:
     model, draft, dtype, cache, limits, _, adapters = loaded
     pool_bytes = limits.pool_bytes(cache)
@@ -295,7 +306,7 @@ def _capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=dtype_name(model.dtype),
         quantization=config.quantization,
-        weight_bytes=model.weight_bytes + dense_bytes,
+        weight_bytes=model.weight_bytes + bytes_of(dense),
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=pool_bytes,

@@ -113,8 +113,7 @@ def create_app(
         openapi_url=None,  # it would be made on the event loop, and its pages by others' scripts
         generate_unique_id_function=_operation_id,
     )
-    app.state.service = service
-    app.state.drain = drain
+    app.state.service, app.state.drain = service, drain
     _guard(app, config, drain)
     install_error_handlers(app)
     if config.dashboard:
