@@ -106,7 +106,9 @@ def test_a_client_that_does_not_read_makes_room() -> None:
             deaf.connect(("127.0.0.1", server.server.port))
             deaf.sendall(METRICS * 30)
         connections = server.server.server_state.connections
-        eventually(lambda: [each.flow.write_paused for each in connections] == [True] * 4)
+        eventually(
+            lambda: [each._begun and each.flow.write_paused for each in connections] == [True] * 4
+        )
         for _ in range(3):
             with httpx.Client(base_url=server.url, timeout=PATIENCE) as newcomer:
                 assert newcomer.get("/health").status_code == 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+from uvicorn.server import ServerState
 
 from quire.server.answers.streaming import DIRECT
 from quire.server.errors import error_body, new_id
@@ -76,11 +78,17 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol for one connection, with limits for its number and for requests' heads."""
+    """uvicorn's protocol for one connection, with limits for its number and for requests' heads.
 
-    def __init__(self, others: Connections, **options: Any) -> None:
-        super().__init__(**options)
-        self.access_log = False  # the app writes its own
+    What uvicorn has for requests is made when the first comes: thousands of connections that send
+    nothing are soon accepted, and those behind them heard.
+    """
+
+    def __init__(self, others: Connections, server_state: ServerState, **options: Any) -> None:
+        self.connections = server_state.connections
+        self.cycle = None  # type: ignore[assignment]
+        self._begin_now = partial(super().__init__, server_state=server_state, **options)
+        self._begun = False
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
         self.held = b""  # received, until its turn comes
@@ -95,14 +103,23 @@ class Connection(HttpToolsProtocol):
         if not self._others.admit(self):
             kind, text = "server_error", "the server has as many connections as it may have"
             return self._refuse(503, error_body(text, kind, code="too_many_connections"))
-        super().connection_made(transport)
+        self.connections.add(self)
         self._await_head()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            transport, self._begun = self.transport, True
+            self._begin_now()
+            self.access_log = False  # the app writes its own
+            super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.remove(self)
+        self.connections.discard(self)
         self._cancel_timer()
         self._disconnect()
-        super().connection_lost(exc)
+        if self._begun:
+            super().connection_lost(exc)
 
     def cut(self) -> None:
         """End it at once, whatever has not been sent."""
@@ -117,7 +134,8 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._others.head_timeout, self.cut)
+            loop = asyncio.get_running_loop()
+            self._head_timer = loop.call_later(self._others.head_timeout, self.cut)
 
     def _cancel_timer(self) -> None:
         if self._head_timer is not None:
@@ -130,16 +148,19 @@ class Connection(HttpToolsProtocol):
         if self._cycles:
             return self._take(data)
         if self.held:
+            self._begin()
             self.held += data
             return self.flow.pause_reading()
         self.held = data
-        asker = self.client and self.client[0], data.startswith(b"GET ")
+        peer = self.transport.get_extra_info("peername")
+        asker = peer and peer[0], data.startswith(b"GET ")
         self._others.turnstile.wait(asker, self._take_held)
 
     def _take_held(self) -> None:
         """It is the turn of what has come for a new request."""
         data, self.held = self.held, b""
         if not self.transport.is_closing():
+            self._begin()
             self.flow.resume_reading()
             self._take(data)
 
