@@ -239,11 +239,11 @@ class SimulatedEngine:
         forward, steady = self._fast_forward, self._steady
         mixes = forward.mixes and self._map_at is None
         if steady is not None:
-            if forward.goes_on(steady, mixes=mixes):
+            if forward.goes_on(steady, now, mixes=mixes):
                 return steady
             self._settle(now)
         skips = self._skip_ahead and self.observer is None
-        self._steady = forward.begin(mixes=mixes) if skips else None
+        self._steady = forward.begin(now, mixes=mixes) if skips else None
         return self._steady
 
     def _settle(self, now: float) -> None:

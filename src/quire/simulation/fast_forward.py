@@ -28,7 +28,7 @@ class FastForward:
         # Whether who is next may change though nobody comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
-        self.mixes = limits.is_paged and not fair  # else each token counts for who is next
+        self.mixes = not fair  # else each token counts for who is next
         self._blocked: str | None = None  # kept waiting by the last step, and nothing freed since
         self._may_fork = False  # the last step may have led to forks, whose moves are to come
 
@@ -39,8 +39,8 @@ class FastForward:
         self._blocked = waits[-1] if waits and not ended else None
         self._may_fork = any(chunk.readout != NEXT for chunk in step.chunks)
 
-    def begin(self, *, mixes: bool) -> SteadyDecoding | None:
-        """The groups first in line that only decode; None if there are none.
+    def begin(self, now: float, *, mixes: bool) -> SteadyDecoding | None:
+        """The groups first in line that only decode from ``now`` on; None if there are none.
 
         mixes: though others may have to be prefilled and let in beside them.
         """
@@ -50,12 +50,12 @@ class FastForward:
         if not only_decodes(running[0] if mixes else running[-1]):
             return None
         steady = SteadyDecoding(scheduler, self._live, is_paged=self._is_paged)
-        return steady if self.goes_on(steady, mixes=mixes) else None
+        return steady if self.goes_on(steady, now, mixes=mixes) else None
 
-    def goes_on(self, steady: SteadyDecoding, *, mixes: bool) -> bool:
+    def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
         """Whether all of these get a token in the next step, with those who join them."""
         budget = self._scheduler.max_num_batched_tokens
-        if not steady.join() or not 0 < len(steady) <= budget or not steady.can_step:
+        if not steady.join(now) or not 0 < len(steady) <= budget or not steady.can_step:
             return False
         return mixes or self.is_alone(steady)
 

@@ -66,6 +66,10 @@ class LiveRequest:
         self.outcomes = [Outcome((Sample(token),)) for token in tokens]
         self._preemptions: list[Preempted] = []
 
+    def has_token_of(self, now: float) -> bool:
+        """Whether all that it still writes has got a token just then."""
+        return all(self.last_times.get(branch.index) == now for branch in self.group.branches)
+
     def decided(self, what: Verdict, now: float) -> None:
         """The scheduler has let it run, or taken its blocks."""
         if what in (Verdict.ADMIT, Verdict.RESUME):

@@ -67,7 +67,6 @@ class SteadyDecoding:
         self._groups: Counter[SequenceGroup] = Counter()  # how many rows each has, in line
         self._numbers = 0  # rows that there have been
         self._group_numbers = 0
-        self._new: list[Row] = []  # they have not been in a step yet
         self._ahead = 0  # tokens that the allocator does not know of
         self._events: dict[int, list[_Event]] = {}  # by the step that they are part of
         self._ends: dict[int, list[Row]] = {}  # by the number of steps
@@ -84,24 +83,30 @@ class SteadyDecoding:
         """Steps after which some text is complete."""
         return min(self._ends)
 
-    def join(self) -> bool:
+    def join(self, now: float) -> bool:
         """Take in the groups behind these that do nothing but decode from now on, up to one that
-        does something else. False: these do not stand before all others any more."""
+        does something else. False: these do not stand before all others any more.
+
+        now: when the last step was over, which has given each of them a token.
+        """
         running, count = self._scheduler.running, len(self._groups)
         if count and (
             len(running) < count or running[count - 1] is not next(reversed(self._groups))
         ):
             return False
         for group in running[count:]:
-            rooms = self._rooms(group) if only_decodes(group) else None
+            live = self._live[group.request.request_id]
+            if not only_decodes(group) or not live.has_token_of(now):
+                break
+            rooms = self._rooms(group)
             if rooms is None:
                 break
-            self._add(group, rooms)
+            self._add(group, live, rooms)
         return True
 
-    def _add(self, group: SequenceGroup, rooms: Seq[int]) -> None:
+    def _add(self, group: SequenceGroup, live: LiveRequest, rooms: Seq[int]) -> None:
         self._group_numbers += 1
-        live, steps = self._live[group.request.request_id], self.num_steps
+        steps = self.num_steps
         for branch, room in zip(group.branches, rooms, strict=True):
             self._numbers += 1
             end = steps + live.output_tokens - branch.num_output_tokens
@@ -111,7 +116,6 @@ class SteadyDecoding:
             )  # fmt: skip
             self._rows[row.number] = row
             self._groups[group] += 1
-            self._new.append(row)
             self._ends.setdefault(end, []).append(row)
             self.context += len(branch.token_ids)
             self._plan(row, steps, room)
@@ -164,21 +168,13 @@ class SteadyDecoding:
         """The pool's slots during the step taken last."""
         ahead = self._ahead
         used, reserved, internal, *free = self._allocator.usage()
-        promised = 0 if self._is_paged else min(ahead, reserved)  # theirs, in regions
+        promised = 0 if self._is_paged else ahead  # regions are promised to them
         return Usage(used + ahead, reserved - promised, internal - ahead + promised, *free)
 
     def gaps(self, start: float, end: float) -> dict[float, int]:
-        """Of the step taken last, which is over: times since the last token of those who go on,
-        and how often each occurs."""
-        steps, ending = self.num_steps, self._ends.get(self.num_steps, ())
-        new, self._new = self._new, []
-        found = Counter(
-            end - row.live.last_times[row.branch.index] for row in new if row.end > steps
-        )
-        others = len(self._rows) - len(new) - sum(row.first < steps - 1 for row in ending)
-        if others:
-            found[end - start] += others
-        return found
+        """Of the step taken last, from ``start`` to ``end``: times since the last token of those
+        who go on, and how often each occurs."""
+        return {end - start: len(self._rows) - len(self._ends.get(self.num_steps, ()))}
 
     def finish(self, start: float) -> list[Chunk]:
         """Let those go whose texts are complete by the step taken last, which began at ``start``.
@@ -191,8 +187,7 @@ class SteadyDecoding:
     def _finish(self, row: Row, start: float) -> Chunk:
         branch, table = row.branch, self._settle(row, self.num_steps - 1)
         row.live.num_output_tokens += self.num_steps - 1 - row.first
-        if self.num_steps - 1 > row.first:
-            row.live.last_times[branch.index] = start
+        row.live.last_times[branch.index] = start
         del self._rows[row.number]
         self._groups[row.group] -= 1
         if not self._groups[row.group]:
