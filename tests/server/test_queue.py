@@ -120,7 +120,7 @@ def test_turns_of_sessions_count_as_well() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_waits_too_long_gets_503_even_for_a_stream(stream: bool) -> None:
-    with held(max_queue_time=0.2) as server:
+    with held(max_queue_time=0.6) as server:
         ask = {"prompt": [[6] * 3, [7] * 3], "max_tokens": 2, "stream": stream}
         with in_background(lambda: server.complete(**ask)) as answers:
             expired(server, 2)
@@ -135,7 +135,7 @@ def test_who_waits_too_long_gets_503_even_for_a_stream(stream: bool) -> None:
 
 
 def test_openais_client_takes_a_timeout_for_a_server_that_is_busy() -> None:
-    with held(max_queue_time=0.2) as server:
+    with held(max_queue_time=0.6) as server:
         errors: list[openai.APIStatusError] = []
 
         def ask() -> None:
