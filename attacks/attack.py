@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attacks.crowd import crowd
 from attacks.target import LEFT, Target, http_request
 
 SERVED = frozenset({"200"})
@@ -61,13 +62,7 @@ def posting(
         requests = [
             http_request(path, body) for body in ([made] if isinstance(made, bytes) else made)
         ]
-
-        def client(number: int) -> None:
-            for _ in target.rounds(pause):
-                target.send(requests[number % len(requests)])
-                number += parallel
-
-        target.together(parallel, client)
+        crowd(target, requests, parallel, pause)
 
     return run
 

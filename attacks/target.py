@@ -110,14 +110,14 @@ class Target:
                 while piece := connection.recv(1 << 20):
                     answer = answer + piece if len(answer) < 1 << 20 else answer
         except TimeoutError:
-            return (_status(answer) if answer else LEFT), answer
+            return (status_of(answer) if answer else LEFT), answer
         except OSError:
             pass
-        return _status(answer), answer
+        return status_of(answer), answer
 
 
-def _status(answer: bytes) -> str:
-    line = answer.split(b"\r\n", 1)[0].split()
+def status_of(answer: bytes | bytearray) -> str:
+    line = bytes(answer).split(b"\r\n", 1)[0].split()
     return line[1].decode("ascii", "replace") if len(line) > 1 else CLOSED
 
 

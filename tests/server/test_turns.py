@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
@@ -188,6 +191,42 @@ def test_a_body_is_told_when_there_is_much_of_it_or_all() -> None:
 
     asyncio.run(main())
     assert told == [1025, 975]
+
+
+@pytest.mark.parametrize(
+    "received",
+    [b"POST / HTT", WORK, READ, READ + WORK, 3 * READ + WORK, b"GARBAGE\r\n\r\n"],
+    ids=["head", "body", "answered", "two", "pipelined", "malformed"],
+)
+@pytest.mark.parametrize("gone", [None, ConnectionResetError()], ids=["closed", "reset"])
+def test_who_leaves_leaves_no_garbage(received: bytes, gone: Exception | None) -> None:
+    """To look for that of thousands would keep everybody waiting."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        start = {"type": "http.response.start", "status": 200, "headers": []}
+        await send(start)  # type: ignore[arg-type]
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        with connecting(app) as connect:
+            client = connect(received)
+            for _ in range(20):  # all is answered that can be
+                await asyncio.sleep(0)
+            client.connection_lost(gone)
+            left.append(weakref.ref(client))
+            del client
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    left: list[weakref.ref[Connection]] = []
+    gc.disable()
+    try:
+        asyncio.run(main())
+        assert left[0]() is None, "only a look for garbage finds it"
+    finally:
+        gc.enable()
 
 
 def test_those_who_hang_up_together_are_let_go_one_after_the_other() -> None:

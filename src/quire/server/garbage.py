@@ -10,7 +10,7 @@ import gc
 
 _SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
 _DUE = 10  # such looks: Python's own measure
-_FEW = 64  # requests that wait, sequences that run, and connections
+_FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
 
 
 def keep_what_is_loaded() -> None:

@@ -112,7 +112,8 @@ class Server(uvicorn.Server):
         asked = await super().on_tick(counter)
         queue = self._engine.engine.scheduler.queue
         held = queue.num_waiting + queue.num_running_seqs
-        collect(held + len(self.server_state.connections))
+        # Of who has hung up there is still what works for him, until that is cancelled.
+        collect(held + len(self.server_state.connections) + len(self.server_state.tasks))
         if not self._engine.healthy and not self.exit_status:
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1

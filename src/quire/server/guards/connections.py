@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -87,7 +86,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, others: Connections, server_state: ServerState, **options: Any) -> None:
         self.connections = server_state.connections
         self.cycle = None  # type: ignore[assignment]
-        self._begin_now = partial(super().__init__, server_state=server_state, **options)
+        self._begin_with = {"server_state": server_state, **options}
         self._begun = False
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
@@ -109,7 +108,7 @@ class Connection(HttpToolsProtocol):
     def _begin(self) -> None:
         if not self._begun:
             transport, self._begun = self.transport, True
-            self._begin_now()
+            super().__init__(**self._begin_with)
             self.access_log = False  # the app writes its own
             super().connection_made(transport)
 
@@ -120,6 +119,20 @@ class Connection(HttpToolsProtocol):
         self._disconnect()
         if self._begun:
             super().connection_lost(exc)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to nothing that refers to this, so that it goes with its client.
+
+        What thousands leave behind who hang up together would else be there until garbage is
+        looked for, and that would take as long as looking through all of it.
+        """
+        self._unset_keepalive_if_required()
+        for cycle in self._cycles:
+            cycle.scope["state"].pop(DIRECT, None)
+        self._cycles.clear()
+        self.pipeline.clear()
+        self.cycle = None  # type: ignore[assignment]
 
     def cut(self) -> None:
         """End it at once, whatever has not been sent."""
@@ -210,7 +223,7 @@ class Connection(HttpToolsProtocol):
     # -- what is sent ----------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        self._cycles.popleft()
+        self._cycles.popleft().scope["state"].pop(DIRECT, None)
         if not self._cycles:
             self._others.waits(self)
         super().on_response_complete()
