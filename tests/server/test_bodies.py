@@ -238,7 +238,8 @@ def test_a_connection_is_kept_after_a_refusal_that_left_nothing_unread(shared: L
 # -- time and memory ---------------------------------------------------------------------------
 
 
-def test_a_body_that_does_not_come_in_time_is_a_timeout() -> None:
+def test_a_body_that_does_not_come_in_time_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.guards.hang_up._LINGER", 0.2)  # seconds
     with live_server(request_read_timeout=0.2) as server:
         for framing, content in (
             ("Content-Length: 30", b""),

@@ -206,6 +206,7 @@ def test_events_are_those_of_the_pool(two: Watched, files: Path) -> None:
     pool: Any = two.llm.engine.scheduler.allocator
     events = two.llm.engine.events
     assert events is not None
+    two.ask(GREEDY)
     numbers: list[int] = []
     while len(numbers) < events.num_published:  # they are sent soon
         found: set[int | bytes] = set()
