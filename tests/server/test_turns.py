@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from uvicorn.server import ServerState
 
 from quire.server.guards.connections import Connection, Connections
 from quire.server.guards.hang_up import CancelOnDisconnect
-from quire.server.guards.turns import Turnstile
+from quire.server.guards.turns import Haste, Turnstile
 
 READ = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 WORK = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"
@@ -61,11 +62,39 @@ def test_those_who_ask_take_turns() -> None:
     asyncio.run(main())
 
 
+def test_a_long_line_is_let_through_in_haste() -> None:
+    """Other threads would keep the interpreter's lock from it, as long as they may."""
+    usual = sys.getswitchinterval()
+
+    async def main(count: int) -> list[bool]:
+        turns, haste = Turns(), Haste()
+        lines = Turnstile(haste), Turnstile(haste)
+        hastened = []
+
+        def go() -> None:
+            turns.note("")
+            hastened.append(sys.getswitchinterval() < usual)
+
+        for line in lines:
+            for number in range(count):
+                line.wait(number, go)
+        for _ in range(2 * count):
+            await asyncio.sleep(0)
+        turns._next.cancel()
+        assert len(hastened) == 2 * count
+        return hastened
+
+    assert not any(asyncio.run(main(64))), "a batch, which shares the lock with what computes it"
+    assert sum(asyncio.run(main(1_000))) > 1_800
+    assert sys.getswitchinterval() == usual
+
+
 class Wire(asyncio.Transport):
     """A client's end that is never read."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, closing: Callable[[], None] = lambda: None) -> None:
         super().__init__({"peername": [host, 1], "sockname": ["x", 80]})
+        self.closing = closing
         self.closed = False
         self.paused = False
 
@@ -74,6 +103,7 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         self.closed = True
+        self.closing()
 
     abort = close
 
@@ -122,6 +152,26 @@ def test_requests_of_the_same_instant_begin_one_after_the_other() -> None:
             connect(READ)  # of the first client, whose work is no reason to seem dead
             await turns.end()
         assert turns.order == "aabhabaaaaa"
+
+    asyncio.run(main())
+
+
+def test_who_has_hung_up_is_let_go_when_it_is_his_turn() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            pass
+
+        with connecting(app) as connect:
+            clients = [connect(b"") for _ in range(20)]
+            for client in clients:
+                client.transport = Wire("a", partial(turns.note, "x"))
+                assert client.eof_received(), "or it would be closed in this turn"
+            await turns.end()
+            assert turns.order == "x" * 20
+            client.transport._extra["sslcontext"] = object()  # type: ignore[attr-defined]
+            assert not client.eof_received(), "TLS knows no connection that is half closed"
 
     asyncio.run(main())
 

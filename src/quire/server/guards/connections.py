@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from quire.server.answers.streaming import DIRECT
 from quire.server.errors import error_body, new_id
-from quire.server.guards.turns import Turnstile
+from quire.server.guards.turns import Haste, Turnstile
 
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
@@ -41,7 +41,9 @@ class Connections:
     def __init__(self, most: int, head_timeout: float) -> None:
         self.head_timeout = head_timeout
         # Each address is one who asks, and another where it only reads, which is little work.
-        self.turnstile = Turnstile()
+        haste = Haste()
+        self.turnstile = Turnstile(haste)
+        self.leaving = Turnstile(haste)
         self._most = most
         self._open: set[Connection] = set()
         self._waiting: OrderedDict[Connection, None] = OrderedDict()
@@ -111,6 +113,11 @@ class Connection(HttpToolsProtocol):
             super().__init__(**self._begin_with)
             self.access_log = False  # the app writes its own
             super().connection_made(transport)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Who hangs up is let go when it is his turn, but for TLS, which does not ask."""
+        self._others.leaving.wait(None, self.transport.close)
+        return not self.transport.get_extra_info("sslcontext")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.remove(self)
