@@ -42,6 +42,7 @@ MakeThread = Callable[
     [Engine, Callable[[list[Delta]], None], Callable[[BaseException | None], None]], EngineThread
 ]
 _STOPPED = "the engine has been stopped"
+_TOGETHER = 64  # inputs that are prepared in one go, some milliseconds
 _REST = 2.0  # seconds after the last request, unless others come meanwhile
 
 
@@ -346,13 +347,14 @@ class AsyncEngine:
 
 
 def _portions(sizes: Sequence[int], items: Sequence[_T]) -> Iterator[tuple[int, list[_T]]]:
-    """``items`` in order, together as long as they are short, and how much that is.
+    """``items`` in order, together as long as they are short and few, and how much that is.
 
-    Each portion costs a turn of a thread.
+    Each portion costs a turn of a thread, and gives the event loop one: a thread that prepares one
+    short text after the other lets go of Python's lock too briefly for others to get it.
     """
     total, portion = 0, list[_T]()
     for size, item in zip(sizes, items, strict=True):
-        if portion and total + size > LONG:
+        if portion and (total + size > LONG or len(portion) == _TOGETHER):
             yield total, portion
             total, portion = 0, []
         total += size

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,6 +23,7 @@ from support.fake_model import FakeExecutor
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "demo")
 PROMPT = [1, 2, 3]
+_T = TypeVar("_T")
 
 
 def make_engine(executor: FakeExecutor) -> Engine:
@@ -225,6 +228,28 @@ def test_one_prompt_that_is_too_long_keeps_all_from_being_tokenized() -> None:
             with pytest.raises(RequestError, match="messages has"):
                 await engine.chat_prompt(chat, {})
             assert tokenizer.given == []
+
+    asyncio.run(main())
+
+
+def test_of_many_prompts_the_loop_hears_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's lock is let go of too briefly between two short ones."""
+
+    async def main() -> None:
+        async with counting() as (engine, tokenizer):
+            run, portions = engine._preparation.run, [0]
+
+            def counted(size: int, prepare: Callable[[], _T]) -> Awaitable[_T]:
+                portions.append(len(tokenizer.given))
+                return run(size, prepare)
+
+            monkeypatch.setattr(engine._preparation, "run", counted)
+            prompts = {str(i): f"text {i}" for i in range(200)}
+            await run_out(engine.generate(prompts, SamplingParams(max_tokens=1)))
+            assert tokenizer.given == [*prompts.values()]
+            portions.append(200)
+            assert max(later - one for one, later in pairwise(portions)) == 64
+            assert len(portions) == 2 + 4, "each costs a turn of a thread"
 
     asyncio.run(main())
 
