@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from quire.errors import ConfigError
 from quire.protocol import Request, Sight, Step, Work, work_of
 from quire.tracing import Watcher
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ("begin", "seconds", "cpu_seconds", *Work._fields)
 
@@ -22,6 +26,8 @@ class StepRecorder(Watcher):
     when the first request is ready, so that to wake up is a part of it. Its processor time is that
     of the engine's thread, which takes part in all that is computed and sleeps while it has to
     wait: about what the step takes where nobody else wants the cores.
+
+    A disk that fails ends the recording, once and for all; what has been written stays.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class StepRecorder(Watcher):
         self._last: float | None = None  # when the last step ended; None: nothing to do since
         self._used = 0.0  # processor time until then
         self._woken = False  # the step under way is the first after a rest
+        self._path, self._ended = path, False
         try:
             self._file = path.open("w", encoding="ascii", newline="")
         except OSError as error:
@@ -49,15 +56,19 @@ class StepRecorder(Watcher):
         self._begin(request.arrival if request.ready is None else request.ready)
 
     def took(self, step: Step, *, more: bool) -> None:
+        if self._ended:
+            return
         begin = self._begin(step.now)
         now, used = self._clock(), self._processor()
         work = work_of(step, self._sights)._replace(woken=int(self._woken))
         if work.num_tokens or step.moves:
             times = begin - self._started, now - begin, used - self._used
-            self._rows.writerow([*(f"{one:.7f}" for one in times), *work])
+            with self._on_disk():
+                self._rows.writerow([*(f"{one:.7f}" for one in times), *work])
         self._last, self._used, self._woken = (now if more else None), used, False
         if not more:
-            self._file.flush()
+            with self._on_disk():
+                self._file.flush()
 
     def _begin(self, time: float) -> float:
         """When the step began that is under way, or is about to be."""
@@ -66,4 +77,15 @@ class StepRecorder(Watcher):
         return self._last
 
     def close(self) -> None:
-        self._file.close()
+        with self._on_disk():
+            self._file.close()
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._ended:  # what is still to be written fails once more at the end
+                text = "record_steps: the recording to %s has ended, serving goes on: %s"
+                logger.error(text, self._path, error)
+            self._ended = True

@@ -23,14 +23,17 @@ def serve(*flags: str) -> ServerProcess:
 
 
 def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
-    with serve("--record-trace", "/dev/full") as server:
+    with serve("--record-trace", "/dev/full", "--record-steps", "/dev/full") as server:
         for _ in range(3):
             assert server.complete().status_code == 200
         metrics = httpx.get(f"{server.url}/metrics").text
         assert 'quire:trace_recording{model_name="demo"} 0.0' in metrics
         server.process.terminate()
         assert server.ended() == 0
-    assert server.log.count("/dev/full has ended, serving goes on: [Errno 28] No space left") == 1
+    for recorded in ("trace", "steps"):
+        ended = f"record_{recorded}: the recording to /dev/full has ended, serving goes on: [Errno"
+        assert server.log.count(ended) == 1
+    assert "Traceback" not in server.log and "ignored" not in server.log
 
 
 def test_a_signal_loses_no_row(tmp_path: Path) -> None:
