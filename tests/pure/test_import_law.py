@@ -79,7 +79,7 @@ MAY_IMPORT = {
         "simulation",
         "reports",
     },
-    "model": {"files", "gguf", "hub", "shape", "kernels"},
+    "model": {"files", "gguf", "heap", "hub", "shape", "kernels"},
     "execution": {"cgroups", "capacity", "grammar", "memory", "protocol", "kernels", "model"},
     "engine": {
         "drafting",

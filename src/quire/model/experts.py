@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from quire.heap import give_memory_back
 from quire.kernels.ops import DenseMLP, Experts
 from quire.model.blueprint import Blueprint, Mixture
 from quire.model.dividing import columns_of, rows_of_parts
@@ -20,6 +21,7 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
     if gated:
         router[f"{prefix}.{names.shared_gate}"] = 1
     pairs = [_read_expert(plan, mixture, linears.experts, prefix, n) for n in range(shape.count)]
+    give_memory_back()  # what stays of each lies in what others took: nobody takes that again
     return Experts(
         router=linears.exact(router, hidden, names.biased),
         up=tuple(up for up, _ in pairs),

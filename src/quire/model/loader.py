@@ -12,6 +12,7 @@ import torch
 from quire.errors import ConfigError, ModelError
 from quire.files import check_plain
 from quire.gguf import is_gguf
+from quire.heap import give_memory_back
 from quire.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
 from quire.kernels.dispatch import choose_products
 from quire.kernels.file_pages import FilePages
@@ -178,7 +179,9 @@ def load_model(
     exact = products is not None and not rounded
     Admission(weights, linears, shard).ask(admit, quantization, experts_path, may_round=exact)
     others = None if shard.is_whole else ranks
-    return _build(family, config, weights, linears, max_model_len, streaming, others)
+    model = _build(family, config, weights, linears, max_model_len, streaming, others)
+    give_memory_back()  # what rounding and packing took in between, before the pool is measured
+    return model
 
 
 def _products_of_experts(
