@@ -140,6 +140,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
             assert "the engine has been stopped" in [line for line in lines if line][-1]
         assert server.ended() == 0
     assert "KV memory" in server.log
+    assert [0 < row.output_tokens < 200 for row in read_recording(tmp_path / "trace")] == [True]
 
 
 def test_a_dead_engine_ends_the_process_with_status_1(tmp_path: Path) -> None:

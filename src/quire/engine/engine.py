@@ -201,6 +201,8 @@ class Engine:
 
     def close(self) -> None:
         """End what has threads, processes or files of its own; write what is to be stored."""
+        for one in [*self._requests.values()]:  # it was not waited for
+            self._tell_end(one, EngineError("the engine has been stopped"))
         for part in (self.transfer, self.store, self.watchers, self.events, self.others):
             if part is not None:
                 part.close()
@@ -354,6 +356,9 @@ class Engine:
         self.sessions.end_turn(progress.request.request_id)
         if self.adapters is not None and progress.request.adapter is not None:
             self.adapters.end(progress.request.adapter)
+        self._tell_end(progress, error)
+
+    def _tell_end(self, progress: RequestProgress, error: QuireError | None) -> None:
         if self.watchers:
             self.watchers.ended(progress.request, progress.standing(self.clock(), error))
 

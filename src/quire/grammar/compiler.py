@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -16,19 +16,11 @@ from quire.grammar.source import grammar_source
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 
 _FIELD = "structured_outputs"
-_MOST_KEPT = 64 << 20  # bytes of compiled grammars, by what they are taken to have
+_MOST_KEPT = 128 << 20  # bytes of compiled grammars, by what they are taken to have
 _BYTES_A_CHARACTER = 64
-_BYTES_AT_LEAST = 2**16
+_BYTES_A_FUEL = 200  # what is counted in a short expression can take as much as there is fuel
+_FUELS = (10_000, 30_000, 100_000)  # each is tried if the one before was too little
 _LONGEST_REASON = 400  # characters, of the library's own
-_LIMITS = LLParserLimits(
-    max_items_in_row=2_000,
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=100_000,
-    verbose_errors=False,
-)
 
 
 class Tokenizer(Protocol):
@@ -39,6 +31,13 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
+
+
+class _Kept(NamedTuple):
+    """What has been compiled."""
+
+    matcher: LLMatcher
+    num_bytes: int  # that it is taken to have
 
 
 class GrammarCompiler:
@@ -55,7 +54,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # of the vocabulary
         self._vocabulary: LLTokenizer | None = None
         self._kept_lock = threading.Lock()
-        self._kept: OrderedDict[StructuredOutputs, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[StructuredOutputs, _Kept] = OrderedDict()
         self._num_bytes = 0
 
     def warm_up(self) -> None:
@@ -100,28 +99,30 @@ class GrammarCompiler:
             kept = self._kept.get(asked)
             if kept is not None:
                 self._kept.move_to_end(asked)
-                return kept
-        matcher = self._compile(asked)
+        if kept is not None and not _is_spent(kept.matcher):
+            return kept.matcher
+        new = self._compile(asked)
         with self._kept_lock:
-            if asked not in self._kept:
-                self._kept[asked] = matcher
-                self._num_bytes += _num_bytes(asked)
+            old = self._kept.pop(asked, None)
+            self._kept[asked] = new
+            self._num_bytes += new.num_bytes - (0 if old is None else old.num_bytes)
             while self._num_bytes > _MOST_KEPT:
-                oldest, _ = self._kept.popitem(last=False)
-                self._num_bytes -= _num_bytes(oldest)
-        return matcher
+                _, oldest = self._kept.popitem(last=False)
+                self._num_bytes -= oldest.num_bytes
+        return new.matcher
 
-    def _compile(self, asked: StructuredOutputs) -> LLMatcher:
-        source = grammar_source(asked)
-        matcher = LLMatcher(self._words(), source, log_level=0, limits=_LIMITS)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # what it finds out is kept for all copies
-        if matcher.is_error():
-            why = matcher.get_error().removesuffix("<non-verbose/>").strip()
-            if why.startswith("NoExtension"):
-                why = "there is no text that it allows"
-            raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
-        return matcher
+    def _compile(self, asked: StructuredOutputs) -> _Kept:
+        source, words = grammar_source(asked), self._words()
+        for fuel in _FUELS:
+            matcher = LLMatcher(words, source, log_level=0, limits=_limits(fuel))
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # what it finds out is kept for all copies
+            if not matcher.is_error():
+                return _Kept(matcher, fuel * _BYTES_A_FUEL + asked.size * _BYTES_A_CHARACTER)
+        why = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        if why.startswith("NoExtension"):
+            why = "there is no text that it allows"
+        raise RequestError(f"{_FIELD}: {why[:_LONGEST_REASON]}", _FIELD)
 
     def _words(self) -> LLTokenizer:
         with self._lock:
@@ -136,5 +137,20 @@ class GrammarCompiler:
             return self._vocabulary
 
 
-def _num_bytes(asked: StructuredOutputs) -> int:
-    return _BYTES_AT_LEAST + _BYTES_A_CHARACTER * asked.size
+def _limits(initial_fuel: int) -> LLParserLimits:
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=initial_fuel,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )
+
+
+def _is_spent(matcher: LLMatcher) -> bool:
+    """Whether all states have been made that may be: copies share them, and so their end."""
+    copy = matcher.deep_copy()
+    copy.compute_bitmask()
+    return copy.is_error()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -247,6 +248,31 @@ def test_formats_that_nobody_knows_and_values_that_look_like_them() -> None:
 def test_the_same_is_compiled_once() -> None:
     first, again = rules(0, None, None), rules.__wrapped__(0, None, None)
     assert first.text is again.text
+
+
+def test_short_expressions_that_take_much_are_not_kept_as_if_they_took_little() -> None:
+    """Such a one takes up to 2 MB, and with ten times the fuel took 180: a thousand were kept."""
+    made = compiler.__wrapped__()
+    asked = [StructuredOutputs(regex=f"(a{{{count}}}){{999}}") for count in range(900, 980)]
+    found = [made.rules(SamplingParams(structured_outputs=each)) for each in asked]
+    for place, same in ((-1, True), (0, False)):
+        again = made.rules(SamplingParams(structured_outputs=asked[place]))
+        assert again is not None and (again.text is found[place].text) is same
+
+
+def test_who_has_used_a_grammar_up_has_not_done_so_for_those_who_come_after() -> None:
+    """Copies share the states of a lexer, of which there may be so many."""
+    made = compiler.__wrapped__()
+    asked = SamplingParams(structured_outputs=StructuredOutputs(regex="[ab]*a[ab]{300}"))
+    before = made.rules(asked)
+    letters, seed = encode("a") + encode("b"), random.Random(0)
+    while True:
+        user = before.text.deep_copy()
+        user.try_consume_tokens(seed.choices(letters, k=290))
+        if user.is_error():
+            break
+    after = made.rules(asked)
+    assert after.text.deep_copy().try_consume_tokens(letters * 20) == 40
 
 
 def test_a_tokenizer_without_a_text_is_refused() -> None:
