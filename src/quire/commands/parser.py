@@ -14,6 +14,7 @@ from quire.errors import ConfigError
 
 _MOST_CHARACTERS = 1 << 20  # of a file of flags
 
+
 class Parser(argparse.ArgumentParser):
     """Like argparse's, but for dashes and underscores, which are one, and for unknown flags."""
 
