@@ -75,6 +75,7 @@ def test_so_is_one_of_the_environment(value: str, monkeypatch: pytest.MonkeyPatc
         ("\ufeffsecret".encode(), r"line 1, must be of printable ASCII"),
         (b"\xff\xfesecret", "cannot be read: .* it is not UTF-8"),
         (None, "cannot be read: .* No such file"),
+        (b"#" * 1_048_577, "more than 1,048,576 characters"),
     ],
 )
 def test_a_file_without_keys_is_refused(

@@ -135,6 +135,7 @@ def test_an_object_comes_as_json_by_its_keys_or_in_a_file(tmp_path: Path, typed:
 @pytest.mark.parametrize(("content", "words"), [
     ("max-model-length: 5", "did you mean --max-model-len?"),
     ("- a", "keys and values"),
+    ("#" * 1_048_577, "more than 1,048,576 characters"),
     ("a: [", "cannot be read"),
     ("a: !!python/object/apply:os.system [true]", "cannot be read"),
     (None, "No such file"),

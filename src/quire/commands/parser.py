@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 from quire.commands.others_flags import INSTEAD
 from quire.errors import ConfigError
 
+_MOST_CHARACTERS = 1 << 20  # of a file of flags
+
 
 class Parser(argparse.ArgumentParser):
     """Like argparse's, but for dashes and underscores, which are one, and for unknown flags."""
@@ -115,7 +117,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:  # a device may have no end
+            raise ConfigError(f"config {path} has more than {_MOST_CHARACTERS:,} characters")
+        settings = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(f"config {path} cannot be read: {reason}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from quire.errors import ConfigError
 
 VARIABLE = "QUIRE_API_KEY"
+_MOST_CHARACTERS = 1 << 20  # of a file
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,14 @@ def _keys_of_file(path: Path) -> list[tuple[str, str]]:
     """(where it stands, the key): one a line, but for blank lines and comments."""
     try:
         with path.open(encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            text = file.read(_MOST_CHARACTERS + 1)
             mode = os.fstat(file.fileno()).st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"api_key_file cannot be read: {path}: {reason}") from None
+    if len(text) > _MOST_CHARACTERS:  # a device may have no end
+        raise ConfigError(f"api_key_file {path} has more than {_MOST_CHARACTERS:,} characters")
+    lines = text.splitlines()
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         logger.warning("api_key_file %s can be read by every user of this machine", path)
     keys = [
