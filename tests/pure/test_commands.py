@@ -123,6 +123,7 @@ def test_speculation_is_simulated_and_weighed(capsys: pytest.CaptureFixture[str]
         (["opt-13b", "--dataset", "alpaca", "--rate", "-1"], "rate must be above 0"),
         (["opt-13b", "--dataset", "agents", "--turns", "0"], "turns must be at least 1"),
         (["opt-13b", "--dataset", "alpaca", "--users", "0"], "users must be at least 1"),
+        (["opt-13b", "--dataset", "alpaca", "--users", "16777217"], "users must be at most 16,777"),
         (["opt-13b", "--dataset", "alpaca", "--ttft", "0"], "ttft must be above 0"),
         (["opt-13b", "--input", "9-3", "--output", "5"], "not a distribution of lengths"),
         (

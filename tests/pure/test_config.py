@@ -30,7 +30,8 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
     [("block_size", 0), ("block_size", 1.5), ("max_num_seqs", 0), ("max_num_batched_tokens", -1),
      ("max_model_len", 0), ("kv_cache_memory_bytes", "many"), ("seed", "x"),
      ("max_num_waiting", 0), ("max_queue_time", 0), ("max_queue_time", "1"),
-     ("scheduling_policy", "lifo"), ("max_num_seqs", True), ("threads", 0), ("device", "gpu"),
+     ("scheduling_policy", "lifo"), ("max_num_seqs", True), ("max_num_seqs", 2**24 + 1),
+     ("threads", 0), ("device", "gpu"),
      ("gpu_memory_utilization", 0.0), ("gpu_memory_utilization", 1.1)],
 )  # fmt: skip
 def test_a_bad_setting_is_refused_by_name(name: str, value: Any) -> None:

@@ -26,6 +26,7 @@ from quire.simulation.calibrated import Calibration, read_calibration
 from quire.simulation.catalogue.models import find_known
 from quire.workload import FORMATS, PRESETS, Lengths, Synthetic, Trace
 
+_MOST_USERS = 2**24
 _SETTINGS = (
     "dtype", "max_model_len", "block_size", "kv_cache_memory_bytes", "gpu_memory_utilization",
     "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching",
@@ -144,6 +145,8 @@ class Setup:
             value = getattr(arguments, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if arguments.users is not None and arguments.users > _MOST_USERS:
+            raise ConfigError(f"users must be at most {_MOST_USERS:,}, got {arguments.users}")
         if arguments.rate is not None and not arguments.rate > 0:
             raise ConfigError(f"rate must be above 0 requests per second, got {arguments.rate}")
 

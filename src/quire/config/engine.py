@@ -258,8 +258,8 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            check_count(name, getattr(self, name))
+        for name, most in _COUNTS.items():
+            check_count(name, getattr(self, name), high=most)
         for name in _OBJECTS:
             object.__setattr__(self, name, parse_object(name, getattr(self, name)) or None)
         check_pooler(self.pooler_config or {})
@@ -379,15 +379,15 @@ _OBJECTS = (
 )
 NO_ADAPTERS_ON_GPU = "enable_lora: adapters compute on CPUs only: choose device cpu"
 
-_COUNTS = (
-    "block_size",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "max_num_sessions",
-    "max_num_waiting",
-    "window",
-)
+_COUNTS = {
+    "block_size": None,
+    "max_num_seqs": 2**24,  # a batch has an entry for each
+    "max_num_batched_tokens": None,
+    "max_model_len": None,
+    "max_num_sessions": None,
+    "max_num_waiting": None,
+    "window": None,
+}
 _CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "device": ("auto", "cpu", "cuda"),
     "scheduling_policy": ("fcfs", "priority", "fair"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ WindowRule = Literal[
 that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
 with that, those that ``layer_types`` names; those that it names or, without it, all but each
 ``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
+
+_HEAD = re.compile(r"(For[A-Z][a-z]+(LM|Classification|Generation|Answering)|(LMHead)?Model)$")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Family:
     with_images: bool = False  # beside the text, and left out of plans
     defaults: tuple[tuple[str, int], ...] = ()  # sizes that configs leave out
     stretches: bool = False  # rotary scalings lengthen its texts, and may change longer ones
+
+    def is_called(self, architecture: str) -> bool:
+        """Whether that is its class, or has the same layers with another head, or with none."""
+        layers = _HEAD.sub("", architecture)
+        return layers.casefold() == _HEAD.sub("", self.architecture).casefold()
 
 
 def _plain(

@@ -185,6 +185,8 @@ def _known_family(fields: Fields) -> Family:
         found.setdefault("windows", []).append(window)
     if family is None or find_family(None, model_type) is None:
         found[f"the layers of model_type {short(model_type)}"] = []
+    elif isinstance(architecture, str) and not family.is_called(architecture):
+        found[f"the layers of architecture {short(architecture)}"] = []
     if family is None or found:
         raise ModelError(_refusal(fields.source, found))
     return family

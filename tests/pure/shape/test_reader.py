@@ -232,6 +232,7 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
     ("changes", "message"),
     [
         ({"num_local_experts": 8}, "mixtures of experts (num_local_experts)"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "architecture 'LlamaForCausalLMEagle3'"),
         ({"moe_intermediate_size": 768}, "mixtures of experts (moe_intermediate_size)"),
         ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
         ({"quantization_config": {"bits": 4}}, "quantization_config has quant_method unnamed"),
