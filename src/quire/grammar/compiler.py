@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -20,6 +21,7 @@ _MOST_KEPT = 128 << 20  # bytes of compiled grammars, by what they are taken to 
 _BYTES_A_CHARACTER = 64
 _BYTES_A_FUEL = 200  # what is counted in a short expression can take as much as there is fuel
 _FUELS = (10_000, 30_000, 100_000)  # each is tried if the one before was too little
+_LONGEST_ANEW = 8_192  # characters
 _LONGEST_REASON = 400  # characters, of the library's own
 
 
@@ -82,7 +84,16 @@ class GrammarCompiler:
         thinking = None
         if params.reasoning is not None:
             thinking = self._thinking(params.reasoning, budget, single=text is not None)
-        return Rules(text, thinking, self._ends)
+        if text is None:
+            return Rules(text, thinking, self._ends)
+        return Rules(text, thinking, self._ends, cache(partial(self._anew, params)))
+
+    def _anew(self, params: SamplingParams) -> LLMatcher | None:
+        """Between two steps, so that it may not take long."""
+        asked = params.structured_outputs
+        if asked is None or asked.size > _LONGEST_ANEW:
+            return None
+        return self._compile(asked).matcher
 
     def _thinking(self, marks: Reasoning, budget: int | None, *, single: bool) -> Thinking:
         start = () if marks.open else self._encode(marks.start)

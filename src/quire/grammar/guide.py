@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Rules(NamedTuple):
     text: LLMatcher | None  # at the beginning of the text; it is copied, never moved
     thinking: Thinking | None
     ends: frozenset[int]  # tokens that end an output
+    anew: Callable[[], LLMatcher | None] = lambda: None  # the text's, which no other request has
 
 
 class May(Enum):
@@ -50,6 +51,7 @@ class Guide:
         self._begun: int | None = None  # where the text begins, once that is known
         self._matched = 0  # tokens that the matcher has taken
         self._stuck: int | None = None  # the length at which a token came that may not
+        self._alone = False  # whether no other request has what the matcher is a copy of
         self._restart()
 
     def fork(self) -> Guide:
@@ -58,6 +60,7 @@ class Guide:
         other.matcher = None if self.matcher is None else self.matcher.deep_copy()
         other._length, other._begun = self._length, self._begun
         other._matched, other._stuck = self._matched, self._stuck
+        other._alone = self._alone
         return other
 
     def follow(self, output: Sequence[int], length: int) -> None:
@@ -115,6 +118,19 @@ class Guide:
             return None
         return f"the grammar has become too complex: {self.matcher.get_error()[:200]}"
 
+    def renewed(self, output: Sequence[int]) -> bool:
+        """Whether another matcher goes on, because the states that others made were too many.
+
+        Copies share them. What other requests have written may not decide what this one can.
+        """
+        if self._alone or self.failure is None or (new := self.rules.anew()) is None:
+            return False
+        self.matcher, self._alone = new.deep_copy(), True
+        assert self._begun is not None
+        for token in output[self._begun : self._begun + self._matched]:
+            self.matcher.consume_token(token)
+        return True
+
     def text(self) -> LLMatcher:
         """The matcher, after what there is of the text."""
         if self.matcher is None:
@@ -142,11 +158,16 @@ class Guide:
         if self._begun is None:
             self._think(output)
         if self._begun is not None and length > self._begun and self.rules.text is not None:
-            matcher = self.text()
-            if matcher.is_stopped() or not matcher.try_consume_tokens([output[length - 1]]):
-                self._stuck = length
-            else:
+            if self._takes(output[length - 1]) or (
+                self.renewed(output) and self._takes(output[length - 1])
+            ):
                 self._matched += 1
+            else:
+                self._stuck = length
+
+    def _takes(self, token: int) -> bool:
+        matcher = self.text()
+        return not matcher.is_stopped() and bool(matcher.try_consume_tokens([token]))
 
     def _think(self, output: Sequence[int]) -> None:
         """See whether the text has begun, before or after the last token."""

@@ -42,6 +42,8 @@ def fill_masks(places: Sequence[Place], vocab_size: int) -> Bits:
         _compute(matchers, bits)
         for row in round_:
             guide = places[row].guide
+            if guide.renewed(places[row].output):
+                _compute([(guide.text(), row)], bits)
             if guide.failure is not None:
                 bits[row] = 0
             elif guide.next() is May.MATCH_OR_THINK:

@@ -275,6 +275,27 @@ def test_who_has_used_a_grammar_up_has_not_done_so_for_those_who_come_after() ->
     assert after.text.deep_copy().try_consume_tokens(letters * 20) == 40
 
 
+def test_what_others_write_does_not_decide_what_one_can() -> None:
+    """With thousands of states for each output, some of them were told that it was too complex."""
+    asked = SamplingParams(structured_outputs=StructuredOutputs(regex="[ab]*a[ab]{300}"))
+    made = compiler.__wrapped__()
+    greedy, own = made.rules(asked), made.rules(asked)
+    letters, seed = encode("a") + encode("b"), random.Random(0)
+    output = seed.choices(letters, k=40)
+    place = Place(Guide(own), output, 20)
+    size = backend().get_vocab_size()
+    fill_masks([place], size)
+    while not (user := greedy.text.deep_copy()).is_error():
+        user.try_consume_tokens(seed.choices(letters, k=290))
+        if user.is_error():
+            break
+    for length in (20, 21, 40):  # where it stands, and where it goes
+        bits = fill_masks([place._replace(length=length)], size)
+        straight = Place(Guide(compiler.__wrapped__().rules(asked)), output, length)
+        assert place.guide.failure is None
+        assert (bits == fill_masks([straight], size)).all()
+
+
 def test_a_tokenizer_without_a_text_is_refused() -> None:
     without = GrammarCompiler(Words(readable=False), 10, frozenset({EOS}))
     endless = GrammarCompiler(Words(), 4_096, frozenset())
