@@ -116,8 +116,10 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Who hangs up is let go when it is his turn, but for TLS, which does not ask."""
+        if self.transport.get_extra_info("sslcontext"):
+            return False
         self._others.leaving.wait(None, self.transport.close)
-        return not self.transport.get_extra_info("sslcontext")
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.remove(self)
