@@ -223,7 +223,7 @@ struct FewRows {
         if (r || j % panel || u >= reader.words) return;
 #pragma GCC unroll 4
         for (int p = 0; p < (step + panel - 1) / panel; p++) {
-          __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 3);
+          __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 2);
         }
       };
       add_products<Units>(sum, q, key_units, 1, lanes, panel, reader.key_units(), fetch);

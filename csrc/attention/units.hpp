@@ -168,6 +168,14 @@ struct Nothing {
   __attribute__((always_inline)) void operator()(T...) const {}
 };
 
+// What is read once: compilers would read it again for each of its uses.
+QUIRE_INLINE F once(F v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 // sum[i][v] += products of the units of a[i] and those in the lanes at b[v]; ``ahead(u)`` is called
 // meanwhile.
 template <class Units, int Rows, int Vectors, class Ahead = Nothing>
@@ -179,7 +187,7 @@ QUIRE_INLINE void add_products(typename Units::Sum (&sum)[Rows][Vectors],
     ahead(u);
     F lanes[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; v++) lanes[v] = read<F>(b[v] + u * b_unit);
+    for (int v = 0; v < Vectors; v++) lanes[v] = once(read<F>(b[v] + u * b_unit));
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; i++) {
 #pragma GCC unroll 8

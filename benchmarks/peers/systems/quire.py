@@ -44,6 +44,6 @@ class Quire(System):
             *(sys.executable, "-m", "quire", "bench", "throughput", str(model), "--json"),
             *("--workload", str(run.file), "--num-prompts", str(len(run.workload.requests))),
             *("--dtype", "bfloat16", "--kv-cache-memory-bytes", f"{CACHE_GIB}GiB"),
-            *("--threads", str(self.setup.threads), *_FLAGS.get(run.weights, ())),
+            *("--warm-up", "--threads", str(self.setup.threads), *_FLAGS.get(run.weights, ())),
             *(() if isa is None else ("--cpu-isa", isa)),
         ]
