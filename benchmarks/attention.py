@@ -63,6 +63,13 @@ DECODES = (
     Load(16, 4096, 1, 32, 8, 128),
     Load(64, 275, 1, 9, 3, 64),
 )
+LAYERS = 30  # of a model: none of its keys is still in the caches when its turn comes again
+LAYERED = (
+    Load(1, 1000, 1, 9, 3, 64),
+    Load(4, 800, 1, 9, 3, 64),
+    Load(16, 400, 1, 9, 3, 64),
+    Load(64, 180, 1, 9, 3, 64),
+)
 SHARED = (  # and how many columns
     (Load(64, 320, 1, 9, 3, 64), 256),
     (Load(64, 2560, 1, 9, 3, 64), 2048),
@@ -87,10 +94,12 @@ def attention(
     kv_dtype: torch.dtype,
     block_size: int,
     shared: int = 0,
+    layers: int = 1,
 ) -> Callable[[], object]:
-    """One layer's attention over a pool whose blocks lie in random order.
+    """Attention over a pool whose blocks lie in random order.
 
     shared: of the context, what all sequences have in the same blocks.
+    layers: one after the other, each with keys and values of its own.
     """
     blocks = -(-load.context // block_size)
     tables = torch.randperm(load.sequences * blocks).view(load.sequences, blocks)
@@ -108,15 +117,15 @@ def attention(
         block_size=block_size,
     )
     shape = KVShape(load.kv_heads, load.dim, load.dim)
-    kv_group = KVGroup((0,), tables.numel())
-    (kv,) = KVCache([shape], [kv_group], block_size, kv_dtype, kernels).layers
-    for part in kv.parts:
+    kv_group = KVGroup(tuple(range(layers)), tables.numel())
+    pools = KVCache([shape] * layers, [kv_group], block_size, kv_dtype, kernels).layers
+    for part in (part for kv in pools for part in kv.parts):
         part.copy_(torch.randint(-99, 99, part.shape[1:]))
     tokens = slots.numel()
     query = torch.randn(tokens, load.heads, load.dim).to(dtype)
     key, value = torch.randn(2, tokens, load.kv_heads, load.dim).to(dtype)
     plan, spec = kernels.plan(batch), AttentionSpec(load.dim**-0.5 / 10000)
-    return lambda: kernels.attend(query, key, value, kv, spec, plan)
+    return lambda: [kernels.attend(query, key, value, kv, spec, plan) for kv in pools]
 
 
 def in_turns(
@@ -156,6 +165,23 @@ def decodes(kernels: CPUKernels) -> None:
             print(
                 f"{name(load, dtype, kv_dtype)} | {rates[0]:.1f} GB/s | {rates[1]:.1f} | "
                 f"{rates[2]:.1f} | {seconds[0] / seconds[1]:.3f} | {rates[0] / rates[2]:.0%}",
+                flush=True,
+            )
+
+
+def layers(kernels: CPUKernels) -> None:
+    """Short contexts, as in a decoding step: each layer's keys and values come from memory."""
+    print(f"decode, {LAYERS} layers | a layer | read | of read bandwidth")
+    memory = torch.randn(1 << 26)
+    for load in LAYERED:
+        for dtype, kv_dtype in CACHES[:2]:
+            work = attention(kernels, load, dtype, kv_dtype, BLOCK_SIZE, layers=LAYERS)
+            seconds = in_turns((work, memory.sum))
+            rate = LAYERS * load.kv_elements * kv_dtype.itemsize / seconds[0] / 1e9
+            read = memory.nbytes / seconds[1] / 1e9
+            print(
+                f"{name(load, dtype, kv_dtype)} | {seconds[0] / LAYERS * 1e6:.0f} us, "
+                f"{rate:.1f} GB/s | {read:.1f} | {rate / read:.0%}",
                 flush=True,
             )
 
@@ -207,16 +233,19 @@ def prefills(kernels: CPUKernels) -> None:
             )
 
 
+TABLES = (decodes, layers, sizes, forks, prefills)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--instruction-set", choices=instruction_sets(), default="")
-    parser.add_argument("--only", choices=("decodes", "sizes", "forks", "prefills"), default="")
+    parser.add_argument("--only", choices=tuple(table.__name__ for table in TABLES), default="")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     kernels = CPUKernels(arguments.instruction_set)
     print(f"{kernels.instruction_set}, {arguments.threads} threads")
-    for table in (decodes, sizes, forks, prefills):
+    for table in TABLES:
         if arguments.only in ("", table.__name__):
             table(kernels)
 
