@@ -21,9 +21,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.packing import Format, Groups
+from quire.kernels.packing import Format
 from quire.kernels.products import PackedWeight, Products
-from quire.model.linear.rounding import round_groups, round_outputs
+from quire.model.linear.packed import pack
+from quire.model.linear.rounding import (
+    GROUP,
+    Quantization,
+    round_groups,
+    round_outputs,
+    round_weight,
+)
 
 _SHAPES = {  # (inputs, outputs) of a layer's products, then of the head
     "smollm-135m": ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152)),
@@ -48,15 +55,9 @@ _FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torc
 def own(products: Products, path: str, weight: Tensor) -> Form:
     """By Quire's products."""
     dtype = _FLOATS.get(path, torch.bfloat16)
-    if path in _FLOATS:
-        packed = PackedWeight.from_floats(products, weight.to(dtype), None)
-    elif path == "int4":
-        group = next(size for size in (128, 64, 32) if weight.shape[1] % size == 0)
-        codes, scales, _ = round_groups(weight, group)
-        packed = PackedWeight.from_groups(products, Format.int4, codes, Groups(scales), None)
-    else:
-        codes, scales = round_outputs(weight)
-        packed = PackedWeight.from_int8(products, codes, scales, None, path == "w8a8")
+    stored = weight.to(dtype) if path in _FLOATS else round_weight(weight, Quantization(path))
+    packed = pack(products, stored, None)
+    assert isinstance(packed, PackedWeight)
     return Form(packed, packed.nbytes, dtype)
 
 
@@ -70,17 +71,18 @@ def library(path: str, weight: Tensor) -> Form:
         multiply = torch.ops.mkldnn._linear_pointwise.default
         return Form(lambda x: multiply(x, packed, None, "none", [], ""), half.nbytes, half.dtype)
     if path == "int8pack":
-        codes, scales = round_outputs(weight)
-        signed, scales = (codes.int() - 128).to(torch.int8), scales.bfloat16()
+        rounded = round_outputs(weight)
+        signed, scales = (rounded.codes.int() - 128).to(torch.int8), rounded.scales.bfloat16()
         return Form(
             lambda x: torch._weight_int8pack_mm(x, signed, scales), signed.nbytes, half.dtype
         )
-    group = next(size for size in (128, 64, 32) if weight.shape[1] % size == 0)
-    codes, scales, _ = round_groups(weight, group)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
-    both = torch.stack([scales.T, torch.zeros_like(scales.T)], dim=2).bfloat16().contiguous()
+    grouped = round_groups(weight, Format.int4)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(grouped.codes.int(), 1)
+    scales = grouped.groups.scales.T
+    both = torch.stack([scales, torch.zeros_like(scales)], dim=2).bfloat16().contiguous()
     multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-    return Form(lambda x: multiply(x, packed, group, both), packed.nbytes + both.nbytes, half.dtype)
+    nbytes = packed.nbytes + both.nbytes
+    return Form(lambda x: multiply(x, packed, GROUP, both), nbytes, half.dtype)
 
 
 OWN = (*_FLOATS, "int8", "int4", "w8a8")

@@ -35,6 +35,7 @@ class Divider {
     int64_t limit = total_ * division_.num_kv_heads;
     if (plan_.threads() > 1) limit /= pieces_per_thread * plan_.threads();
     for (const Draft& draft : drafts_) add(draft, std::max<int64_t>(limit, 1));
+    deal_items();
     list_sources();
   }
 
@@ -162,6 +163,16 @@ class Divider {
     for (item.first_head = 0; item.first_head < division_.num_kv_heads; item.first_head += heads) {
       item.heads = std::min(heads, division_.num_kv_heads - item.first_head);
       division_.items.push_back(item);
+    }
+  }
+
+  // Each thread's run of items has some of the costly ones, and those first.
+  void deal_items() {
+    const std::vector<Item> in_order = std::move(division_.items);
+    division_.items.clear();
+    for (size_t thread = 0; thread < size_t(plan_.threads()); thread++) {
+      for (size_t i = thread; i < in_order.size(); i += plan_.threads())
+        division_.items.push_back(in_order[i]);
     }
   }
 

@@ -81,16 +81,17 @@ void run(const Attend& a, Team& team) {
       for (int h = 0; h < a.num_kv_heads; h++) tools.few_rows.context.store_token(token, h);
     });
   }
+  Run own(a.schedule.num_items, team.index, team.size);
   team.take(a.schedule.num_items, [&](int64_t task) {
     const Item& item = a.schedule.items[task];
-    Work work(a, item);
+    Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
     if (!a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
         tools.few_rows.context.store_token(work.token(0), item.first_head + i);
       }
     }
     if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {
-      tools.few_rows.run(work);
+      tools.few_rows.run(work, own.has(task + 1) ? &next : nullptr);
     } else {
       tools.many_rows.run(work);
     }

@@ -51,6 +51,7 @@ struct FewRows {
   Unit* weights;        // [rows, chunk / per_unit], the scores' place where they are floats
   float* fade;          // [rows]
   float* weight_scale;  // [rows]
+  const Item* fetched = nullptr;  // whose first columns have been asked of memory
 
   // For up to ``few`` rows of each KV head, or up to ``many`` of one.
   FewRows(const Attend& a, int64_t few, int64_t many, Dealer& dealer)
@@ -73,7 +74,8 @@ struct FewRows {
     weight_scale = dealer.take<float>(most_rows);
   }
 
-  void run(const Work& work) {
+  // ``next``: what follows, whose first columns are fetched meanwhile; null: unknown.
+  void run(const Work& work, const Work* next) {
     const Attend& a = context.a;
     int rows = work.tokens() * context.group, heads = work.item.heads;
     room_rows = round_up(rows, rows < 16 ? 4 : 16);
@@ -83,23 +85,26 @@ struct FewRows {
     int64_t column = work.item.first_column;
     chunks[0].find(a, work, column);
     for (const char* keys : reader.ahead(chunks[0], 0).keys) {
-      reader.fetch(keys, panel * a.key_dim * sizeof(KV));
+      if (fetched != &work.item) reader.fetch(keys, panel * a.key_dim * sizeof(KV));
     }
+    fetched = next ? &next->item : nullptr;
     for (int head = 0; head < heads; head++) {
       prepare(work, rows, head, false);
       if (two) prepare(work, rows, head, true);
     }
     begin(rows, heads);
     int64_t done = 0;  // segments
-    for (int turn = 0; chunks[turn].n; turn ^= 1) {
+    bool more = chunks[0].n;
+    for (int turn = 0; more; turn ^= 1) {
       column += chunks[turn].n;
       chunks[turn ^ 1].find(a, work, column);
+      more = chunks[turn ^ 1].n;
+      if (!more && next) chunks[turn ^ 1].find(a, *next, next->item.first_column);
       for (int head = 0; head < heads; head++) {
         bool last = head + 1 == heads;
         take(work, rows, head, chunks[turn], {chunks[turn ^ last], last ? 0 : head + 1},
              two && chunks[turn].sinks);
       }
-      bool more = chunks[turn ^ 1].n;
       if (more && chunks[turn ^ 1].segment == chunks[turn].segment) continue;
       end(work, rows, done++);
       if (more) begin(rows, heads);

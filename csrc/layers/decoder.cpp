@@ -49,8 +49,10 @@ bool Walk::add_up() {
   return ranks->add_placed(sums_++, pass_.wide, size, pass_.dtype, team_);
 }
 
-void Walk::times(Projection projection, const Packed& weight, const void* from, void* to) {
+void Walk::times(Projection projection, const Packed& weight, const void* from, void* to,
+                 const Packed* next) {
   Product p = pass_.product(weight, from, to);
+  p.next = next;
   share(team_, soon_done(p), [&](Team& team) { build_.product(p, team); });
   if (!pass_.adapting.num_runs) return;
   int64_t number = (layer_ - pass_.decoder.layers.data()) * projections + int(projection);
@@ -74,18 +76,21 @@ const void* Walk::add(const Norms& norms, const Norm& next) {
 }
 
 void Walk::attend(const SelfAttention& attention, const Attend& prepared, const void* from) {
-  times(Projection::qkv, attention.qkv, from, pass_.wide);
+  times(Projection::qkv, attention.qkv, from, pass_.wide, nullptr);
   normalise_heads(attention.query_norm, prepared.query, attention.query_width());
   normalise_heads(attention.key_norm, prepared.key, attention.key_width());
   share(team_, prepared.schedule.soon_done, [&](Team& team) { build_.attend(prepared, team); });
-  times(Projection::output, attention.output, pass_.narrow, delta());
+  auto* mlp = std::get_if<Mlp>(&layer_->mlp);
+  times(Projection::output, attention.output, pass_.narrow, delta(), mlp ? &mlp->up : nullptr);
 }
 
 void Walk::go_through(const Mlp& mlp, const void* from) {
-  times(Projection::up, mlp.up, from, pass_.wide);
+  times(Projection::up, mlp.up, from, pass_.wide, &mlp.down);
   build_.activate({pass_.wide, pass_.narrow, pass_.rows, mlp.down.inputs, mlp.up.outputs,
                    pass_.dtype, mlp.activation, mlp.gated}, team_);
-  times(Projection::down, mlp.down, pass_.narrow, delta());
+  bool last = layer_ == &pass_.decoder.layers.back();
+  times(Projection::down, mlp.down, pass_.narrow, delta(),
+        last ? nullptr : &layer_[1].attention.qkv);
 }
 
 void Walk::go_through(const Experts&, const void* from) {

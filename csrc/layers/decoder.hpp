@@ -99,8 +99,10 @@ class Walk {
   void* delta() const;
   // Of what they gave: the sum over ranks, to ``wide``. False: a rank has failed.
   bool add_up();
-  // A product with the weight that is this projection of the layer at hand.
-  void times(Projection projection, const Packed& weight, const void* from, void* to);
+  // A product with the weight that is this projection of the layer at hand, and before that with
+  // ``next``, which is null where much else is read in between.
+  void times(Projection projection, const Packed& weight, const void* from, void* to,
+             const Packed* next);
   // x normalised, for the next part to take: where it is.
   const void* given(const Norm& norm);
   // What a part gave, in ``wide``, is added to x. The next part is given the sum, normalised.

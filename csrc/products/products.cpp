@@ -62,19 +62,19 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   }
 }
 
-// ``rows`` rows by tiles of nearly equal height, at most R.
+// ``rows`` rows by tiles of nearly equal height, at most R. The first tiles would wait for weights,
+// unless those before them have fetched them, from ``ahead`` on: a single tile all of the next
+// panels, several a panel each.
 template <Arithmetic how, Format format, int R, int P>
-void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel) {
+void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel,
+           const char* next) {
   int64_t n = last - first, count = (n + R - 1) / R;
   int64_t panel_bytes = p.weight.panel_bytes();
   for (int64_t i = 0; i < count; i++) {
     int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
-    // The first tiles would wait for weights, unless those before them have fetched them: a single
-    // tile all of the next panels, several a panel each.
-    int64_t next = panel + P / V + i;
-    bool fetch = i < P / V && next < p.weight.panels;
-    const char* ahead = p.weight.weights + (fetch ? next : panel) * panel_bytes;
-    int64_t ahead_bytes = fetch && count == 1 && next + P / V <= p.weight.panels ? panel_bytes : 0;
+    bool fetch = i < P / V && next;
+    const char* ahead = fetch ? next + i * panel_bytes : p.weight.weights + panel * panel_bytes;
+    int64_t ahead_bytes = fetch && count == 1 ? panel_bytes : 0;
     auto of_height = [&](auto constant) {
       constexpr int height = decltype(constant)::value;
       if constexpr (height <= R)
@@ -97,52 +97,61 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
   }
 }
 
-// A product in pieces: some rows times some panels.
+// A product in pieces: some rows times some pairs of panels. There are as many rows in all pieces,
+// and pairs, or one less.
 struct Pieces {
-  int64_t rows, panels, across, count;
+  int64_t all_rows, rows, pairs, across, count;
 
   Pieces() = default;
-  Pieces(const Product& p, const Rows& rows, Arithmetic how, int threads) {
-    int64_t all = p.weight.panels, few = on_tiles(how) ? rows_at_once : few_rows;
+  Pieces(const Product& p, const Rows& rows, Arithmetic how, int threads)
+      : all_rows(p.rows), rows(p.rows), pairs(p.weight.panels / 2) {
     int64_t most = on_tiles(how) ? rows_at_once : most_rows;
-    if (p.rows <= few) {  // the weights are read once: some pieces for each thread
-      this->rows = p.rows;
-      panels = round_up(all, 4 * threads) / (4 * threads);
-    } else {  // the rows stay in a core's own cache
-      this->rows = cached_bytes / rows.row_bytes / most * most;
-      if (this->rows < most) this->rows = most;
-      panels = all / (8 * threads);
-      if (panels > 8) panels = 8;
+    bool few = p.rows <= (on_tiles(how) ? rows_at_once : few_rows);
+    if (!few) {  // the rows stay in a core's own cache
+      int64_t cached = cached_bytes / rows.row_bytes, down = 1;
+      if (cached < most) cached = most;
+      down = (p.rows + cached - 1) / cached;
+      this->rows = round_up((p.rows + down - 1) / down, most);
     }
-    panels = round_up(panels < few_rows_panels ? few_rows_panels : panels, most_panels);
-    across = (all + panels - 1) / panels;
+    across = (few ? few_pieces : many_pieces) * threads;
+    if (across > pairs) across = pairs;
     count = across * ((p.rows + this->rows - 1) / this->rows);
   }
 
+  int64_t first_panel(int64_t i) const { return Run(pairs, i % across, across).first * 2; }
+
   static constexpr int64_t cached_bytes = 1 << 19;
+  static constexpr int64_t few_pieces = 4, many_pieces = 16;  // of a thread
 };
 
 // Some rows times some panels.
 struct Piece {
   int64_t first, last, panel, end;
 
-  Piece(const Product& p, const Pieces& pieces, int64_t i) {
+  Piece(const Pieces& pieces, int64_t i) {
     first = i / pieces.across * pieces.rows;
-    last = first + pieces.rows < p.rows ? first + pieces.rows : p.rows;
-    panel = i % pieces.across * pieces.panels;
-    end = panel + pieces.panels < p.weight.panels ? panel + pieces.panels : p.weight.panels;
+    last = first + pieces.rows < pieces.all_rows ? first + pieces.rows : pieces.all_rows;
+    Run run(pieces.pairs, i % pieces.across, pieces.across);
+    panel = run.first * 2;
+    end = run.last * 2;
   }
 };
 
+// ``after``: weights that are multiplied after those of the piece, to be fetched; null: unknown.
 template <Arithmetic how, Format format>
-void run_piece(const Product& p, const Rows& rows, Piece piece) {
+void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after) {
+  auto next = [&](int panels) {
+    int64_t panel = piece.panel + panels;
+    return panel < piece.end ? p.weight.weights + panel * p.weight.panel_bytes() : after;
+  };
   if (p.rows <= few_rows) {
     for (; piece.panel + few_rows_panels <= piece.end; piece.panel += few_rows_panels)
       tiles<how, format, few_rows, few_rows_panels * V>(p, rows, piece.first, piece.last,
-                                                        piece.panel);
+                                                        piece.panel, next(few_rows_panels));
   }
   for (; piece.panel < piece.end; piece.panel += most_panels)
-    tiles<how, format, most_rows, most_panels * V>(p, rows, piece.first, piece.last, piece.panel);
+    tiles<how, format, most_rows, most_panels * V>(p, rows, piece.first, piece.last, piece.panel,
+                                                   next(most_panels));
 }
 
 // The rows of all shares as they are multiplied: prepared once each and, where several weights
@@ -180,25 +189,50 @@ struct Placed {
   }
 };
 
+// Where a thread's run of the product after ``p`` begins; null: nobody knows that product.
+const char* weights_of_next(const Product& p, const Team& team) {
+  if (!p.next) return nullptr;
+  Product next = p;
+  next.weight = *p.next;
+  Arithmetic how = arithmetic(next);
+  Pieces pieces(next, place_rows(next, how), how, team.size);
+  Run own(pieces.count, team.index, team.size);
+  return next.weight.weights + pieces.first_panel(own.first) * next.weight.panel_bytes();
+}
+
 // A thread's way through the pieces of all shares, in their order.
 class Way {
  public:
-  Way(const Grouped& g, const Placed& placed, Arithmetic how, int threads)
+  Way(const Grouped& g, const Placed& placed, Arithmetic how, const Team& team)
       : g_(g), placed_(placed), how_(how),
-        threads_(int((threads + g.num_shares - 1) / g.num_shares)) {
+        threads_(int((team.size + g.num_shares - 1) / g.num_shares)),
+        next_(weights_of_next(g.product, team)) {
     for (int64_t i = 0; i < g.num_shares; i++) count_ += pieces(of(g.shares[i])).count;
+    own_end_ = Run(count_, team.index, team.size).last;
     enter(0);
   }
 
   int64_t count() const { return count_; }
 
-  // To piece ``i`` of all, none before the one at hand.
+  // What is multiplied after piece ``i``, the one at hand; null: unknown.
+  const char* after(int64_t i) const {
+    if (i + 1 == own_end_) return next_;
+    int64_t end = Piece(pieces_, i - first_).end;
+    const Packed& w = product_.weight;
+    return end < w.panels ? w.weights + end * w.panel_bytes() : nullptr;
+  }
+
+  // To piece ``i`` of all.
   Piece go_to(int64_t i) {
+    if (i < first_) {
+      first_ = 0;
+      enter(0);
+    }
     while (i >= first_ + pieces_.count) {
       first_ += pieces_.count;
       enter(share_ + 1);
     }
-    return {product_, pieces_, i - first_};
+    return {pieces_, i - first_};
   }
 
   const Product& product() const { return product_; }
@@ -228,7 +262,8 @@ class Way {
   const Placed& placed_;
   Arithmetic how_;
   int threads_;  // for a share
-  int64_t count_ = 0, share_ = 0, first_ = 0;
+  const char* next_;
+  int64_t count_ = 0, own_end_ = 0, share_ = 0, first_ = 0;
   Product product_{};
   Rows rows_{};
   Pieces pieces_{};
@@ -238,19 +273,19 @@ template <Arithmetic how, Format format>
 void run(const Grouped& g, Team& team) {
   Placed placed(g, how);
   placed.fill(g, how, team);
-  Way way(g, placed, how, team.size);
+  Way way(g, placed, how, team);
 #if QUIRE_HAS_TILES
   char* decoded = g.product.scratch + placed.scratch_bytes +
                   team.index * decoded_bytes(g.product, how);
   team.take(way.count(), [&](int64_t i) {
     Piece piece = way.go_to(i);
     PanelPair<how, format> pair(way.product(), way.rows(), decoded);
-    pair.multiply(piece.first, piece.last, piece.panel, piece.end);
+    pair.multiply(piece.first, piece.last, piece.panel, piece.end, way.after(i));
   });
 #else
   team.take(way.count(), [&](int64_t i) {
     Piece piece = way.go_to(i);
-    run_piece<how, format>(way.product(), way.rows(), piece);
+    run_piece<how, format>(way.product(), way.rows(), piece, way.after(i));
   });
 #endif
 }
@@ -282,7 +317,7 @@ void run(const Grouped& g, Team& team) {
 struct Parts {
   Product part;
 
-  explicit Parts(const Product& p) : part(p) { hold(p.weight); }
+  explicit Parts(const Product& p) : part(p), next_(p.next) { hold(p.weight); }
 
   bool next() {
     const Packed* rest = part.weight.rest;
@@ -296,7 +331,10 @@ struct Parts {
   void hold(const Packed& weight) {
     part.weight = weight;
     if (weight.rest) part.weight.outputs -= weight.rest->outputs;
+    part.next = weight.rest ? weight.rest : next_;
   }
+
+  const Packed* next_;
 };
 
 }  // namespace

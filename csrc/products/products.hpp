@@ -94,6 +94,7 @@ struct Product {
   DType dtype, out_dtype;  // of x, of out
   char* scratch;     // of product_scratch(..., threads) bytes
   int64_t out_stride = weight.outputs;
+  const Packed* next = nullptr;  // weights of the product after this, to be fetched; null: unknown
 };
 
 // Neighbouring rows of a product that one of several weights multiplies.

@@ -109,15 +109,16 @@ class PanelPair {
   PanelPair(const Product& p, const Rows& rows, char* decoded)
       : p_(p), rows_(rows), sections_(p.weight, how), decoded_(decoded) {}
 
-  // Rows from ``first`` to ``last`` times panels from ``panel`` to ``end``.
-  void multiply(int64_t first, int64_t last, int64_t panel, int64_t end) {
+  // Rows from ``first`` to ``last`` times panels from ``panel`` to ``end``. ``after``: weights that
+  // are multiplied then, to be fetched; null: unknown.
+  void multiply(int64_t first, int64_t last, int64_t panel, int64_t end, const char* after) {
     Runs runs(first, last);
     configure(runs);
     int64_t bytes = 2 * p_.weight.panel_bytes();
     for (; panel < end; panel += 2) {
       lines_ = p_.weight.weights + panel * p_.weight.panel_bytes();
-      Ahead ahead(lines_ + bytes, panel + 2 < end ? bytes : 0,
-                  runs.count * sections_.count * sections_.blocks);
+      const char* next = panel + 2 < end ? lines_ + bytes : after;
+      Ahead ahead(next, next ? bytes : 0, runs.count * sections_.count * sections_.blocks);
       for (int64_t i = 0; i < runs.count; i++) {
         if (runs.lower) {
           multiply_run<true>(runs, i, panel, ahead);

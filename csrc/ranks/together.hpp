@@ -3,6 +3,8 @@
 
 #include <omp.h>
 
+#include <vector>
+
 #include "team.hpp"
 
 namespace quire {
@@ -10,14 +12,15 @@ namespace quire {
 // Let so many threads do something together, in a parallel region if they are several.
 template <class Body>
 void together(int threads, const Body& body) {
-  int64_t taken = 0;
   if (threads == 1) {
-    Team team{0, 1, &taken};
+    Turns turns;
+    Team team{0, 1, &turns};
     return body(team);
   }
+  std::vector<Turns> turns(threads);
 #pragma omp parallel num_threads(threads)
   {
-    Team team{omp_get_thread_num(), omp_get_num_threads(), &taken};
+    Team team{omp_get_thread_num(), omp_get_num_threads(), turns.data()};
     body(team);
   }
 }
