@@ -103,25 +103,20 @@ struct Pieces {
   int64_t all_rows, rows, pairs, across, count;
 
   Pieces() = default;
-  Pieces(const Product& p, const Rows& rows, Arithmetic how, int threads)
+  Pieces(const Product& p, const Rows& rows, int threads)
       : all_rows(p.rows), rows(p.rows), pairs(p.weight.panels / 2) {
-    int64_t most = on_tiles(how) ? rows_at_once : most_rows;
-    bool few = p.rows <= (on_tiles(how) ? rows_at_once : few_rows);
-    if (!few) {  // the rows stay in a core's own cache
-      int64_t cached = cached_bytes / rows.row_bytes, down = 1;
-      if (cached < most) cached = most;
-      down = (p.rows + cached - 1) / cached;
-      this->rows = round_up((p.rows + down - 1) / down, most);
+    const Blocking& to = blocking(p.rows);
+    if (p.rows > of_few.rows) {
+      int64_t most = cached_bytes / rows.row_bytes, down;
+      if (most < to.rows) most = to.rows;
+      down = (p.rows + most - 1) / most;
+      this->rows = round_up((p.rows + down - 1) / down, to.rows);
     }
-    across = (few ? few_pieces : many_pieces) * threads;
-    if (across > pairs) across = pairs;
+    across = to.pieces * threads < pairs ? to.pieces * threads : pairs;
     count = across * ((p.rows + this->rows - 1) / this->rows);
   }
 
   int64_t first_panel(int64_t i) const { return Run(pairs, i % across, across).first * 2; }
-
-  static constexpr int64_t cached_bytes = 1 << 19;
-  static constexpr int64_t few_pieces = 4, many_pieces = 16;  // of a thread
 };
 
 // Some rows times some panels.
@@ -144,14 +139,14 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
     int64_t panel = piece.panel + panels;
     return panel < piece.end ? p.weight.weights + panel * p.weight.panel_bytes() : after;
   };
-  if (p.rows <= few_rows) {
-    for (; piece.panel + few_rows_panels <= piece.end; piece.panel += few_rows_panels)
-      tiles<how, format, few_rows, few_rows_panels * V>(p, rows, piece.first, piece.last,
-                                                        piece.panel, next(few_rows_panels));
+  if (p.rows <= of_few.rows) {
+    for (; piece.panel + of_few.panels <= piece.end; piece.panel += of_few.panels)
+      tiles<how, format, of_few.rows, of_few.panels * V>(p, rows, piece.first, piece.last,
+                                                         piece.panel, next(of_few.panels));
   }
-  for (; piece.panel < piece.end; piece.panel += most_panels)
-    tiles<how, format, most_rows, most_panels * V>(p, rows, piece.first, piece.last, piece.panel,
-                                                   next(most_panels));
+  for (; piece.panel < piece.end; piece.panel += of_many.panels)
+    tiles<how, format, of_many.rows, of_many.panels * V>(p, rows, piece.first, piece.last,
+                                                         piece.panel, next(of_many.panels));
 }
 
 // The rows of all shares as they are multiplied: prepared once each and, where several weights
@@ -195,7 +190,7 @@ const char* weights_of_next(const Product& p, const Team& team) {
   Product next = p;
   next.weight = *p.next;
   Arithmetic how = arithmetic(next);
-  Pieces pieces(next, place_rows(next, how), how, team.size);
+  Pieces pieces(next, place_rows(next, how), team.size);
   Run own(pieces.count, team.index, team.size);
   return next.weight.weights + pieces.first_panel(own.first) * next.weight.panel_bytes();
 }
@@ -203,8 +198,8 @@ const char* weights_of_next(const Product& p, const Team& team) {
 // A thread's way through the pieces of all shares, in their order.
 class Way {
  public:
-  Way(const Grouped& g, const Placed& placed, Arithmetic how, const Team& team)
-      : g_(g), placed_(placed), how_(how),
+  Way(const Grouped& g, const Placed& placed, const Team& team)
+      : g_(g), placed_(placed),
         threads_(int((team.size + g.num_shares - 1) / g.num_shares)),
         next_(weights_of_next(g.product, team)) {
     for (int64_t i = 0; i < g.num_shares; i++) count_ += pieces(of(g.shares[i])).count;
@@ -248,7 +243,7 @@ class Way {
     return p;
   }
 
-  Pieces pieces(const Product& p) const { return {p, placed_.rows, how_, threads_}; }
+  Pieces pieces(const Product& p) const { return {p, placed_.rows, threads_}; }
 
   void enter(int64_t share) {
     share_ = share;
@@ -260,7 +255,6 @@ class Way {
 
   const Grouped& g_;
   const Placed& placed_;
-  Arithmetic how_;
   int threads_;  // for a share
   const char* next_;
   int64_t count_ = 0, own_end_ = 0, share_ = 0, first_ = 0;
@@ -273,7 +267,7 @@ template <Arithmetic how, Format format>
 void run(const Grouped& g, Team& team) {
   Placed placed(g, how);
   placed.fill(g, how, team);
-  Way way(g, placed, how, team);
+  Way way(g, placed, team);
 #if QUIRE_HAS_TILES
   char* decoded = g.product.scratch + placed.scratch_bytes +
                   team.index * decoded_bytes(g.product, how);

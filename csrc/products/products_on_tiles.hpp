@@ -12,6 +12,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t rows_at_once = 2 * tile_rows;
+static_assert(!has_tiles || (of_few.rows == rows_at_once && of_many.rows == rows_at_once));
 constexpr int64_t pair_bytes = 2 * tile_bytes;
 constexpr int64_t blocks_at_once = 4;  // that are decoded, and then multiplied
 

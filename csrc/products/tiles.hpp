@@ -1,22 +1,13 @@
 // Tiles of a product: some rows times P panels of weights, summed in registers.
 #pragma once
 
+#include "products/blocking.hpp"
 #include "products/products.hpp"
 #include "registers/vec.hpp"
 
 namespace quire::QUIRE_ISA {
 
 constexpr int V = panel_width / W;  // vectors side by side in a panel
-
-// What registers hold: rows times panels, and panels of products that only wait for memory.
-#if defined(__aarch64__)  // 32 vectors, four to a panel
-constexpr int most_rows = 6, most_panels = 1, few_rows = 2, few_rows_panels = 2;
-#else
-constexpr int most_rows = W == 16 ? 12 : W == 8 ? 5 : 2;
-constexpr int most_panels = W == 16 ? 2 : 1;
-constexpr int few_rows = W == 16 ? 4 : 1;
-constexpr int few_rows_panels = W == 16 ? 4 : 2;
-#endif
 
 // --- lines of weights as numbers -----------------------------------------------------------------
 

@@ -63,9 +63,19 @@ def cpu_quota(system: Path = SYSTEM, process: Path = PROCESS) -> float | None:
 
 
 def _affinity() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
+    """The CPUs that this process may use; all, where it is not told."""
+    if hasattr(os, "sched_getaffinity") and not _bound_by_openmp():
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
+
+
+def _bound_by_openmp() -> bool:
+    """Whether OpenMP, as it was loaded, has left the calling thread one place of all.
+
+    It makes as many threads as the process had CPUs before, by which its callers go as well.
+    """
+    asked = os.environ.get("OMP_PROC_BIND", "false").split(",")[0].strip().lower()
+    return asked != "false"
 
 
 def _node(system: Path, cpu: int) -> int:

@@ -35,6 +35,16 @@ def test_affinity_limits(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert usable_cores(machine, machine) == 2
 
 
+@pytest.mark.parametrize(("bind", "cores"), [("close", 4), ("TRUE", 4), ("false", 1)])
+def test_a_place_of_openmp_does_not(
+    bind: str, cores: int, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("OMP_PROC_BIND", bind)
+    assert usable_cores(machine, machine) == cores
+
+
 @pytest.mark.parametrize(
     ("inner", "outer", "cores"),
     [("max 100000", "max 100000", 4), ("250000 100000", "max 100000", 2),

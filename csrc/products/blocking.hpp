@@ -1,0 +1,35 @@
+// How products are cut up, by instruction set and by number of rows. Few rows wait for memory, and
+// many for arithmetic. Measured (benchmarks/products.py, benchmarks/decoding.py), but for tile
+// registers and ARM.
+#pragma once
+
+#include "registers/tile_registers.hpp"
+#include "registers/vec.hpp"
+
+namespace quire::QUIRE_ISA {
+
+// A tile is what registers hold the sums of: so many rows, or fewer, times so many panels. Pieces
+// are what a thread takes at a time: of a product with many panels so many a thread.
+struct Blocking {
+  int rows, panels, pieces;
+};
+
+#if QUIRE_HAS_TILES  // two tile registers of rows and of panels
+constexpr Blocking of_few{32, 2, 4}, of_many{32, 2, 16};
+#elif defined(__aarch64__)  // 32 vectors, four to a panel
+constexpr Blocking of_few{2, 2, 4}, of_many{6, 1, 16};
+#elif defined(__AVX512F__)  // 32, one to a panel
+constexpr Blocking of_few{4, 4, 4}, of_many{12, 2, 16};
+#elif defined(__AVX2__)  // 16, two to a panel
+constexpr Blocking of_few{1, 2, 4}, of_many{5, 1, 16};
+#else  // four to a panel
+constexpr Blocking of_few{1, 2, 4}, of_many{2, 1, 16};
+#endif
+
+constexpr int64_t cached_bytes = 1 << 19;  // of a piece's rows, in a core's own cache
+
+QUIRE_INLINE constexpr const Blocking& blocking(int64_t rows) {
+  return rows <= of_few.rows ? of_few : of_many;
+}
+
+}  // namespace quire::QUIRE_ISA
