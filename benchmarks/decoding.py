@@ -59,7 +59,8 @@ def main() -> None:
     print(f"{machine_facts()['cpu']}, {torch.get_num_threads()} threads")
     for rows in arguments.rows:
         seconds = median_step(llm, rows, arguments.input_len)
-        line = f"{rows:4} rows {seconds * 1e3:8.2f} ms, read {nbytes / seconds / read_bandwidth():4.0%}"
+        read = nbytes / seconds / read_bandwidth()
+        line = f"{rows:4} rows {seconds * 1e3:8.2f} ms, read {read:4.0%}"
         if not rounded:
             operations = 2 * rows * nbytes / dtype.itemsize
             line += f", computed {operations / seconds / large_product(dtype):4.0%}"

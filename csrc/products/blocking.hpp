@@ -27,6 +27,7 @@ constexpr Blocking of_few{1, 2, 4}, of_many{2, 1, 16};
 #endif
 
 constexpr int64_t cached_bytes = 1 << 19;  // of a piece's rows, in a core's own cache
+constexpr int64_t decoded_from = W == 16 ? 64 : 16;  // rows, of weights that are decoded before
 
 QUIRE_INLINE constexpr const Blocking& blocking(int64_t rows) {
   return rows <= of_few.rows ? of_few : of_many;

@@ -1,4 +1,5 @@
 // Matrix products for one instruction set: prepare the rows, divide the panels, finish the tiles.
+#include "products/decoded.hpp"
 #include "products/neon_tiles.hpp"
 #include "products/product_rows.hpp"
 #include "products/products_on_tiles.hpp"
@@ -25,14 +26,20 @@ QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last
   sum_floats<format>(acc, t, first, last);
 }
 
-// R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on.
-template <Arithmetic how, Format format, int R, int P>
+// The lines of panels side by side, as they are kept or decoded.
+struct Lines {
+  const char* first;
+  int64_t panel_bytes;
+};
+
+// R rows from ``row`` on, times P vectors' width of outputs from ``panel`` on. ``format``: of the
+// lines; ``grouped``: as the weight has scales.
+template <Arithmetic how, Format format, bool grouped, int R, int P>
 __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t row, int64_t panel,
-                                    const char* ahead, int64_t ahead_bytes) {
+                                    Lines lines, const char* ahead, int64_t ahead_bytes) {
   const Packed& w = p.weight;
-  int64_t panel_bytes = w.panel_bytes();
-  Tile t{w.weights + panel * panel_bytes, panel_bytes, rows.data + row * rows.row_bytes,
-         rows.row_bytes, ahead, ahead_bytes};
+  Tile t{lines.first, lines.panel_bytes, rows.data + row * rows.row_bytes, rows.row_bytes, ahead,
+         ahead_bytes};
   F out[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
     I acc[R][P] = {};
@@ -40,8 +47,9 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
     for (int r = 0; r < R; r++) {
       for (int v = 0; v < P; v++) out[r][v] = scaled(acc[r][v], rows, row + r);
     }
-  } else if constexpr (in_groups(format)) {
-    int64_t groups = w.num_groups(), units = w.groups.units;
+  } else if constexpr (grouped) {
+    int64_t groups = w.num_groups();
+    int64_t units = w.groups.units * inputs_per_unit(w.format) / inputs_per_unit(format);
     for (int64_t g = 0; g < groups; g++) {
       F acc[R][P] = {};
       sum<how, format>(acc, t, g * units, (g + 1) * units);
@@ -54,7 +62,8 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
       }
     }
   } else {
-    sum<how, format>(out, t, 0, w.units);
+    int64_t units = w.units * inputs_per_unit(w.format) / inputs_per_unit(format);
+    sum<how, format>(out, t, 0, units);
   }
   for (int v = 0; v < P; v++) {
     Outputs outputs(p, panel * panel_width + v * W);
@@ -62,23 +71,22 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   }
 }
 
-// ``rows`` rows by tiles of nearly equal height, at most R. The first tiles would wait for weights,
-// unless those before them have fetched them, from ``ahead`` on: a single tile all of the next
-// panels, several a panel each.
-template <Arithmetic how, Format format, int R, int P>
+// Rows from ``first`` to ``last`` by tiles of nearly equal height, at most R. The first tiles would
+// wait for weights, unless those before them have fetched them, from ``next`` on: a single tile all
+// of the next panels, several a panel each.
+template <Arithmetic how, Format format, bool grouped, int R, int P>
 void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int64_t panel,
-           const char* next) {
+           Lines lines, const char* next) {
   int64_t n = last - first, count = (n + R - 1) / R;
-  int64_t panel_bytes = p.weight.panel_bytes();
   for (int64_t i = 0; i < count; i++) {
     int64_t row = first + n * i / count, height = first + n * (i + 1) / count - row;
     bool fetch = i < P / V && next;
-    const char* ahead = fetch ? next + i * panel_bytes : p.weight.weights + panel * panel_bytes;
-    int64_t ahead_bytes = fetch && count == 1 ? panel_bytes : 0;
+    const char* ahead = fetch ? next + i * lines.panel_bytes : lines.first;
+    int64_t ahead_bytes = fetch && count == 1 ? lines.panel_bytes : 0;
     auto of_height = [&](auto constant) {
       constexpr int height = decltype(constant)::value;
       if constexpr (height <= R)
-        tile<how, format, height, P>(p, rows, row, panel, ahead, ahead_bytes);
+        tile<how, format, grouped, height, P>(p, rows, row, panel, lines, ahead, ahead_bytes);
     };
     switch (height) {
       case 1: of_height(Constant<1>{}); break;
@@ -133,20 +141,36 @@ struct Piece {
 };
 
 // ``after``: weights that are multiplied after those of the piece, to be fetched; null: unknown.
+// ``decoded``: memory of decoded_bytes().
 template <Arithmetic how, Format format>
-void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after) {
+void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
+  constexpr bool grouped = how != Arithmetic::bytes && in_groups(format);
+  const int64_t panel_bytes = p.weight.panel_bytes();
+  auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
   auto next = [&](int panels) {
-    int64_t panel = piece.panel + panels;
-    return panel < piece.end ? p.weight.weights + panel * p.weight.panel_bytes() : after;
+    return piece.panel + panels < piece.end ? lines(piece.panel + panels) : after;
   };
   if (p.rows <= of_few.rows) {
     for (; piece.panel + of_few.panels <= piece.end; piece.panel += of_few.panels)
-      tiles<how, format, of_few.rows, of_few.panels * V>(p, rows, piece.first, piece.last,
-                                                         piece.panel, next(of_few.panels));
+      tiles<how, format, grouped, of_few.rows, of_few.panels * V>(
+          p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes},
+          next(of_few.panels));
   }
-  for (; piece.panel < piece.end; piece.panel += of_many.panels)
-    tiles<how, format, of_many.rows, of_many.panels * V>(p, rows, piece.first, piece.last,
-                                                         piece.panel, next(of_many.panels));
+  for (; piece.panel < piece.end; piece.panel += of_many.panels) {
+    const char* ahead = next(of_many.panels);
+    if constexpr (is_decoded_before(how, format)) {
+      if (is_decoded_before(p, how)) {
+        const char* packed = lines(piece.panel);
+        decode_panels<how, format>(p.weight, packed, ahead ? ahead : packed, decoded);
+        tiles<how, decoded_format(how), grouped, of_many.rows, of_many.panels * V>(
+            p, rows, piece.first, piece.last, piece.panel,
+            {decoded, decoded_panel_bytes(p.weight, how)}, nullptr);
+        continue;
+      }
+    }
+    tiles<how, format, grouped, of_many.rows, of_many.panels * V>(
+        p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
+  }
 }
 
 // The rows of all shares as they are multiplied: prepared once each and, where several weights
@@ -268,20 +292,17 @@ void run(const Grouped& g, Team& team) {
   Placed placed(g, how);
   placed.fill(g, how, team);
   Way way(g, placed, team);
-#if QUIRE_HAS_TILES
   char* decoded = g.product.scratch + placed.scratch_bytes +
                   team.index * decoded_bytes(g.product, how);
   team.take(way.count(), [&](int64_t i) {
     Piece piece = way.go_to(i);
+#if QUIRE_HAS_TILES
     PanelPair<how, format> pair(way.product(), way.rows(), decoded);
     pair.multiply(piece.first, piece.last, piece.panel, piece.end, way.after(i));
-  });
 #else
-  team.take(way.count(), [&](int64_t i) {
-    Piece piece = way.go_to(i);
-    run_piece<how, format>(way.product(), way.rows(), piece, way.after(i));
-  });
+    run_piece<how, format>(way.product(), way.rows(), piece, way.after(i), decoded);
 #endif
+  });
 }
 
 template <Arithmetic how>
@@ -336,8 +357,7 @@ struct Parts {
 int64_t grouped_scratch(const Grouped& g, int threads) {
   Arithmetic how = arithmetic(g.product);
   if (has_tiles && !on_tiles(how)) return QUIRE_WITHOUT_TILES::grouped_scratch(g, threads);
-  int64_t decoded = on_tiles(how) ? threads * decoded_bytes(g.product, how) : 0;
-  return Placed(g, how).scratch_bytes + decoded;
+  return Placed(g, how).scratch_bytes + threads * decoded_bytes(g.product, how);
 }
 
 void grouped_product(const Grouped& g, Team& team) {

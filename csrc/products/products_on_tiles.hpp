@@ -37,6 +37,8 @@ struct Sections {
   }
 };
 
+#if QUIRE_HAS_TILES
+
 // Of scratch, by each thread.
 int64_t decoded_bytes(const Product& p, Arithmetic how) {
   if (!is_decoded(how, p.weight.format)) return pair_bytes;
@@ -44,8 +46,6 @@ int64_t decoded_bytes(const Product& p, Arithmetic how) {
   bool kept = p.rows > rows_at_once;
   return (kept ? sections.count * sections.blocks : blocks_at_once) * pair_bytes;
 }
-
-#if QUIRE_HAS_TILES
 
 // Units become a tile; what they leave of it becomes zeros.
 template <Arithmetic how, Format format>

@@ -198,6 +198,27 @@ def test_bits_do_not_depend_on_other_rows_or_threads(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 7, 24])
+def test_each_piece_is_multiplied_whoever_takes_it(products: Products, threads: int) -> None:
+    """More threads than cores, so that some are late and others take of their runs.
+
+    What nobody multiplied is NaN.
+    """
+    before = torch.get_num_threads()
+    try:
+        for shape in ((40, 96), (330, 640), (1000, 576)):
+            packed = FORMS["bfloat16"](products, shape)
+            for rows in (1, 5, 70):
+                x = torch.randn(rows, shape[1]).bfloat16()
+                torch.set_num_threads(1)
+                expected = packed(x)
+                torch.set_num_threads(threads)
+                for _ in range(20):
+                    assert torch.equal(packed(x), expected), (shape, rows)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_rows_of_zeros_and_no_rows(products: Products) -> None:
     codes = torch.randint(256, (40, 24), dtype=torch.uint8)
     packed = PackedWeight.from_int8(products, codes, torch.ones(40), None, True)
