@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--lives", nargs="+", choices=LIVES, default=list(LIVES), metavar="LIFE")
     parser.add_argument("--requests", type=int, default=20, help="of each form in each life")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu-isa", default="auto", help="the build of the kernels (%(default)s)")
     arguments = parser.parse_args()
     print(f"of {arguments.requests} requests, those with other bits (with other tokens) than alone")
     print("".join(f"{name:>12}" for name in ("", *arguments.lives)), flush=True)
@@ -203,9 +204,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         models = save_models(Path(directory))
         for form in arguments.forms:
-            found = tallies(
-                FORMS[form], models, arguments.lives, arguments.requests, arguments.seed
-            )
+            settings = {**FORMS[form], "cpu_isa": arguments.cpu_isa}
+            found = tallies(settings, models, arguments.lives, arguments.requests, arguments.seed)
             print("".join(f"{text!s:>12}" for text in (form, *found.values())), flush=True)
             firsts += [(form, kind, one.first) for kind, one in found.items() if one.first]
             happened += sum((one.happened for one in found.values()), Counter())

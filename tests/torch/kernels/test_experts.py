@@ -169,6 +169,24 @@ def test_a_row_does_not_depend_on_who_else_chose_its_experts(
 
 
 @pytest.mark.parametrize("instructions", TESTED)
+@pytest.mark.parametrize("threads", [2, 24])
+def test_threads_take_pieces_of_any_expert(instructions: str, threads: int) -> None:
+    """More than there are cores: who is through with the last experts goes back to the first."""
+    torch.manual_seed(0)
+    experts, kernels = packed(Products(instructions), "bfloat16"), CPUKernels(instructions)
+    x = torch.randn(70, HIDDEN).bfloat16()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = kernels.mix(x, experts)
+        torch.set_num_threads(threads)
+        for _ in range(10):
+            assert torch.equal(kernels.mix(x, experts), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("instructions", TESTED)
 def test_rows_beyond_those_that_are_taken_at_once(instructions: str) -> None:
     torch.manual_seed(0)
     experts, kernels = packed(Products(instructions), "bfloat16"), CPUKernels(instructions)
