@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ def hf_logits(directory: Path, prompt: list[int]) -> Tensor:
 def hf_greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
     """Greedy tokens with a key-value cache: the prompt in one pass, then a token at a time."""
     model, cache, new = hf_model(directory), None, prompt
+    # Since 5.24.
+    name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
     output: list[int] = []
     with torch.inference_mode():
         for _ in range(count):
-            step = model(torch.tensor([new]), past_key_values=cache, use_cache=True)
-            cache, new = step.past_key_values, [int(step.logits[0, -1].argmax())]
+            step = model(torch.tensor([new]), **{name: cache}, use_cache=True)
+            cache, new = step[name], [int(step.logits[0, -1].argmax())]
             output += new
     return output

@@ -57,7 +57,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Bert": ({"is_decoder": False}, "neither causal nor a sliding window"),
     "Bart": ({**DECODER, "decoder_layers": 2}, "BartForCausalLM is not supported"),
     "Bloom": ({"n_head": 4}, "attention interface"),  # ALiBi
-    "GPTJ": ({"rotary_dim": 8}, "attention interface"),
     "GptOss": ({"num_local_experts": 4, "head_dim": 16}, "s_aux"),
     "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "differ from its own"),
     "Nemotron": ({}, "keyword arguments"),
