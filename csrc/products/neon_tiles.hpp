@@ -21,18 +21,18 @@ QUIRE_INLINE I add_block(I sum, U w, U x) {
 }
 
 // A vector's four outputs, as two blocks of two.
-struct Outputs {
+struct FourOutputs {
   U low, high;
 };
 
 // Of two lines: those of an output become neighbours.
-QUIRE_INLINE Outputs join_lines(U first, U second) {
+QUIRE_INLINE FourOutputs join_lines(U first, U second) {
   return {(U)vzip1q_u32((uint32x4_t)first, (uint32x4_t)second),
           (U)vzip2q_u32((uint32x4_t)first, (uint32x4_t)second)};
 }
 
 // The four inputs of a line, in order.
-QUIRE_INLINE Outputs decode_int8(U lanes) {
+QUIRE_INLINE FourOutputs decode_int8(U lanes) {
   auto codes = (uint8x16_t)(lanes ^ 0x80808080u);
   auto output = [&](uint8_t n) __attribute__((always_inline)) {
     constexpr uint8_t no = 0xff;  // gives 0
@@ -45,7 +45,7 @@ QUIRE_INLINE Outputs decode_int8(U lanes) {
 }
 
 // The eight inputs of a line: 0, 1, 4, 5 and 2, 3, 6, 7.
-QUIRE_INLINE void decode_int4(U lanes, Outputs (&out)[2]) {
+QUIRE_INLINE void decode_int4(U lanes, FourOutputs (&out)[2]) {
   // bf16 from -8 to 7, by their lower and their upper bytes.
   const uint8x16_t lower = {0x00, 0xe0, 0xc0, 0xa0, 0x80, 0x40, 0x00, 0x80,
                             0x00, 0x80, 0x00, 0x40, 0x80, 0xa0, 0xc0, 0xe0};
@@ -79,7 +79,7 @@ struct Blocks {
     return (U)vcombine_u64(vcreate_u64(a), vcreate_u64(b));
   }
 
-  __attribute__((always_inline)) void add(int pair, int p, Outputs w, U x) {
+  __attribute__((always_inline)) void add(int pair, int p, FourOutputs w, U x) {
     low[pair][p] = add_block(low[pair][p], w.low, x);
     high[pair][p] = add_block(high[pair][p], w.high, x);
   }
@@ -92,7 +92,7 @@ struct Blocks {
     for (int i = 0; i < pairs; i++) v[i] = read_rows<bytes>(t, x, i);
 #pragma GCC unroll 16
     for (int p = 0; p < P; p++) {
-      Outputs w = weights(p);
+      FourOutputs w = weights(p);
 #pragma GCC unroll 8
       for (int i = 0; i < pairs; i++) add(i, p, w, v[i]);
     }
@@ -154,7 +154,7 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
       }
 #pragma GCC unroll 16
       for (int p = 0; p < P; p++) {
-        Outputs w[2];
+        FourOutputs w[2];
         decode_int4(t.lanes(l, p), w);
 #pragma GCC unroll 8
         for (int i = 0; i < blocks.pairs; i++) {
