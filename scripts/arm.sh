@@ -47,7 +47,7 @@ install_packages() {
         --platform manylinux2014_aarch64 \
         torch==2.9.1 filelock fsspec jinja2 markupsafe mpmath networkx sympy typing-extensions \
         numpy nanobind pytest pytest-timeout iniconfig packaging pluggy pygments \
-        hypothesis sortedcontainers
+        hypothesis sortedcontainers safetensors
 }
 
 compile() {
