@@ -4,8 +4,8 @@
 
 So many prompts of random tokens are decoded together, and the median step counts. Beside it stand
 the weights' bytes over that time, against what a long sum reads, and the arithmetic of products
-with them, against a large product of PyTorch, if weights are not rounded. Flags that are not listed
-here are the engine's.
+with them, against a large product of PyTorch, where --dtype says what all weights are. Flags that
+are not listed here are the engine's.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=24, help="of a prompt (%(default)s)")
     arguments, engine = parser.parse_known_args()
     llm = LLM(**engine_options(engine))
-    nbytes, dtype = llm.capacity.weight_bytes, getattr(torch, llm.config.dtype)
-    rounded = llm.config.quantization is not None
+    nbytes = llm.capacity.weight_bytes
+    dtype = None if llm.config.quantization else getattr(torch, llm.config.dtype, None)
     print(f"{machine_facts()['cpu']}, {torch.get_num_threads()} threads")
     for rows in arguments.rows:
         seconds = median_step(llm, rows, arguments.input_len)
         read = nbytes / seconds / read_bandwidth()
         line = f"{rows:4} rows {seconds * 1e3:8.2f} ms, read {read:4.0%}"
-        if not rounded:
+        if dtype is not None:
             operations = 2 * rows * nbytes / dtype.itemsize
             line += f", computed {operations / seconds / large_product(dtype):4.0%}"
         print(line, flush=True)
