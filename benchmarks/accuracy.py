@@ -37,7 +37,7 @@ VARIANTS = (  # dtype, quantization, kv_cache_dtype
     ("float32", None, "auto"),
     ("float32", None, "bfloat16"),
     ("float32", None, "int8"),
-    *product(["bfloat16"], [None, "int8", "w8a8", "int4"], ["auto", "int8"]),
+    *product(["bfloat16"], [None, "int8", "w8a8", "int4", "w4a8"], ["auto", "int8"]),
 )
 
 

@@ -106,7 +106,10 @@ def measure(kernels: CPUKernels, layers: Sequence[Experts], x: Tensor, turns: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--forms", nargs="+", default=["int4"], choices=["bfloat16", "int8", "int4", "w8a8"]
+        "--forms",
+        nargs="+",
+        default=["int4"],
+        choices=["bfloat16", *(one.value for one in Quantization)],
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 256])
     parser.add_argument("--layers", type=int, default=24)

@@ -85,7 +85,7 @@ def library(path: str, weight: Tensor) -> Form:
     return Form(lambda x: multiply(x, packed, GROUP, both), nbytes, half.dtype)
 
 
-OWN = (*_FLOATS, "int8", "int4", "w8a8")
+OWN = (*_FLOATS, *(one.value for one in Quantization))
 LIBRARY = ("linear", "onednn", "int8pack", "int4pack")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.peers.cache import Cache, PeerError
 from benchmarks.peers.measure import Failure, Sample, measure
 from benchmarks.peers.models import SHAPES
-from benchmarks.peers.systems.system import BITS, Run, System
+from benchmarks.peers.systems.system import BITS, OF_PEERS, Run, System
 from benchmarks.peers.table import Row
 from benchmarks.peers.workloads import Workload
 
@@ -44,7 +44,7 @@ class Session:
             alike = [name for name in self._weights if BITS[name] == bits]
             order += [("quire", name) for name in alike]
             peers = {name: system for name, system in self._systems.items() if name != "quire"}
-            of_peers = dict.fromkeys("int8" if name == "w8a8" else name for name in alike)
+            of_peers = dict.fromkeys(OF_PEERS.get(name, name) for name in alike)
             order += [(n, w) for n, system in peers.items() for w in of_peers if w in system.forms]
         return order
 

@@ -29,6 +29,10 @@ constexpr Blocking of_few{1, 2, 4}, of_many{2, 1, 16};
 constexpr int64_t cached_bytes = 1 << 19;  // of a piece's rows, in a core's own cache
 constexpr int64_t decoded_from = W == 16 ? 64 : 16;  // rows, of weights that are decoded before
 
+// Rows of a tile of many: where weights are in groups, fewer if registers then hold the sums of a
+// group beside those of all.
+constexpr int tile_height(bool in_groups) { return in_groups && W == 16 ? 8 : of_many.rows; }
+
 QUIRE_INLINE constexpr const Blocking& blocking(int64_t rows) {
   return rows <= of_few.rows ? of_few : of_many;
 }

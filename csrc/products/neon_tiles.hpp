@@ -6,7 +6,7 @@
 // added as FEAT_BF16 says, with its own rounding, unless a program sets FPCR.EBF, as nobody does.
 #pragma once
 
-#include "products/tiles.hpp"
+#include "products/bytes.hpp"
 
 namespace quire::QUIRE_ISA {
 
@@ -167,10 +167,26 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
   blocks.finish(acc);
 }
 
-// Bytes times signed bytes; of the former ``added_to_bytes`` is not subtracted.
-template <int R, int P>
-QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
-  sum_lines(acc, t, 0, lines);
+// See bytes.hpp.
+template <Format format, int R, int P>
+QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+  if constexpr (bits_of(format) == 8) return sum_lines(acc, t, first, last);
+  Blocks<I, R, P> blocks;
+  constexpr int lines = low_lines(format), bytes = inputs_per_line(format);
+  for (int64_t u = first; u < last; u++) {
+    High<format, P> high(t, u);
+    for (int i = 0; i < lines; i++, high.shift()) {
+      int64_t l = u * lines_per_unit(format) + i;
+      t.fetch<P>(l);
+      const char* x = t.x + (u * lines + i) * bytes;
+      blocks.template add_all<8>(t, x, [&](int p) __attribute__((always_inline)) {
+        U lanes = t.lanes(l, p);
+        return join_lines(codes_as_bytes<format>(lanes, high.lanes[p], 0),
+                          codes_as_bytes<format>(lanes, high.lanes[p], 1));
+      });
+    }
+  }
+  blocks.finish(acc);
 }
 #endif
 

@@ -2,8 +2,8 @@
 // go.
 #pragma once
 
+#include "products/bytes.hpp"
 #include "products/groups.hpp"
-#include "products/tiles.hpp"
 #include "registers/tile_registers.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -21,6 +21,10 @@ Arithmetic arithmetic(const Product& p) {
 // Those of bf16 and of bytes are multiplied by tile registers, where there are any.
 constexpr bool on_tiles(Arithmetic how) { return has_tiles && how != Arithmetic::floats; }
 
+constexpr int64_t input_bytes(Arithmetic how) {
+  return how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
+}
+
 QUIRE_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Rows as the tiles read them.
@@ -28,11 +32,16 @@ struct Rows {
   char* data;
   int64_t row_bytes;
   float* scales;      // [rows], of bytes
-  int32_t* sums;      // [rows], of bytes
+  int32_t* starts;    // [rows, sections], of bytes: from where on their products are added
   float* group_sums;  // [rows, groups], where they are needed
   bool copied;        // otherwise ``data`` is x itself
   int64_t scratch_bytes;
 };
+
+// Whose sums are scaled each on their own: the groups, or all inputs.
+QUIRE_INLINE int64_t num_sections(const Packed& w) {
+  return in_groups(w.format) ? w.num_groups() : 1;
+}
 
 // Whether rows are multiplied as they are. Tiles read 64 bytes of a row at a time.
 bool read_in_place(const Product& p, Arithmetic how) {
@@ -48,7 +57,7 @@ bool read_in_place(const Product& p, Arithmetic how) {
 
 Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   const Packed& w = p.weight;
-  int64_t size = how == Arithmetic::floats ? 4 : how == Arithmetic::pairs ? 2 : 1;
+  int64_t size = input_bytes(how);
   Rows rows{};
   rows.copied = copied;
   char* next = p.scratch;
@@ -64,8 +73,9 @@ Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   }
   if (how == Arithmetic::bytes) {
     rows.scales = (float*)next;
-    rows.sums = (int32_t*)(next + p.rows * 4);
-    next += p.rows * 8;
+    next += p.rows * 4;
+    rows.starts = (int32_t*)next;
+    next += p.rows * num_sections(w) * 4;
   }
   if (w.needs_sums()) {
     rows.group_sums = (float*)next;
@@ -82,7 +92,7 @@ Rows place_rows(const Product& p, Arithmetic how) {
 // The rows from ``first`` on.
 Rows rows_from(Rows rows, int64_t first, const Packed& w) {
   rows.data += first * rows.row_bytes;
-  if (rows.scales) rows.scales += first, rows.sums += first;
+  if (rows.scales) rows.scales += first, rows.starts += first * num_sections(w);
   if (rows.group_sums) rows.group_sums += first * w.num_groups();
   return rows;
 }
@@ -91,7 +101,11 @@ Rows rows_from(Rows rows, int64_t first, const Packed& w) {
 void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, const Packed& w) {
   int64_t bytes = from.row_bytes < to.row_bytes ? from.row_bytes : to.row_bytes;
   __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
-  if (to.scales) to.scales[row] = from.scales[source], to.sums[row] = from.sums[source];
+  if (to.scales) {
+    int64_t n = num_sections(w);
+    to.scales[row] = from.scales[source];
+    __builtin_memcpy(to.starts + row * n, from.starts + source * n, n * 4);
+  }
   if (!to.group_sums) return;
   int64_t groups = w.num_groups();
   __builtin_memcpy(to.group_sums + row * groups, from.group_sums + source * groups, groups * 4);
@@ -102,9 +116,38 @@ QUIRE_INLINE F load_up_to(const T* x, int64_t n) {
   return n >= W ? load(x) : load_some(x, n);
 }
 
-// x = scale times whole numbers from -127 to 127, in the order of the bytes of a line.
+// The bytes of a row from their own order into that of ``codes_as_bytes``.
+void order_bytes(Format format, char* bytes, int64_t n) {
+  if (inputs_per_line(format) == 4) {
+    for (int64_t i = 0; i < n; i += 4) {
+      uint32_t v = read<uint32_t>(bytes + i);
+      write(bytes + i, (v & 0xff0000ffu) | (v & 0xff00u) << 8 | (v & 0xff0000u) >> 8);
+    }
+    return;
+  }
+  auto spread = [](uint64_t four) {
+    four = (four | four << 16) & 0x0000ffff0000ffffu;
+    return (four | four << 8) & 0x00ff00ff00ff00ffu;
+  };
+  for (int64_t i = 0; i < n; i += 8) {
+    uint64_t v = read<uint64_t>(bytes + i);
+    write(bytes + i, spread(v & 0xffffffffu) | spread(v >> 32) << 8);
+  }
+}
+
+QUIRE_INLINE int32_t sum_of_bytes(const char* bytes, int64_t n) {
+  I lanes{};
+  int64_t i = 0;
+  for (; i + W <= n; i += W) lanes += widen_8(bytes + i);
+  int32_t sum = 0;
+  for (; i < n; i++) sum += (int8_t)bytes[i];
+  for (int lane = 0; lane < W; lane++) sum += lanes[lane];
+  return sum;
+}
+
+// x = scale times whole numbers from -127 to 127.
 template <class T>
-void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale, int32_t* sum) {
+void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale) {
   F most{}, nothing{};
   for (int64_t i = 0; i < n; i += W) {
     F v = load_up_to(x + i, n - i);
@@ -114,21 +157,12 @@ void round_row(const T* x, int64_t n, char* out, int64_t padded, float* scale, i
   float largest = lanes_max(most);
   *scale = largest / 127.0f + lanes_sum(nothing);
   float factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
-  I total{};
   for (int64_t i = 0; i < padded; i += W) {
     F v = i < n ? load_up_to(x + i, n - i) : F{};
     F scaled = v * factor;
     scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
     I whole = (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
-    total += whole;
-    write(out + i, __builtin_convertvector(whole, I8));
-  }
-  int32_t lanes = 0;
-  for (int i = 0; i < W; i++) lanes += total[i];
-  *sum = lanes;
-  for (int64_t i = 0; i < padded; i += 4) {
-    uint32_t v = read<uint32_t>(out + i);
-    write(out + i, (v & 0xff0000ffu) | (v & 0xff00u) << 8 | (v & 0xff0000u) >> 8);
+    narrow_8(out + i, whole);
   }
 }
 
@@ -139,7 +173,12 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
   char* out = rows.data + row * rows.row_bytes;
   int64_t n = w.inputs;
   if (how == Arithmetic::bytes) {
-    round_row(x, n, out, rows.row_bytes, rows.scales + row, rows.sums + row);
+    round_row(x, n, out, rows.row_bytes, rows.scales + row);
+    int64_t sections = num_sections(w), length = w.units * inputs_per_unit(w.format) / sections;
+    for (int64_t s = 0; s < sections; s++)
+      rows.starts[row * sections + s] =
+          -added_to_codes(w.format) * sum_of_bytes(out + s * length, length);
+    order_bytes(w.format, out, rows.row_bytes);
   } else if (rows.copied) {
     int64_t padded = rows.row_bytes / (how == Arithmetic::pairs ? 2 : 4);
     for (int64_t i = 0; i < padded; i += W) {
@@ -170,11 +209,6 @@ void prepare(const Product& p, Arithmetic how, const Rows& rows, int64_t first, 
       default: prepare_row<f16>(p, how, rows, row);
     }
   }
-}
-
-// A sum of rounded rows' bytes times weights that have ``added_to_bytes`` added to them.
-QUIRE_INLINE F scaled(I sum, const Rows& rows, int64_t row) {
-  return __builtin_convertvector(sum - added_to_bytes * rows.sums[row], F) * rows.scales[row];
 }
 
 template <class T>

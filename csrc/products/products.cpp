@@ -42,10 +42,25 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
          ahead_bytes};
   F out[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
-    I acc[R][P] = {};
-    sum_bytes(acc, t, w.units);
+    const int64_t sections = num_sections(w), units = w.units / sections;
+    for (int64_t s = 0; s < sections; s++) {
+      I acc[R][P];
+      for (int r = 0; r < R; r++) {
+        for (int v = 0; v < P; v++) acc[r][v] = splat(rows.starts[(row + r) * sections + s]);
+      }
+      sum_bytes<format>(acc, t, s * units, (s + 1) * units);
+#pragma GCC unroll 16
+      for (int v = 0; v < P; v++) {
+        F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+          F sum = __builtin_convertvector(acc[r][v], F);
+          out[r][v] = grouped ? fma(sum, scale, out[r][v]) : sum;
+        }
+      }
+    }
     for (int r = 0; r < R; r++) {
-      for (int v = 0; v < P; v++) out[r][v] = scaled(acc[r][v], rows, row + r);
+      for (int v = 0; v < P; v++) out[r][v] *= rows.scales[row + r];
     }
   } else if constexpr (grouped) {
     int64_t groups = w.num_groups();
@@ -109,7 +124,7 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
 // ``decoded``: memory of decoded_bytes().
 template <Arithmetic how, Format format>
 void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
-  constexpr bool grouped = how != Arithmetic::bytes && in_groups(format);
+  constexpr bool grouped = in_groups(format);
   const int64_t panel_bytes = p.weight.panel_bytes();
   auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
   auto next = [&](int panels) {
@@ -127,13 +142,13 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
       if (is_decoded_before(p, how)) {
         const char* packed = lines(piece.panel);
         decode_panels<how, format>(p.weight, packed, ahead ? ahead : packed, decoded);
-        tiles<how, decoded_format(how), grouped, of_many.rows, of_many.panels * V>(
+        tiles<how, decoded_format(how), grouped, tile_height(grouped), of_many.panels * V>(
             p, rows, piece.first, piece.last, piece.panel,
             {decoded, decoded_panel_bytes(p.weight, how)}, nullptr);
         continue;
       }
     }
-    tiles<how, format, grouped, of_many.rows, of_many.panels * V>(
+    tiles<how, format, grouped, tile_height(grouped), of_many.panels * V>(
         p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
   }
 }
@@ -179,6 +194,14 @@ void run(const Grouped& g, Team& team) {
   }
 }
 
+void run_bytes(const Grouped& g, Team& team) {
+  switch (g.product.weight.format) {
+    case Format::int4: return run<Arithmetic::bytes, Format::int4>(g, team);
+    case Format::int6: return run<Arithmetic::bytes, Format::int6>(g, team);
+    default: run<Arithmetic::bytes, Format::int8>(g, team);
+  }
+}
+
 // One of the weights that make up a product, and what it gives.
 struct Parts {
   Product part;
@@ -213,7 +236,7 @@ int64_t grouped_scratch(const Grouped& g, int threads) {
 
 void grouped_product(const Grouped& g, Team& team) {
   Arithmetic how = arithmetic(g.product);
-  if (how == Arithmetic::bytes) return run<Arithmetic::bytes, Format::int8>(g, team);
+  if (how == Arithmetic::bytes) return run_bytes(g, team);
   if constexpr (has_bf16_products) {
     if (how == Arithmetic::pairs) return run<Arithmetic::pairs>(g, team);
   }

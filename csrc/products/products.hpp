@@ -68,7 +68,9 @@ struct Groups {
 
 struct Packed {
   Format format;
-  bool rounds_rows;  // int8: multiplied by rows that are rounded to int8 as well
+  // Multiplied by rows that are rounded to int8 as well: int8, int4 and int6 without zeros or
+  // offsets.
+  bool rounds_rows;
   int64_t inputs, outputs, panels, units;
   const char* weights;  // [panels, lines, 64]
   const float* scales;  // int8: [panels, 16]

@@ -17,12 +17,13 @@ constexpr int64_t pair_bytes = 2 * tile_bytes;
 constexpr int64_t blocks_at_once = 4;  // that are decoded, and then multiplied
 
 constexpr bool is_decoded(Arithmetic how, Format format) {
-  return how == Arithmetic::pairs && format != Format::bfloat16;
+  return format != (how == Arithmetic::pairs ? Format::bfloat16 : Format::int8);
 }
 
 // The units of a panel that make a tile.
 constexpr int64_t units_in_tile(Arithmetic how, Format format) {
-  return is_decoded(how, format) ? tile_row_bytes / 2 / inputs_per_unit(format) : tile_rows;
+  if (!is_decoded(how, format)) return tile_rows;
+  return tile_row_bytes / input_bytes(how) / inputs_per_unit(format);
 }
 
 // Inputs whose sums are scaled on their own: a group's, or all.
@@ -60,8 +61,13 @@ QUIRE_INLINE void make_tile(const char* lines, int64_t count, char* tile) {
       char* to = tile + (u * low + i) * from_line * line_bytes;
       if constexpr (is_decoded(how, format)) {
 #pragma GCC unroll 4
-        for (int j = 0; j < from_line; j++)
-          write(to + j * line_bytes, decode_pairs<format>(lanes, high.lanes[0], j));
+        for (int j = 0; j < from_line; j++) {
+          if constexpr (how == Arithmetic::pairs) {
+            write(to + j * line_bytes, decode_pairs<format>(lanes, high.lanes[0], j));
+          } else {
+            write(to + j * line_bytes, codes_as_bytes<format>(lanes, high.lanes[0], j));
+          }
+        }
       } else {
         write(to, lanes);
       }
@@ -153,8 +159,7 @@ class PanelPair {
     for (int64_t s = 0; s < sections_.count; s++) {
       clear<two>();
       int64_t inputs = s * sections_.units * inputs_per_unit(format);
-      const char* x = rows_.data + row * rows_.row_bytes +
-                      inputs * (how == Arithmetic::bytes ? 1 : 2);
+      const char* x = rows_.data + row * rows_.row_bytes + inputs * input_bytes(how);
       add_section<two>(x, x + runs.upper * rows_.row_bytes, s, i == 0, runs.count > 1, ahead);
       store<two>(results, runs.upper);
       if constexpr (in_groups(format)) add_group(total, results, row, runs.length, panel, s);
@@ -252,8 +257,13 @@ class PanelPair {
     for (int v = 0; v < 2 * V; v++) {
       Group group(p_.weight, panel + v / V, g, v % V * W);
       for (int64_t r = 0; r < length; r++) {
-        F sum = group.add(load(total[r] + v * W), load(part[r] + v * W),
-                          rows_.group_sums + (row + r) * sections_.count + g);
+        int64_t section = (row + r) * sections_.count + g;
+        F before = load(total[r] + v * W), sum = load(part[r] + v * W);
+        if constexpr (how == Arithmetic::bytes) {
+          sum = fma(as_float((I)sum, section), group.scale, before);
+        } else {
+          sum = group.add(before, sum, rows_.group_sums + section);
+        }
         quire::QUIRE_ISA::store(total[r] + v * W, sum);
       }
     }
@@ -265,10 +275,18 @@ class PanelPair {
       Outputs outputs(p_, panel * panel_width + v * W);
       for (int64_t r = 0; r < length; r++) {
         F sum = load(results[r] + v * W);
-        if constexpr (how == Arithmetic::bytes) sum = scaled((I)sum, rows_, row + r);
+        if constexpr (how == Arithmetic::bytes) {
+          if (!in_groups(format)) sum = as_float((I)sum, row + r);
+          sum *= rows_.scales[row + r];
+        }
         outputs.give(row + r, sum);
       }
     }
+  }
+
+  // A sum of bytes' products, of a row's section.
+  __attribute__((always_inline)) F as_float(I sum, int64_t section) const {
+    return __builtin_convertvector(sum + rows_.starts[section], F);
   }
 
   const Product& p_;

@@ -274,39 +274,4 @@ QUIRE_INLINE void sum_pairs(F (&acc)[R][P], const Tile& t, int64_t first, int64_
 }
 #endif
 
-// Bytes times signed bytes, four at a time; of the former ``added_to_bytes`` is not subtracted.
-#if !defined(__ARM_FEATURE_MATMUL_INT8)
-template <int R, int P>
-QUIRE_INLINE void sum_bytes(I (&acc)[R][P], const Tile& t, int64_t lines) {
-  RowsAt<R> x(t, 0);
-  for (int64_t l = 0; l < lines; l++, x.advance(4)) {
-    t.fetch<P>(l);
-    U w[P];
-#pragma GCC unroll 16
-    for (int p = 0; p < P; p++) w[p] = t.lanes(l, p);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-#if defined(__AVX512VNNI__)
-      __m512i v = _mm512_set1_epi32(x.template get<int>(r, 0));
-#pragma GCC unroll 16
-      for (int p = 0; p < P; p++)
-        acc[r][p] = (I)_mm512_dpbusd_epi32((__m512i)acc[r][p], (__m512i)w[p], v);
-#elif defined(__ARM_FEATURE_DOTPROD)
-      int8x16_t v = vreinterpretq_s8_s32(vdupq_n_s32(x.template get<int>(r, 0)));
-#pragma GCC unroll 16
-      for (int p = 0; p < P; p++)
-        acc[r][p] = (I)vdotq_s32((int32x4_t)acc[r][p], (int8x16_t)(w[p] ^ 0x80808080u), v);
-#else
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) {
-        I v = splat(int32_t(x.template get<int8_t>(r, j)));
-#pragma GCC unroll 16
-        for (int p = 0; p < P; p++) acc[r][p] += v * (I)((w[p] >> 8 * j) & 0xffu);
-      }
-#endif
-    }
-  }
-}
-#endif
-
 }  // namespace quire::QUIRE_ISA

@@ -37,13 +37,6 @@ constexpr bool has_bf16_products = true;
 constexpr bool has_bf16_products = false;
 #endif
 
-// What weights of int8 have too much when bytes are multiplied.
-#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr int added_to_bytes = 0;  // the instruction takes signed ones
-#else
-constexpr int added_to_bytes = 128;
-#endif
-
 typedef float F __attribute__((vector_size(W * 4)));
 typedef int32_t I __attribute__((vector_size(W * 4)));
 typedef uint32_t U __attribute__((vector_size(W * 4)));

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from quire.engine import RequestOutput
+from quire.kernels import cpu
 from support.engine_lives import (
     LIVES,
     Asked,
@@ -27,6 +29,7 @@ from support.engine_lives import (
     save_models,
     serve,
 )
+from support.instruction_sets import TESTED
 
 _BFLOAT16 = {"dtype": "bfloat16"}
 FORMS: Mapping[str, Mapping[str, Any]] = {
@@ -36,6 +39,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "int8": {**_BFLOAT16, "quantization": "int8"},
     "int4": {**_BFLOAT16, "quantization": "int4"},
     "w8a8": {**_BFLOAT16, "quantization": "w8a8"},
+    "w4a8": {**_BFLOAT16, "quantization": "w4a8"},
     "int8 cache": {**_BFLOAT16, "kv_cache_dtype": "int8"},
     "window": {**_BFLOAT16, "window": 272},
     "sinks": {**_BFLOAT16, "window": 272, "attention_sinks": 20},
@@ -201,7 +205,8 @@ def main() -> None:
     print(f"of {arguments.requests} requests, those with other bits (with other tokens) than alone")
     print("".join(f"{name:>12}" for name in ("", *arguments.lives)), flush=True)
     firsts, happened = [], Counter[str]()
-    with tempfile.TemporaryDirectory() as directory:
+    for_tests = mock.patch.object(cpu, "all_builds", lambda: TESTED)  # amx_portable as well
+    with for_tests, tempfile.TemporaryDirectory() as directory:
         models = save_models(Path(directory))
         for form in arguments.forms:
             settings = {**FORMS[form], "cpu_isa": arguments.cpu_isa}

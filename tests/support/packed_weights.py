@@ -70,13 +70,13 @@ def meaning(codes: Tensor, form: Format, groups: Groups) -> Tensor:
     return weights.view(codes.shape)
 
 
-def grouped(form: Format, group: int, offsets: str = "") -> Make:
+def grouped(form: Format, group: int, offsets: str = "", rounds_rows: bool = False) -> Make:
     """By groups of ``group`` inputs, or of all if that is 0."""
 
     def make(products: Products, shape: tuple[int, int]) -> PackedWeight:
         codes = torch.randint(2**form.bits, shape, dtype=torch.uint8)
-        drawn = groups(form, shape, group or shape[1], offsets)
-        return PackedWeight.from_groups(products, form, codes, drawn, torch.randn(shape[0]))
+        drawn, bias = groups(form, shape, group or shape[1], offsets), torch.randn(shape[0])
+        return PackedWeight.from_groups(products, form, codes, drawn, bias, rounds_rows)
 
     return make
 
@@ -112,6 +112,8 @@ FORMS: dict[str, Make] = {
     ),
     "int5 by groups of 32, offsets": grouped(Format.int5, 32, "offsets"),
     "int6 by groups of 16, 16 to factors": grouped(Format.int6, 16, "factors"),
+    "int4 by groups of 40, rows rounded": grouped(Format.int4, 40, rounds_rows=True),
+    "int6 by groups of 32, rows rounded": grouped(Format.int6, 32, rounds_rows=True),
     "float4 by groups of 32": grouped(Format.float4, 32),
     "mixed by groups of 32": mixed,
 }

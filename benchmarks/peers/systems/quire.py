@@ -16,6 +16,7 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
     "int8": ("--quantization", "int8", "--kv-cache-dtype", "int8"),
     "w8a8": ("--quantization", "w8a8", "--kv-cache-dtype", "int8"),
     "int4": ("--quantization", "int4", "--kv-cache-dtype", "int8"),
+    "w4a8": ("--quantization", "w4a8", "--kv-cache-dtype", "int8"),
 }
 
 
@@ -26,6 +27,7 @@ class Quire(System):
         "int8": "int8 / int8",
         "w8a8": "w8a8 / int8",
         "int4": "int4 / int8",
+        "w4a8": "w4a8 / int8",
         **{form: f"{form} / bf16" for form in GGUF},
     }
 

@@ -17,12 +17,15 @@ BITS: Mapping[str, float] = {
     "int8": 8,
     "w8a8": 8,
     "int4": 4,
+    "w4a8": 4,
     "Q8_0": 8.5,
     "Q4_K_M": 4.85,
     "Q4_0": 4.5,
 }
-"""Of Quire's weights. A peer has forms of its own, which go by the same names but w8a8; those of
-GGUF are the same file for both, and have their scales counted in."""
+"""Of Quire's weights. A peer has forms of its own, which go by the same names but for those in
+``OF_PEERS``; those of GGUF are the same file for both, and have their scales counted in."""
+OF_PEERS: Mapping[str, str] = {"w8a8": "int8", "w4a8": "int4"}
+"""Who keeps such weights rounds activations as well, if at all, without being asked."""
 
 
 class Setup(NamedTuple):

@@ -49,9 +49,9 @@ def add_flags(parser: argparse.ArgumentParser, defaults: EngineConfig) -> None:
     _add_workload(parser.add_argument_group("workload"))
     engine = parser.add_argument_group("engine")
     engine.add_argument(
-        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4 or w8a8 as quire "
-        "serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the model "
-        "is stored)",
+        "--quantization", choices=ROUNDINGS, help="round weights: int8, int4, w8a8 or w4a8 as "
+        "quire serve does; or fp8, which engines on GPUs keep and Quire does not (default: as the "
+        "model is stored)",
     )  # fmt: skip
     for field in fields(EngineConfig):
         if field.name in _SETTINGS:

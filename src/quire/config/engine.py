@@ -80,8 +80,9 @@ class EngineConfig:
     )
     quantization: str | None = setting(
         None,
-        "round weights as they are loaded: int8; int4, by groups; or w8a8, to int8 and activations "
-        "as well (default: as they are stored, in checkpoints that others have rounded too)",
+        "round weights as they are loaded: int8; int4, by groups; or w8a8 or w4a8, which multiply "
+        "them by activations that are rounded to int8 as well (default: as they are stored, in "
+        "checkpoints that others have rounded too)",
     )
     experts_path: str | None = setting(
         None,

@@ -54,7 +54,7 @@ def check_number(name: str, value: object, low: float, high: float, unit: str) -
         raise ConfigError(f"{name} must be from {low:g} to {high:g} {unit}, got {value!r}")
 
 
-QUANTIZATIONS = ("int8", "int4", "w8a8")
+QUANTIZATIONS = ("int8", "int4", "w8a8", "w4a8")
 
 
 def check_quantization(name: str, value: object) -> None:

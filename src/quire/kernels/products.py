@@ -128,14 +128,19 @@ class PackedWeight:
         codes: Tensor,
         groups: Groups,
         bias: Tensor | None,
+        rounds_rows: bool = False,
     ) -> PackedWeight:
         """codes [out, in] uint8 from 0 on, in any format of groups, and what they mean.
 
         Groups are runs of inputs, a multiple of ``form.inputs_per_unit`` and all of one length.
+        ``rounds_rows`` as for ``from_int8``: of int4 and int6 without zeros or offsets.
         """
+        assert not rounds_rows or (form in (Format.int4, Format.int6) and groups.is_symmetric)
         outputs, inputs = codes.shape
         lines = pack_codes(codes, form, products.memory.zeros)
-        return cls(products, form, (outputs, inputs), lines, bias, groups=groups)
+        return cls(
+            products, form, (outputs, inputs), lines, bias, groups=groups, rounds_rows=rounds_rows
+        )
 
     @staticmethod
     def joined(parts: Sequence[PackedWeight]) -> PackedWeight:

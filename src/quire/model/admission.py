@@ -77,8 +77,9 @@ class Admission:
 
     def _rounded_to(self, quantization: str | None, num_bytes: int) -> int:
         size = self._weights.dtype.itemsize
-        share = {None: 1.0, "int4": 0.625 / size}
-        return int(num_bytes * share.get(quantization, 1 / size))
+        if quantization is None:
+            return num_bytes
+        return int(num_bytes * (0.625 if Quantization(quantization).in_groups else 1) / size)
 
     def _check_room(self, directory: Path, quantization: str | None) -> None:
         needed, free = self.of_experts(quantization), shutil.disk_usage(directory).free

@@ -34,6 +34,7 @@ class ByGroups:
     codes: Tensor  # [out, in] uint8, from 0 on
     groups: Groups
     order: Tensor | None = None  # [in] int64: which inputs the columns are; None: as they come
+    rounds_rows: bool = False  # as of ``ByOutputs``
 
     @property
     def group(self) -> int:
@@ -46,9 +47,10 @@ class ByGroups:
         return bool((self.groups.scales.half().float() == self.groups.scales.float()).all())
 
     @property
-    def kind(self) -> tuple[Format, int, tuple[bool, ...]]:
+    def kind(self) -> tuple[Format, bool, int, tuple[bool, ...]]:
         """What weights that become one have in common, beside the order of their inputs."""
-        return self.form, self.group, tuple(part is None for part in self.groups)
+        parts = tuple(part is None for part in self.groups)
+        return self.form, self.rounds_rows, self.group, parts
 
     def floats(self, dtype: torch.dtype) -> Tensor:
         """The weight [out, in], its inputs in their own order."""

@@ -16,7 +16,7 @@ _GROUP_SCALE = 2 / 32  # bytes of a weight's share in a scale, where 32 inputs h
 _MXFP4 = 0.5 + 1 / 32  # OCP Microscaling formats 1.0: 4 bits, and 8 for 32 of them
 _NVFP4 = 0.5 + 1 / 16
 
-ROUNDINGS = ("int8", "int4", "w8a8", "fp8")
+ROUNDINGS = ("int8", "int4", "w8a8", "w4a8", "fp8")
 """By which weights may be planned: the engine's own, and fp8, which other engines keep."""
 
 
@@ -45,11 +45,12 @@ def plain_form(dtype: str, size: float) -> WeightForm:
 
 def rounded_form(name: str, plain: WeightForm) -> WeightForm:
     """As ``--quantization`` rounds them. ConfigError: there is no such way."""
-    if name == "int4":  # attention has 6 bits, and the head 8
+    products = "int8" if name.endswith("a8") else ""
+    if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
         small = 0.5 + _GROUP_SCALE
-        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, 1)
+        return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, 1, products)
     if name in ("int8", "w8a8"):
-        return WeightForm(name, 1, 1, 1, 1, products="int8" if name == "w8a8" else "")
+        return WeightForm(name, 1, 1, 1, 1, products)
     if name == "fp8":  # vLLM leaves the head as it is
         return WeightForm(name, 1, 1, 1, plain.head, "fp8", as_stored=True)
     raise ConfigError(f"quantization must be one of {', '.join(ROUNDINGS)}; got {name!r}")

@@ -16,7 +16,7 @@ from benchmarks.peers.measure import Failure, Sample, measure, read_report
 from benchmarks.peers.runners.job import Job, Request, answer
 from benchmarks.peers.session import Session
 from benchmarks.peers.systems.llama_cpp import LlamaCpp, instruction_flags
-from benchmarks.peers.systems.system import Run, Setup, System
+from benchmarks.peers.systems.system import BITS, Run, Setup, System
 from benchmarks.peers.table import Row, as_json, ratio, remarks, rival, speed, spread, table
 from benchmarks.peers.workloads import Workload, workloads
 from quire.bench.workloads import BenchRequest
@@ -185,16 +185,16 @@ def test_all_take_turns_and_nobody_stops_the_others(tmp_path: Path) -> None:
     assert failed is not None and failed.reason.startswith("ended with -6")
 
 
-def test_eight_bits_of_peers_are_measured_once(tmp_path: Path) -> None:
+def test_forms_of_peers_are_measured_once(tmp_path: Path) -> None:
     setup, served = Setup(Cache(tmp_path), 1, None), list[str]()
     quire = Made(setup, "Q", served)
-    quire.forms = {**quire.forms, "w8a8": "w8a8 / int8", "int4": "int4 / int8"}
+    quire.forms = {form: f"{form} / int8" for form in BITS}
     systems = {"quire": quire, "openvino": Made(setup, "O", served)}
-    session = Session(setup.cache, systems, ["int4", "w8a8", "int8", "bf16"])
+    session = Session(setup.cache, systems, ["w4a8", "int4", "w8a8", "int8", "bf16"])
     assert [(row.system, row.weights) for row in session.set_up("tiny")] == [
         *(("quire", "bf16"), ("openvino", "bf16")),
         *(("quire", "int8"), ("quire", "w8a8"), ("openvino", "int8")),
-        ("quire", "int4"),  # the peer has no such weights
+        *(("quire", "int4"), ("quire", "w4a8")),  # the peer has no such weights
     ]
 
 

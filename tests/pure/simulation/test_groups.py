@@ -95,6 +95,7 @@ _NORMS = 32 * 2 * 4096
         ("w8a8", _ATTENTION + _MLP + _HEAD + 2 * (_HEAD + _NORMS)),
         # 6 bits in attention, 4 in MLPs, a scale of 2 bytes for 32 of them; 8 in the head.
         ("int4", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD + 2 * (_HEAD + _NORMS)),
+        ("w4a8", _ATTENTION * 26 / 32 + _MLP * 18 / 32 + _HEAD + 2 * (_HEAD + _NORMS)),
         ("fp8", _ATTENTION + _MLP + 2 * (2 * _HEAD + _NORMS)),
     ],
 )
@@ -103,7 +104,7 @@ def test_rounded_weights_take_and_are_read_in_their_bytes(name: str, weight_byte
     plain, small = (Roofline(one, H100, 1, 16) for one in (LLAMA, rounded(name)))
     decode, prefill = Work(decode_seqs=1, samples=1), Work(prefill_tokens=4096)
     assert small.parts(decode)[1] < 0.62 * plain.parts(decode)[1]
-    twice = 2 if name in ("w8a8", "fp8") else 1  # products of 8 bits
+    twice = 2 if name in ("w8a8", "w4a8", "fp8") else 1  # products of 8 bits
     assert plain.parts(prefill)[0] / small.parts(prefill)[0] == pytest.approx(twice, rel=1e-3)
 
 

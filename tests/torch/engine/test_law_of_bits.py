@@ -22,8 +22,8 @@ from support.instruction_sets import TESTED
 from support.law_of_bits import FORMS, Tally, tallies
 
 RUNS = int(os.environ.get("QUIRE_RANDOM_RUNS", "0"))  # requests of each form, on demand
-ALONE_AND_BESIDE = tuple(zip(FORMS, (*LIVES, "cached"), strict=True))
-ON_OTHERS = ("float32", "bfloat16", "int8", "int4", "w8a8")
+ALONE_AND_BESIDE = tuple(zip(FORMS, (*LIVES, "cached", "drafts"), strict=True))
+ON_OTHERS = ("float32", "bfloat16", "int8", "int4", "w8a8", "w4a8")
 
 # What must have happened in a life for it to have shown anything.
 SIGNS = {
@@ -61,7 +61,7 @@ def test_a_request_has_the_bits_that_it_has_alone(
     check(tallies(FORMS[form], models, kinds, max(12, RUNS // len(kinds)), at_once=6))
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "int4", "w8a8", "adapters"])
+@pytest.mark.parametrize("form", ["bfloat16", "int4", "w4a8", "adapters"])
 def test_experts_give_them_whoever_else_chose_them(form: str, tmp_path: Path) -> None:
     models = save_mixture(tmp_path)
     check(tallies(FORMS[form], models, ("everything",), max(5, RUNS // 10), at_once=5))

@@ -112,7 +112,8 @@ def test_every_form(instructions: str, form: str) -> None:
     x = torch.randn(9, HIDDEN)
     expected = ReferenceKernels().mix(x.double(), widened(experts))
     error = (kernels.mix(x, experts).double() - expected).abs().max()
-    assert error < (3e-2 if form == "w8a8" else 1e-4) * expected.abs().max()
+    rounding = form == "w8a8" or "rows rounded" in form
+    assert error < (3e-2 if rounding else 1e-4) * expected.abs().max()
 
 
 @pytest.mark.parametrize("instructions", TESTED)

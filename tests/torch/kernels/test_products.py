@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.kernels.huge_pages import HugePages
-from quire.kernels.packing import Format
+from quire.kernels.packing import Format, Groups
 from quire.kernels.products import DTYPES, PackedWeight, Products
 from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits, groups, meaning
@@ -21,6 +21,7 @@ SHAPES = ((1, 8), (16, 64), (37, 96), (130, 72), (300, 136), (1000, 576))  # out
 # For all but int4, whose groups are multiples of 8.
 ODD_INPUTS = ((5, 1), (48, 7), (33, 10), (64, 77))
 LAW_SHAPES = ((37, 96), (130, 160), (330, 640), (40, 3200), (64, 77), (50, 768))
+ROUNDING_ROWS = (Format.int4, Format.int6)  # of groups, those that may multiply rounded rows
 ROWS = (1, 2, 3, 4, 5, 7, 12, 13, 31, 200)
 
 # Relative to the sum of |x| |weight|, which is what rounding is relative to: of the result to its
@@ -162,8 +163,60 @@ def test_int8_rows_are_rounded_to_their_own_scales(
     codes, scales = torch.randint(256, shape, dtype=torch.uint8), torch.rand(shape[0]) / 100
     weight, bias = (codes.double() - 128) * scales[:, None], bias_of(shape[0])
     packed = PackedWeight.from_int8(products, codes, scales, bias, True)
+    check_rounding_rows(packed, weight, bias, dtype)
+
+
+@with_types
+@pytest.mark.parametrize(
+    ("form", "group", "offsets"), [one for one in GROUPED if one[0] in ROUNDING_ROWS], ids=str
+)
+@pytest.mark.parametrize("outputs", [1, 37, 300])
+def test_rows_are_rounded_for_groups_as_well(
+    products: Products,
+    outputs: int,
+    form: Format,
+    group: int,
+    offsets: str,
+    dtype: torch.dtype,
+) -> None:
+    shape = (outputs, group * (16 if "factors" in offsets else 3))
+    codes = torch.randint(2**form.bits, shape, dtype=torch.uint8)
+    meant, bias = groups(form, shape, group, offsets), bias_of(outputs)
+    weight = meaning(codes, form, meant)
+    if not meant.is_symmetric:
+        with pytest.raises(AssertionError):
+            PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
+        return
+    packed = PackedWeight.from_groups(products, form, codes, meant, bias, rounds_rows=True)
+    check_rounding_rows(packed, weight, bias, dtype)
+
+
+@pytest.mark.parametrize("form", ["w8a8", *(form.name for form in ROUNDING_ROWS)])
+@pytest.mark.parametrize("extreme", [0, -1], ids=["lowest", "highest"])
+def test_the_largest_sums_of_bytes_fit(products: Products, form: str, extreme: int) -> None:
+    """Every code at one end of its range, and every x at one of its own."""
+    inputs = 4096
+    if form == "w8a8":
+        codes = torch.full((40, inputs), extreme % 256, dtype=torch.uint8)
+        packed = PackedWeight.from_int8(products, codes, torch.ones(40), None, True)
+        code = codes[0, 0].item() - 128
+    else:
+        kind = Format[form]
+        codes = torch.full((40, inputs), extreme % 2**kind.bits, dtype=torch.uint8)
+        meant = Groups(torch.ones(40, 1))
+        packed = PackedWeight.from_groups(products, kind, codes, meant, None, rounds_rows=True)
+        code = codes[0, 0].item() - 2 ** (kind.bits - 1)
+    for sign in (1.0, -1.0):
+        found = packed.floats(torch.full((13, inputs), 127 * sign))
+        assert torch.equal(found, torch.full((13, 40), 127 * sign * code * inputs))
+
+
+def check_rounding_rows(
+    packed: PackedWeight, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> None:
+    """As ``check``, of x that is rounded to int8, each row to its own scale."""
     for rows in ROWS:
-        x = (torch.randn(rows, shape[1]) * torch.logspace(-2, 0, rows)[:, None]).to(dtype)
+        x = (torch.randn(rows, packed.inputs) * torch.logspace(-2, 0, rows)[:, None]).to(dtype)
         step = x.double().abs().amax(dim=1, keepdim=True) / 127
         rounded = (x.double() / step).round() * step
         added = 0 if bias is None else bias.double()

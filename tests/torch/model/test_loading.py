@@ -212,3 +212,4 @@ def test_a_mixture_that_does_not_fit_is_told_in_which_form_it_would(tmp_path: Pa
         ):
             load_model(directory, admit=partial(admit, room=room))
         load_model(directory, admit=partial(admit, room=room), quantization=form)
+    load_model(directory, admit=partial(admit, room=int4), quantization="w4a8")

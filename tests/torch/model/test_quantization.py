@@ -101,17 +101,20 @@ def test_weights_are_rounded_and_nothing_else(
     assert difference(logits(model_dir(family)), expected) > 1e-2, "rounding must show"
 
 
+@pytest.mark.parametrize(("weights", "quantization"), [(None, "w8a8"), ("int4", "w4a8")])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_activations_are_rounded_too(family: str, model_dir: ModelDir) -> None:
-    expected = logits(model_dir(family))
-    found = logits(model_dir(family), quantization="w8a8")
+def test_activations_are_rounded_too(
+    family: str, weights: str | None, quantization: str, model_dir: ModelDir
+) -> None:
+    expected = logits(model_dir(family), quantization=weights)
+    found = logits(model_dir(family), quantization=quantization)
     for a, b in zip(found, expected, strict=True):
         centred = b - b.mean(dim=1, keepdim=True)
         assert 1e-3 < float((a - b).norm() / centred.norm()) < 0.1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("quantization", ["int8", "int4", "w8a8"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "w8a8", "w4a8"])
 def test_other_dtypes(quantization: str, dtype: str, model_dir: ModelDir) -> None:
     expected = logits(model_dir("smollm"), quantization=quantization)
     found = logits(model_dir("smollm"), quantization=quantization, dtype=dtype)

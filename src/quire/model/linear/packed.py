@@ -72,7 +72,9 @@ def _pack(products: Products, weight: Stored, bias: Tensor | None) -> PackedWeig
         return PackedWeight.from_int8(
             products, weight.codes, weight.scales, bias, weight.rounds_rows
         )
-    return PackedWeight.from_groups(products, weight.form, weight.codes, weight.groups, bias)
+    return PackedWeight.from_groups(
+        products, weight.form, weight.codes, weight.groups, bias, weight.rounds_rows
+    )
 
 
 def _reordered(product: PackedWeight, weight: Stored) -> Linear:

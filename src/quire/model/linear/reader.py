@@ -251,7 +251,7 @@ class LinearReader:
         else:
             stored = weight = self._weights.read(name, outputs, inputs, part=Part(rows))
             if self._quantization is not None:
-                stored = round_outputs(weight, self._quantization is Quantization.w8a8)
+                stored = round_outputs(weight, self._quantization.rounds_rows)
         return self._keep(pack(self._products, stored, bias))
 
     def _vocabulary(self, count: int) -> slice:

@@ -22,12 +22,23 @@ class Quantization(Enum):
     """How weights are rounded; the values are ``quantization`` in the engine's config.
 
     int8: each output's weights to one scale. int4: groups of inputs to a scale each.
-    w8a8: as int8, and each row of activations to int8 as well, as it is multiplied.
+    w8a8, w4a8: as int8 or int4, and each row of activations to int8 as well, as it is multiplied.
     """
 
     int8 = "int8"
     int4 = "int4"
     w8a8 = "w8a8"
+    w4a8 = "w4a8"
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether weights have 4 bits, by groups of inputs."""
+        return self in (Quantization.int4, Quantization.w4a8)
+
+    @property
+    def rounds_rows(self) -> bool:
+        """Whether activations are rounded too."""
+        return self in (Quantization.w8a8, Quantization.w4a8)
 
 
 GROUP = 32  # inputs that share a scale in int4
@@ -39,7 +50,7 @@ _AT_ONCE = 1 << 12  # groups, which stay in a core's own cache
 
 def columns_to_round(quantization: Quantization, columns: slice, inputs: int) -> slice:
     """Those of so many inputs on which the scales of ``columns`` hang."""
-    in_groups = quantization is Quantization.int4 and inputs % GROUP == 0
+    in_groups = quantization.in_groups and inputs % GROUP == 0
     return outward(columns, GROUP, inputs) if in_groups else ALL
 
 
@@ -53,9 +64,10 @@ def round_weight(
 
     attention: it is one of attention's. inputs: of the weight that it is a part of.
     """
-    if quantization is Quantization.int4 and (inputs or weight.shape[1]) % GROUP == 0:
-        return round_groups(weight, Format.int6 if attention else Format.int4)
-    return round_outputs(weight, quantization is Quantization.w8a8)
+    if quantization.in_groups and (inputs or weight.shape[1]) % GROUP == 0:
+        form = Format.int6 if attention else Format.int4
+        return round_groups(weight, form, quantization.rounds_rows)
+    return round_outputs(weight, quantization.rounds_rows)
 
 
 def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
@@ -66,7 +78,7 @@ def round_outputs(weight: Tensor, rounds_rows: bool = False) -> ByOutputs:
     return ByOutputs(codes.to(torch.uint8), scales, rounds_rows)
 
 
-def round_groups(weight: Tensor, form: Format) -> ByGroups:
+def round_groups(weight: Tensor, form: Format, rounds_rows: bool = False) -> ByGroups:
     """weight [out, in] by groups of inputs."""
     half = 1 << (form.bits - 1)
     groups = weight.reshape(-1, GROUP)
@@ -79,7 +91,8 @@ def round_groups(weight: Tensor, form: Format) -> ByGroups:
         codes[some] = _codes(columns, scale, half).add_(half).to(torch.uint8).T
         scales[some] = scale
     shape = (len(weight), weight.shape[1] // GROUP)
-    return ByGroups(form, codes.view(weight.shape), Groups(scales.view(shape)))
+    by_groups = Groups(scales.view(shape))
+    return ByGroups(form, codes.view(weight.shape), by_groups, rounds_rows=rounds_rows)
 
 
 def _codes(groups: Tensor, scale: Tensor, half: int) -> Tensor:

@@ -146,7 +146,8 @@ def _forms(base: Deployment) -> Iterator[Change]:
     if model.form is None and model.stored_bytes is None:
         plain = plain_form(model.dtype, BYTES[model.dtype])
         machine = base.machine
-        of_8_bits = {"w8a8": machine.flops_int8, "fp8": machine.flops_fp8}
+        int8, fp8 = machine.flops_int8, machine.flops_fp8
+        of_8_bits = {"w8a8": int8, "w4a8": int8, "fp8": fp8}
         for name in ("int8", "int4", *(form for form, peak in of_8_bits.items() if peak)):
             other = replace(base, model=replace(model, form=rounded_form(name, plain)))
             faster = name in of_8_bits
