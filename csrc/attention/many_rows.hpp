@@ -10,18 +10,19 @@
 
 namespace quire::QUIRE_ISA {
 
-constexpr int lane_vectors = registers == 32 ? 4 : 2;
+constexpr int lane_vectors = registers == 32 ? 3 : 2;
 constexpr int lane_rows = lane_vectors * W;
 
 // Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
 // are enough of them to keep products coming.
 constexpr int keys_of_step(int vectors) {
-  return registers < 32 || vectors > 2 ? 4 : vectors == 2 ? 8 : 16;
+  return registers < 32 || vectors > 3 ? 4 : vectors > 1 ? 8 : 16;
 }
 
 template <class KV, class Units>
 struct ManyRows {
   typedef typename Units::Unit Unit;
+  typedef typename Reader<KV, Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
 
   Context<KV> context;
@@ -34,7 +35,7 @@ struct ManyRows {
   Unit* weights;      // [chunk / per_unit][lane_rows], the scores' place where they are floats
   F* sums;            // [value_width][lane_vectors], of the segment at hand
   F* sums_before;     // and of those before
-  float* row_out;     // [value_width]
+  float* rows_out;    // [W, value_width]
   F most[lane_vectors], total[lane_vectors], fade[lane_vectors], weight_scale[lane_vectors];
   F most_before[lane_vectors], total_before[lane_vectors];
   I token[lane_vectors];  // position of each row
@@ -52,7 +53,7 @@ struct ManyRows {
     if constexpr (per_unit == 1) weights = (Unit*)scores;
     sums = dealer.take<F>(context.value_width * lane_vectors);
     sums_before = dealer.take<F>(context.value_width * lane_vectors);
-    row_out = dealer.take<float>(context.value_width);
+    rows_out = dealer.take<float>(W * context.value_width);
     bias_before = dealer.take<I>(a.bias.steps * lane_vectors);
     bias = dealer.take<F>(a.bias.steps * lane_vectors);
   }
@@ -77,27 +78,30 @@ struct ManyRows {
     prepare(work, first, n, Vectors * W, false);
     if (two) prepare(work, first, n, Vectors * W, true);
     if (a.bias.steps) prepare_bias(work, first, n, Vectors * W);
-    Chunk now;
-    int64_t segment = -1, done = 0;
-    for (int64_t column = work.item.first_column;; column += now.n) {
-      now.find(a, work, column);
-      if (segment >= 0 && (!now.n || now.segment != segment)) {
-        end<Vectors>(work, first, n, done++);
-      }
-      if (!now.n) break;
-      if (now.segment != segment) begin<Vectors>();
-      segment = now.segment;
+    Chunk chunks[2];
+    int64_t column = work.item.first_column, done = 0;
+    chunks[0].find(a, work, column);
+    bool more = chunks[0].n;
+    if (more) begin<Vectors>();
+    for (int turn = 0; more; turn ^= 1) {
+      const Chunk &now = chunks[turn], &next = chunks[turn ^ 1];
+      column += now.n;
+      chunks[turn ^ 1].find(a, work, column);
+      more = next.n;
+      auto ahead = reader.ahead(next, 0);
       reader.read_keys(now, 0);
-      score<Vectors>(now, queries[two && now.sinks]);
+      score<Vectors>(now, ahead, queries[two && now.sinks]);
       weigh<Vectors>(now, query_scale[two && now.sinks]);
       reader.read_values(now, 0);
-      gather<Vectors>(now);
+      gather<Vectors>(now, ahead);
+      if (more && next.segment == now.segment) continue;
+      end<Vectors>(work, first, n, done++);
+      if (more) begin<Vectors>();
     }
     if (work.item.groups) return;
     for (int r = 0; r < n; r++) {
-      take_row(sums_before, r);
       finish_row(a, work.item.first_head, work.item.first_token, first + r,
-                 most_before[r / W][r % W], total_before[r / W][r % W], row_out);
+                 most_before[r / W][r % W], total_before[r / W][r % W], sums_of(sums_before, r));
     }
   }
 
@@ -150,9 +154,8 @@ struct ManyRows {
     if (work.item.groups) {
       int64_t rows = work.tokens() * context.group;
       for (int r = 0; r < n; r++) {
-        take_row(sums, r);
         write_part(a, work, work.item.first_head, done, first + r, rows, most[r / W][r % W],
-                   total[r / W][r % W], row_out);
+                   total[r / W][r % W], sums_of(sums, r));
       }
       return;
     }
@@ -182,48 +185,64 @@ struct ManyRows {
     }
   }
 
-  void take_row(const F* from, int r) {
-    const float* column = (const float*)from + r;
-    for (int64_t d = 0; d < context.a.value_dim; d++) row_out[d] = column[d * lane_rows];
+  // Of row r, after those of the row before: a vector of rows is turned at once.
+  float* sums_of(const F* all, int r) {
+    const int64_t width = context.value_width;
+    for (int64_t d = 0; r % W == 0 && d < width; d += W) {
+      F turned[W];
+      for (int k = 0; k < W; k++) turned[k] = all[(d + k) * lane_vectors + r / W];
+      transpose(turned);
+      for (int k = 0; k < W; k++) store(rows_out + k * width + d, turned[k]);
+    }
+    return rows_out + r % W * width;
   }
 
   template <int Vectors>
-  void score(const Chunk& now, const Unit* query) {
+  void score(const Chunk& now, const Ahead& ahead, const Unit* query) {
     constexpr int step = keys_of_step(Vectors);
+    const int64_t key_bytes = context.a.key_dim * sizeof(KV);
     const Unit* rows[Vectors];
     for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
+      reader.fetch(ahead.keys[j / panel] + j % panel * key_bytes, step * key_bytes);
       typename Units::Sum sum[step][Vectors] = {};
       add_products<Units>(sum, reader.keys[j / panel] + j % panel, 1, panel, rows, lane_rows,
                           reader.key_units());
+      F* out = scores + j * lane_vectors;
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; v++) {
-          scores[(j + k) * lane_vectors + v] = Units::as_float(sum[k][v]);
+          out[k * lane_vectors + v] = Units::as_float(sum[k][v]);
         }
       }
     }
   }
 
   template <int Vectors>
-  void gather(const Chunk& now) {
+  void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
-    for (int64_t d = 0; d < context.a.value_dim; d += step) {
+    const int64_t dim = context.a.value_dim, column_bytes = chunk * sizeof(KV);
+    F fades[Vectors];
+    for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
+    for (int64_t d = 0; d < dim; d += step) {
+      int64_t at = d * column_bytes, of_panel = panel * sizeof(KV) * dim;
+      reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * column_bytes);
       typename Units::Sum sum[step][Vectors] = {};
       reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];
         for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
         add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
       });
+      F* out = sums + d * lane_vectors;
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; v++) {
           F found = Units::as_float(sum[k][v]);
           if constexpr (Units::scaled) found *= weight_scale[v];
-          F& out = sums[(d + k) * lane_vectors + v];
-          out = fma(out, fade[v], found);
+          F& to = out[k * lane_vectors + v];
+          to = fma(to, fades[v], found);
         }
       }
     }

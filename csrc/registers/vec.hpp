@@ -197,6 +197,37 @@ QUIRE_INLINE float lanes_max(F v) {
 #endif
 }
 
+// --- lanes become vectors ---------------------------------------------------------------------
+
+// Lane j of vector i and lane i of vector j change places.
+QUIRE_INLINE void transpose(F (&m)[W]) {
+#if defined(__AVX512F__)
+  U lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+#pragma GCC unroll 4
+  for (int apart = 1; apart < W; apart *= 2) {
+    I second = (lane & uint32_t(apart)) != 0u;
+    U upper = second ? lane + uint32_t(W - apart) : lane;
+    U lower = second ? lane + uint32_t(W) : lane + uint32_t(apart);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++) {
+      if (i & apart) continue;
+      __m512 a = (__m512)m[i], b = (__m512)m[i + apart];
+      m[i] = (F)_mm512_permutex2var_ps(a, (__m512i)upper, b);
+      m[i + apart] = (F)_mm512_permutex2var_ps(a, (__m512i)lower, b);
+    }
+  }
+#else
+  for (int i = 0; i < W; i++) {
+    for (int j = 0; j < i; j++) {
+      float upper = m[j][i];
+      m[j][i] = m[i][j];
+      m[i][j] = upper;
+    }
+  }
+#endif
+}
+
 // --- functions -------------------------------------------------------------------------------
 
 constexpr float log2e = 1.44269504088896340736f;
