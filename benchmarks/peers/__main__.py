@@ -26,7 +26,7 @@ from benchmarks.peers.session import Session
 from benchmarks.peers.systems import PEERS
 from benchmarks.peers.systems.quire import Quire
 from benchmarks.peers.systems.system import BITS, Setup
-from benchmarks.peers.table import as_json, remarks, table
+from benchmarks.peers.table import as_json, measured, remarks, table
 from benchmarks.peers.workloads import NAMES, workloads
 
 _USUAL = ("vllm", "openvino", "llamacpp")
@@ -96,7 +96,7 @@ def main() -> int:
         return 0
     print(describe(machine))
     for shape, rows in tables.items():
-        print(f"\n{shape}, medians of {arguments.rounds}\n\n{table(rows, columns)}\n")
+        print(f"\n{shape}, medians of {measured(rows)}\n\n{table(rows, columns)}\n")
         print(*remarks(rows), sep="\n")
     return 0
 

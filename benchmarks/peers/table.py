@@ -44,6 +44,15 @@ def speed(row: Row, workload: str) -> float | None:
     return statistics.median(rates) if rates else None
 
 
+def measured(rows: Sequence[Row]) -> str:
+    """In words, of how many rounds there are figures: fewer than were asked for, if interrupted."""
+    counts = {len(row.samples(workload)) for row in rows for workload in row.rounds} - {0}
+    if not counts:
+        return "no rounds"
+    least, most = min(counts), max(counts)
+    return f"{most} round{'s' * (most > 1)}" if least == most else f"{least} to {most} rounds"
+
+
 def spread(row: Row, workload: str) -> float | None:
     """Half of what the fastest and the slowest round are apart, as a share of the median."""
     rates = [sample.tokens_per_second for sample in row.samples(workload)]

@@ -16,7 +16,7 @@ constexpr int lane_rows = lane_vectors * W;
 // Keys, or dimensions, of one step with so many vectors of rows: their sums fit the registers, and
 // are enough of them to keep products coming.
 constexpr int keys_of_step(int vectors) {
-  return registers < 32 || vectors > 3 ? 4 : vectors > 1 ? 8 : 16;
+  return registers < 32 ? 4 : vectors > 1 ? 8 : 16;
 }
 
 template <class KV, class Units>
@@ -65,8 +65,7 @@ struct ManyRows {
       switch ((n + W - 1) / W) {
         case 1: run_tile<1>(work, first, n); break;
         case 2: run_tile<2>(work, first, n); break;
-        case 3: run_tile<lane_vectors < 3 ? 1 : 3>(work, first, n); break;
-        default: run_tile<lane_vectors < 4 ? 1 : 4>(work, first, n);
+        default: run_tile<lane_vectors>(work, first, n);
       }
     }
   }
@@ -197,6 +196,7 @@ struct ManyRows {
     return rows_out + r % W * width;
   }
 
+  // ``ahead``: what comes next, to be fetched meanwhile.
   template <int Vectors>
   void score(const Chunk& now, const Ahead& ahead, const Unit* query) {
     constexpr int step = keys_of_step(Vectors);
@@ -222,12 +222,12 @@ struct ManyRows {
   template <int Vectors>
   void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
-    const int64_t dim = context.a.value_dim, column_bytes = chunk * sizeof(KV);
+    const int64_t dim = context.a.value_dim, all_columns = chunk * sizeof(KV);
     F fades[Vectors];
     for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
     for (int64_t d = 0; d < dim; d += step) {
-      int64_t at = d * column_bytes, of_panel = panel * sizeof(KV) * dim;
-      reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * column_bytes);
+      int64_t at = d * all_columns, of_panel = dim * panel * sizeof(KV);
+      reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
       typename Units::Sum sum[step][Vectors] = {};
       reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];

@@ -17,7 +17,17 @@ from benchmarks.peers.runners.job import Job, Request, answer
 from benchmarks.peers.session import Session
 from benchmarks.peers.systems.llama_cpp import LlamaCpp, instruction_flags
 from benchmarks.peers.systems.system import BITS, Run, Setup, System
-from benchmarks.peers.table import Row, as_json, ratio, remarks, rival, speed, spread, table
+from benchmarks.peers.table import (
+    Row,
+    as_json,
+    measured,
+    ratio,
+    remarks,
+    rival,
+    speed,
+    spread,
+    table,
+)
 from benchmarks.peers.workloads import Workload, workloads
 from quire.bench.workloads import BenchRequest
 
@@ -59,6 +69,15 @@ def test_a_peer_is_compared_with_the_fastest_of_as_many_bits() -> None:
     ]
     assert rival(rows, row("openvino", "int8", 100), "alpaca") is rows[2]
     assert rival(rows, row("openvino", "int4", 100), "alpaca") is None
+
+
+def test_the_rounds_that_were_measured_are_told() -> None:
+    rows = [row("quire", "bf16", 120, 100), row("vllm", "bf16", 50, 60)]
+    assert measured(rows) == "2 rounds"
+    rows[1].rounds["alpaca"].pop()  # as an interruption leaves it
+    assert measured(rows) == "1 to 2 rounds"
+    assert measured([row("vllm", "bf16", None)]) == "no rounds"
+    assert measured(rows[1:]) == "1 round"
 
 
 def test_the_table() -> None:
