@@ -61,7 +61,7 @@ def test_a_request_has_the_bits_that_it_has_alone(
     check(tallies(FORMS[form], models, kinds, max(12, RUNS // len(kinds)), at_once=6))
 
 
-@pytest.mark.parametrize("form", ["bfloat16", "int4", "w4a8", "adapters"])
+@pytest.mark.parametrize("form", ["bfloat16", "int4", "w8a8", "w4a8", "adapters"])
 def test_experts_give_them_whoever_else_chose_them(form: str, tmp_path: Path) -> None:
     models = save_mixture(tmp_path)
     check(tallies(FORMS[form], models, ("everything",), max(5, RUNS // 10), at_once=5))
