@@ -38,9 +38,9 @@ QUIRE_INLINE U codes_as_bytes(U lanes, U high, int j) {
   return codes;
 }
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
 typedef int16_t S __attribute__((vector_size(W * 4)));
 
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
 // Pairs of products, added up: the bytes of w are not negative.
 QUIRE_INLINE S add_pairs(U w, U x) {
 #if defined(__AVX512F__)
@@ -74,8 +74,39 @@ QUIRE_INLINE U with_signs_of(U w, U x) {
 #endif
 }
 
-// How many such sums of the largest codes can be added up.
-constexpr int sums_at_once(Format format) {
+// Four products of each lane, added to ``part``; that, to ``sum``.
+template <Format format>
+QUIRE_INLINE void add_bytes(I&, S& part, U codes, U x) {
+  if constexpr (bits_of(format) == 8) {
+    U w = codes ^ 0x80808080u;
+    part += add_pairs(size_of(w), with_signs_of(w, x));
+  } else {
+    part += add_pairs(codes, x);
+  }
+}
+QUIRE_INLINE void add_part(I& sum, S& part) {
+  sum += add_pairs(part);
+  part = S{};
+}
+#else
+// Four products of each lane, added to ``sum``.
+template <Format format>
+QUIRE_INLINE void add_bytes(I& sum, S&, U codes, U x) {
+#if defined(__AVX512VNNI__)
+  sum = (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, (__m512i)x);
+#elif defined(__ARM_FEATURE_DOTPROD)
+  U w = bits_of(format) == 8 ? codes ^ 0x80808080u : codes;
+  sum = (I)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
+#else
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) sum += ((I)(x << (24 - 8 * j)) >> 24) * (I)(codes >> 8 * j & 0xffu);
+#endif
+}
+QUIRE_INLINE void add_part(I&, S&) {}
+#endif
+
+// How many sums of two products fit into 16 bits, whatever the codes.
+constexpr int pairs_at_once(Format format) {
   int largest = bits_of(format) == 8 ? 128 : (1 << bits_of(format)) - 1;
   return 32767 / (2 * 127 * largest);
 }
@@ -88,20 +119,12 @@ class ByteSums {
 
   __attribute__((always_inline)) void add(const U (&codes)[P], int r, U x) {
 #pragma GCC unroll 16
-    for (int p = 0; p < P; p++) {
-      if constexpr (bits_of(format) == 8) {
-        U w = codes[p] ^ 0x80808080u;
-        parts_[r][p] += add_pairs(size_of(w), with_signs_of(w, x));
-      } else {
-        parts_[r][p] += add_pairs(codes[p], x);
-      }
-    }
+    for (int p = 0; p < P; p++) add_bytes<format>(sums_[r][p], parts_[r][p], codes[p], x);
   }
 
-  // After each line.
   __attribute__((always_inline)) void end_line() {
-    constexpr int at_once = sums_at_once(format) / (inputs_per_line(format) / 4);
-    if (++lines_ >= at_once) finish();
+    constexpr int lines_at_once = pairs_at_once(format) / (inputs_per_line(format) / 4);
+    if (sums_in_16_bits && ++lines_ >= lines_at_once) finish();
   }
 
   __attribute__((always_inline)) void finish() {
@@ -109,10 +132,7 @@ class ByteSums {
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 16
-      for (int p = 0; p < P; p++) {
-        sums_[r][p] += add_pairs(parts_[r][p]);
-        parts_[r][p] = S{};
-      }
+      for (int p = 0; p < P; p++) add_part(sums_[r][p], parts_[r][p]);
     }
   }
 
@@ -121,36 +141,6 @@ class ByteSums {
   S parts_[R][P] = {};
   int lines_ = 0;
 };
-#else
-// Sums of R rows times P vectors of outputs.
-template <Format format, int R, int P>
-class ByteSums {
- public:
-  explicit ByteSums(I (&sums)[R][P]) : sums_(sums) {}
-
-  __attribute__((always_inline)) void add(const U (&codes)[P], int r, U x) {
-#pragma GCC unroll 16
-    for (int p = 0; p < P; p++) {
-#if defined(__AVX512VNNI__)
-      sums_[r][p] = (I)_mm512_dpbusd_epi32((__m512i)sums_[r][p], (__m512i)codes[p], (__m512i)x);
-#elif defined(__ARM_FEATURE_DOTPROD)
-      U w = bits_of(format) == 8 ? codes[p] ^ 0x80808080u : codes[p];
-      sums_[r][p] = (I)vdotq_s32((int32x4_t)sums_[r][p], (int8x16_t)w, (int8x16_t)x);
-#else
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++)
-        sums_[r][p] += ((I)(x << (24 - 8 * j)) >> 24) * (I)(codes[p] >> 8 * j & 0xffu);
-#endif
-    }
-  }
-
-  void end_line() {}
-  void finish() {}
-
- private:
-  I (&sums_)[R][P];
-};
-#endif
 
 #if !defined(__ARM_FEATURE_MATMUL_INT8)
 // Add the products of units ``first`` to ``last`` to ``acc``; of codes ``added_to_codes`` is not
