@@ -45,7 +45,7 @@ def plain_form(dtype: str, size: float) -> WeightForm:
 
 def rounded_form(name: str, plain: WeightForm) -> WeightForm:
     """As ``--quantization`` rounds them. ConfigError: there is no such way."""
-    products = "int8" if name.endswith("a8") else ""
+    products = "int8" if name in ("w8a8", "w4a8") else ""
     if name in ("int4", "w4a8"):  # attention has 6 bits, and the head 8
         small = 0.5 + _GROUP_SCALE
         return WeightForm(name, 0.75 + _GROUP_SCALE, small, small, 1, products)
