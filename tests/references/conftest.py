@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_SLOW = "QUIRE_REFERENCES"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only ``make test-references`` asks others: it fetches some 300 MB and takes minutes."""
+    if os.environ.get(_SLOW):
+        return
+    for item in items:
+        if "tests/references/" in str(item.path):
+            item.add_marker(pytest.mark.skip(reason=f"{_SLOW} is not set: make test-references"))
