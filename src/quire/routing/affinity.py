@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class _Known:
     used_at: int = 0
 
     def use_at(self, choice: int) -> float:
-        return self.use * 0.5 ** ((choice - self.used_at) / _HALF_LIFE)
+        return self.use * math.pow(2.0, (self.used_at - choice) / _HALF_LIFE)
 
 
 class Affinity:
