@@ -59,7 +59,6 @@ class FinalMessage:
                 f"the model's chat template leaves out the message to go on: {FIELD}", FIELD
             )
         before, after = text[:end], text[end + len(self._mark) :]
-        if after.startswith(" ") or not self._said.strip():
+        if after.startswith(" ") or not self._said.strip():  # then it is the template's own end
             return before
-        # The template trims messages: so it is with this one's end, and nothing else.
-        return before.removesuffix(self._said[len(self._said.rstrip()) :])
+        return before.rstrip()  # the template trims messages

@@ -209,11 +209,13 @@ def test_a_template_that_takes_no_other_conversation_is_taken_at_its_word() -> N
 
 def test_what_is_said_after_the_beginning_of_an_answer_is_no_mark() -> None:
     """A template may write what clients say wherever it likes."""
-    odd = "x{% if add_generation_prompt %}{{ messages[0].content }}<|assistant|>{% endif %}"
-    for said in ("Hi", "<think>", "a</think><think>"):
-        messages = [{"role": "user", "content": said}]
-        assert not standing(ChatTemplate(odd, {}), messages).reasons
-        assert standing(ChatTemplate(odd + "<think>", {}), messages).reasons
+    for field in ("messages[0].content", "tools[0].function.description", "documents[0].text"):
+        odd = f"x{{% if add_generation_prompt %}}{{{{ {field} }}}}<|assistant|>{{% endif %}}"
+        for said in ("Hi", "<think>", "a</think><think>"):
+            messages = [{"role": "user", "content": said}]
+            given = {"tools": [{"function": {"description": said}}], "documents": [{"text": said}]}
+            assert not standing(ChatTemplate(odd, {}), messages, given).reasons
+            assert standing(ChatTemplate(odd + "<think>", {}), messages, given).reasons
 
 
 def test_the_mark_of_a_message_s_end_cannot_be_written_by_anybody() -> None:
@@ -235,7 +237,14 @@ TRIMMING = (
 
 @pytest.mark.parametrize(
     ("said", "kept"),
-    [("Well ", "Well"), ("Well\n\n", "Well"), (" Well", "Well"), ("Well", "Well"), ("", "")],
+    [
+        ("Well ", "Well"),
+        ("Well\n\n", "Well"),
+        (" Well", "Well"),
+        ("Well", "Well"),
+        ("", ""),
+        ("\n", ""),
+    ],
 )
 def test_a_template_that_trims_takes_white_space_of_the_message_alone(said: str, kept: str) -> None:
     template = ChatTemplate(TRIMMING, {})
