@@ -97,6 +97,7 @@ def _after_mark(
 
 def _parted(text: str, said: str, marks: Sequence[str]) -> Begun:
     """A begun answer, parted into what the template has written of it and what was said."""
+    said = said if said.strip() else ""
     for kept in (said, said.rstrip(), said.strip()):
         if text.endswith(kept):
             break
