@@ -209,11 +209,11 @@ def test_a_template_that_takes_no_other_conversation_is_taken_at_its_word() -> N
 
 def test_what_is_said_after_the_beginning_of_an_answer_is_no_mark() -> None:
     """A template may write what clients say wherever it likes."""
-    for field in ("messages[0].content", "tools[0].function.description", "documents[0].text"):
+    for field in ("messages[0].content", "tools[0].text", "documents[0].text"):
         odd = f"x{{% if add_generation_prompt %}}{{{{ {field} }}}}<|assistant|>{{% endif %}}"
         for said in ("Hi", "<think>", "a</think><think>"):
             messages = [{"role": "user", "content": said}]
-            given = {"tools": [{"function": {"description": said}}], "documents": [{"text": said}]}
+            given = {} if "messages" in field else {field.partition("[")[0]: [{"text": said}]}
             assert not standing(ChatTemplate(odd, {}), messages, given).reasons
             assert standing(ChatTemplate(odd + "<think>", {}), messages, given).reasons
 
