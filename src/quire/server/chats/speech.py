@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 
 from quire.config import ServerConfig
 from quire.dialect import (
@@ -28,7 +27,6 @@ from quire.dialect import (
 from quire.engine import Begun, Tokenizer
 
 _MOST_MARKS = 64
-_MOST_SPACE = 64  # tokens
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +153,9 @@ class Speech:
 
     def _opens(self, token_ids: Sequence[int], start: int) -> bool:
         """Whether a token stands first in an output, but for white space."""
-        before = list(takewhile(start.__ne__, token_ids[:_MOST_SPACE]))
-        return start in token_ids[: len(before) + 1] and not self.tokenizer.decode(before).strip()
+        if start not in token_ids:
+            return False
+        return not self.tokenizer.decode(token_ids[: token_ids.index(start)]).strip()
 
 
 def _declared(tokenizer: Tokenizer) -> Declared | None:
