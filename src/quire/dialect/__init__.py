@@ -14,7 +14,7 @@ from quire.dialect.events import (
     Reply,
 )
 from quire.dialect.grammar import Thought, Wanted, Writing, literal
-from quire.dialect.parser import CallForm, Marks, OutputParser, Parser
+from quire.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
 
 __all__ = [
     "DIALECTS",
@@ -33,6 +33,7 @@ __all__ = [
     "Parser",
     "ReasoningPiece",
     "Reply",
+    "Standing",
     "Thought",
     "Tools",
     "Wanted",

@@ -20,7 +20,8 @@ class Dialect:
     marks: of its calls; where they are special tokens, they must not be left out of the text.
     id_length: characters of a call's id, where its chat template insists.
     old_writing: of chat templates that do not hold ``new_sign``.
-    parser: of a format that orders the whole output, not only its calls.
+    parser: of a format that orders the whole output, not only its calls; it is told what the
+    prompt holds of that.
     """
 
     names: tuple[str, ...]
@@ -31,7 +32,7 @@ class Dialect:
     id_length: int | None = None
     old_writing: Writing | None = None
     new_sign: str = ""
-    parser: Callable[[Tools | None], Parser] | None = None
+    parser: Callable[[Tools | None, str], Parser] | None = None
 
     def writing_in(self, template: str) -> Writing:
         if self.old_writing is not None and self.new_sign not in template:

@@ -62,9 +62,10 @@ class Declared:
         """Whether a special token is one of its marks, as it is or in an expression."""
         return token in self._text
 
-    def parser(self, tools: Tools | None, tail: str) -> DeclaredParser:
-        """tail: the end of the prompt, which may have begun the answer."""
-        begun = tail if self._spec.start_anchor_re.search(tail) else ""
+    def parser(self, tools: Tools | None, begun: str) -> DeclaredParser:
+        """begun: what the prompt holds of the answer, from its header on."""
+        if not self._spec.start_anchor_re.search(begun):
+            begun = ""
         told: list[Any] = [
             {"type": "function", "function": {"name": name, "parameters": schema}}
             for name, schema in (tools or {}).items()
@@ -104,6 +105,9 @@ class DeclaredParser:
         self._space = ""  # held back: between two regions it is nobody's
         self._body = ""  # of a call, as it is written
         self._count = 0
+        for told in parser.initial_events:  # of what the prompt holds, which is told already
+            list(self._events(told))
+        self._space = ""
 
     def push(self, text: str) -> list[Event]:
         return [event for told in self._parser.feed(text) for event in self._events(told)]

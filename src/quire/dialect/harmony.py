@@ -17,6 +17,7 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL = "<|constrain|>", "<|end|>", "<|call|>"
 ENDS = (END, CALL, "<|return|>")
 MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
+_BORDERS = (*ENDS, START, CHANNEL)  # of a message's body
 REASONING = Marks(f"{CHANNEL}analysis{MESSAGE}", f"{CHANNEL}final{MESSAGE}", implied=True)
 
 _LONGEST_HEADER = 512  # characters
@@ -66,16 +67,21 @@ class Channels:
         return rules.rule(" | ".join(calls))
 
 
-def parser(tools: Tools | None) -> TextParser:
-    """For one output. tools: None where calls are not looked for."""
+def parser(tools: Tools | None, begun: str = "") -> TextParser:
+    """For one output. tools: None where calls are not looked for.
+
+    begun: what the prompt holds of the output.
+    """
 
     def read(reader: Reader, calls: Calls) -> Reading[None]:
         last = ""
+        header, amid = _open_message(begun)
         while True:
-            yield from reader.drop_spaces()
+            if not amid:
+                yield from reader.drop_spaces()
             if not reader.text and reader.ended:
                 return
-            header = yield from _header(reader)
+            header = header or (yield from _header(reader))
             if header is None:
                 yield from _unmarked(reader)
                 continue
@@ -88,15 +94,24 @@ def parser(tools: Tools | None) -> TextParser:
                 kind = "reasoning" if _ANALYSIS.search(header) else "content"
                 say = reader.reason if kind == "reasoning" else reader.content
                 reader.gap = "\n" if kind == last else ""
-            yield from reader.drop_spaces()
-            _, mark = yield from reader.flow(say, (*ENDS, START, CHANNEL))
+            if not amid:
+                yield from reader.drop_spaces()
+            _, mark = yield from reader.flow(say, _BORDERS)
             if kind == "call":
                 calls.end()
             if mark in ENDS:
                 reader.pass_mark(mark)
-            last = kind
+            last, header, amid = kind, None, False
 
     return TextParser(tools, read)
+
+
+def _open_message(begun: str) -> tuple[str | None, bool]:
+    """The header of the message that a prompt ends in, and whether some of its body is there."""
+    head, mark, body = begun.rpartition(MESSAGE)
+    if not mark or any(border in body for border in _BORDERS):
+        return None, False
+    return head[max(head.rfind(START), 0) :], bool(body.strip())
 
 
 def _header(reader: Reader) -> Reading[str | None]:

@@ -2,6 +2,7 @@
 
 from quire.engine.adapters import AdapterCard, AdapterShelf, AdapterSource
 from quire.engine.async_engine import AsyncEngine, Deltas, MakeThread
+from quire.engine.begun import Begun, ChatPrompt
 from quire.engine.chat_template import Message
 from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
@@ -37,6 +38,8 @@ __all__ = [
     "AdapterShelf",
     "AdapterSource",
     "AsyncEngine",
+    "Begun",
+    "ChatPrompt",
     "CompletionOutput",
     "Delta",
     "Deltas",

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
 
-from quire.engine.final_message import cut_at_mark, marked
+from quire.engine.final_message import FIELD, FinalMessage
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
     MOST_SECONDS,
@@ -101,12 +101,12 @@ class ChatTemplate:
             raise RequestError("the model's chat template takes no documents", "documents")
         if "developer" not in self.source:
             messages = [_as_system(message) for message in messages]
-        going_on = variables.get("continue_final_message", False)
+        final = FinalMessage(messages) if variables.get(FIELD) else None
         given = {
             "add_generation_prompt": True,
             **self._special_tokens,
             **variables,
-            "messages": marked(messages) if going_on else messages,
+            "messages": messages if final is None else final.marked,
         }
         template = self._with_tools if variables.get("tools") else self._template
         pieces, length = [], 0
@@ -135,7 +135,7 @@ class ChatTemplate:
                 "messages",
             )
         text = "".join(pieces)
-        return cut_at_mark(text) if going_on else text
+        return text if final is None else final.cut(text)
 
 
 def render(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from quire.engine.adapters import AdapterShelf
+from quire.engine.begun import Begun, ChatPrompt, begun_in
 from quire.engine.chat_template import Message
 from quire.engine.encoder import Encoder
 from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
@@ -231,15 +232,32 @@ class InputProcessor:
         form: PromptForm = PromptForm(),  # noqa: B008  # frozen
     ) -> list[int]:
         """Token ids of a conversation, by the model's chat template and its own variables."""
-        text = self._encoder.render(messages, variables or {})
-        return form.cut(
-            self._encoder.encode(
-                "messages",
-                text,
-                add_special_tokens=form.add_special_tokens is True,
-                to_be_cut=form.most is not None,
-            )
+        return self.begin_chat(messages, variables, form).token_ids
+
+    def begin_chat(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None = None,
+        form: PromptForm = PromptForm(),  # noqa: B008  # frozen
+        marks: Sequence[str] | None = None,
+    ) -> ChatPrompt:
+        """The same, with what of the answer it has begun.
+
+        marks: what may open or close something in an answer; None where nobody asks.
+        """
+        variables = variables or {}
+        text = self._encoder.render(messages, variables)
+        whole = self._encoder.encode(
+            "messages",
+            text,
+            add_special_tokens=form.add_special_tokens is True,
+            to_be_cut=form.most is not None,
         )
+        token_ids, begun = form.cut(whole), Begun()
+        if marks is not None and not (form.keep_first and len(token_ids) < len(whole)):
+            render = self.tokenizer.apply_chat_template
+            begun = begun_in(text, render, messages, variables, marks)
+        return ChatPrompt(token_ids, begun)
 
     def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
         """Token ids of a prompt in the form that its caller asks for."""

@@ -226,7 +226,7 @@ def test_one_prompt_that_is_too_long_keeps_all_from_being_tokenized() -> None:
                 await engine.append_to_session("s", "b" * 10**6)
             chat = [{"role": "user", "content": "b" * 10**6}]
             with pytest.raises(RequestError, match="messages has"):
-                await engine.chat_prompt(chat, {})
+                await engine.begin_chat(chat, {})
             assert tokenizer.given == []
 
     asyncio.run(main())

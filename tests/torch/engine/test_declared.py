@@ -17,6 +17,7 @@ from transformers.cli.serving import utils as serving
 import quire
 from quire.config import ServerConfig
 from quire.dialect import Declared, Event, Parser, Reply, Wanted, literal
+from quire.engine import Begun
 from quire.engine.chat_template import ChatTemplate
 from quire.engine.tokenizer import JsonTokenizer
 from quire.errors import RequestError
@@ -56,8 +57,8 @@ def run(parser: Parser, pieces: list[str]) -> Reply:
     return Reply.of(events + parser.finish())
 
 
-def read(text: str, tail: str = "<|turn>model\n", *, tools: bool = True) -> Reply:
-    return run(DECLARED.parser(TOOLS if tools else None, tail), [text])
+def read(text: str, begun: str = "<|turn>model\n", *, tools: bool = True) -> Reply:
+    return run(DECLARED.parser(TOOLS if tools else None, begun), [text])
 
 
 def test_what_is_declared_is_read() -> None:
@@ -66,6 +67,10 @@ def test_what_is_declared_is_read() -> None:
     assert [json.loads(call.arguments) for call in reply.calls] == [{"n": 5, "s": "a b"}] * 2
     assert read("Hm.<channel|>Hi.", "<|turn>model\n<|channel>thought\n").reasoning == "Hm."
     assert read("Hi.", "of another turn").content == "Hi."
+    begun = f"<|turn>model\n<|channel>thought\n{'I think, so. ' * 40}I think"
+    assert read(" so.<channel|>Hi.", begun) == Reply(" so.", "Hi."), "letter by letter"
+    assert read(" so.<|channel>", f"{begun}<channel|>Hi") == Reply("", " so.<|channel>")
+    assert read("{n:5}<tool_call|>", "<|turn>model\n<|tool_call>call:f").calls
     assert read(CALL, tools=False) == Reply(content=CALL[18:-12])
     broken = read("<|tool_call>call:f{oops<tool_call|> Hi.")
     assert not broken.calls and broken.content == "{oops Hi."
@@ -175,7 +180,7 @@ def test_what_cannot_be_asked_for_is_refused_by_name() -> None:
 
 def test_reasoning_is_known_by_its_declared_marks() -> None:
     model = Obedient("no marks", GEMMA_MARKS, declared=REAL["gemma4"])
-    assert model.speech.reasons_after("<|turn>model\n<|channel>thought\n")
+    assert model.speech.standing(Begun("<|turn>model\n<|channel>thought\n")).reasons
     _, whole, _ = model.call(
         [Tool("f")], ToolChoice("required"), 5, SamplingParams(thinking_token_budget=0)
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece, Reply
-from quire.engine import CompletionOutput, Delta, Message, PromptForm, RequestOutput
+from quire.engine import Begun, CompletionOutput, Delta, Message, PromptForm, RequestOutput
 from quire.errors import RequestError
 from quire.protocol import Origin, SamplingParams
 from quire.server.chats.guidance import guided
@@ -107,13 +107,15 @@ class Conversation:
     params: the turn's, with what calls and reasoning need.
     """
 
-    def __init__(self, service: Service, turn: Turn, prompt: Mapping[str, Any], tail: str) -> None:
-        """tail: the end of the prompt, in which the answer may have been begun."""
+    def __init__(
+        self, service: Service, turn: Turn, prompt: Mapping[str, Any], begun: Begun
+    ) -> None:
+        """begun: what the prompt holds of the answer."""
         self._service = service
         self._turn = turn
         self._prompt = prompt
-        self._tail = tail
-        self._reasons = service.speech.reasons_after(tail)
+        self._begun = begun
+        self._standing = service.speech.standing(begun)
         self._tools = None
         if turn.tools and _listens(service, turn):
             self._tools = {tool.name: tool.parameters or {} for tool in turn.tools}
@@ -124,7 +126,7 @@ class Conversation:
             turn.tools if self._tools is not None else (),
             turn.choice,
             several=turn.parallel_calls,
-            reasons=self._reasons,
+            standing=self._standing,
         )
         self._field_names = turn.field_names
         if self.params.structured_outputs is not turn.params.structured_outputs:
@@ -159,7 +161,7 @@ class Conversation:
         service, metrics = self._service, request.metrics
         cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
         counts = [
-            service.speech.reasoning_tokens(output.token_ids, reasons=self._reasons)
+            service.speech.reasoning_tokens(output.token_ids, self._standing)
             for output in request.outputs
         ]
         reasoning = None if None in counts else sum(count or 0 for count in counts)
@@ -172,8 +174,7 @@ class Conversation:
         return letters if length else f"call_{letters}"
 
     def _listen(self) -> Listener:
-        parser = self._service.speech.parser(self._tools, reasons=self._reasons, tail=self._tail)
-        return Listener(parser, self._turn)
+        return Listener(self._service.speech.parser(self._tools, self._begun), self._turn)
 
 
 async def begin(service: Service, turn: Turn) -> Conversation:
@@ -185,10 +186,11 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         variables = _variables(service, turn)
         messages = for_template(turn.messages, service.speech.id_length)
         with service.reserve():
-            token_ids = await service.engine.chat_prompt(messages, variables, turn.form)
+            chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
+            token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
-        return Conversation(service, turn, prompt, service.speech.tail(token_ids))
+        return Conversation(service, turn, prompt, begun)
 
 
 def _listens(service: Service, turn: Turn) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.dialect import Thought, Wanted
+from quire.dialect import Standing, Thought, Wanted
 from quire.errors import RequestError
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.protocol.structured_outputs import LONGEST_GRAMMAR
@@ -24,13 +24,13 @@ def guided(
     choice: ToolChoice,
     *,
     several: bool,
-    reasons: bool,
+    standing: Standing,
 ) -> SamplingParams:
     """A turn's parameters, with what calls and reasoning need.
 
     tools: none where calls are not looked for.
     several: more than one may be called at once.
-    reasons: the prompt has opened the reasoning.
+    standing: after what the prompt holds of the answer.
     """
     if params.thinking_token_budget is not None and speech.marks is None:
         raise RequestError(
@@ -40,15 +40,17 @@ def guided(
         )
     if tools or speech.marks is not None or speech.declared is not None:
         params = replace(params, kept_special_tokens=tuple(speech.special.values()))
-    within = speech.marks is not None and speech.reasons_within(opened=reasons)
+    marks = speech.marks if standing.may_reason else None
+    if marks is None:
+        params = replace(params, thinking_token_budget=None)  # nothing comes that it could bound
+    within = marks is not None and speech.reasons_within(opened=standing.reasons)
     grammar = _grammar(speech, params, tools, choice, several, within) if tools else None
     if grammar is not None:
         params = replace(params, structured_outputs=StructuredOutputs(grammar=grammar))
         if within:
             return replace(params, thinking_token_budget=None)
-    if params.guided and speech.marks is not None:
-        marks = Reasoning(speech.marks.start, speech.marks.end, reasons)
-        params = replace(params, reasoning=marks)
+    if params.guided and marks is not None:
+        params = replace(params, reasoning=Reasoning(marks.start, marks.end, standing.reasons))
     return params
 
 
