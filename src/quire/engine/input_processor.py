@@ -247,14 +247,10 @@ class InputProcessor:
         """
         variables = variables or {}
         text = self._encoder.render(messages, variables)
-        whole = self._encoder.encode(
-            "messages",
-            text,
-            add_special_tokens=form.add_special_tokens is True,
-            to_be_cut=form.most is not None,
-        )
-        token_ids, begun = form.cut(whole), Begun()
-        if marks is not None and not (form.keep_first and len(token_ids) < len(whole)):
+        special = form.add_special_tokens is True
+        token_ids, is_cut = self._formed("messages", text, form, special=special)
+        begun = Begun()
+        if marks is not None and not (form.keep_first and is_cut):
             render = self.tokenizer.apply_chat_template
             begun = begun_in(text, render, messages, variables, marks)
         return ChatPrompt(token_ids, begun)
@@ -262,16 +258,11 @@ class InputProcessor:
     def text_prompt(self, given: str | Sequence[int], form: PromptForm) -> list[int]:
         """Token ids of a prompt in the form that its caller asks for."""
         special = form.add_special_tokens is not False
-        encode = partial(self._encoder.encode, to_be_cut=form.most is not None)
         if form.suffix is None:
             if not isinstance(given, str):
                 return form.cut(list(given))
-            if special and form.keep_special:
-                before, after = special_around(self.tokenizer.encode)
-                after += () if self.pooler is None else self.pooler.ending
-                text = encode("prompt", given, add_special_tokens=False)
-                return form.cut_between(before, text, after)
-            return form.cut(encode("prompt", given, add_special_tokens=special))
+            return self._formed("prompt", given, form, special=special)[0]
+        encode = partial(self._encoder.encode, to_be_cut=form.most is not None)
         marks = infilling_marks(self.tokenizer, self.vocab_size)
         if marks is None:
             raise RequestError(
@@ -284,6 +275,23 @@ class InputProcessor:
             prefix = encode("prompt", prefix, add_special_tokens=False)
         suffix = encode("suffix", form.suffix, add_special_tokens=False)
         return form.cut(around_the_gap(marks, begin, prefix, suffix))
+
+    def _formed(
+        self, field: str, text: str, form: PromptForm, *, special: bool
+    ) -> tuple[list[int], bool]:
+        """Token ids of a text in the form that its caller asks for, and whether some were cut.
+
+        special: add the tokenizer's own around it.
+        """
+        stay = special and (form.keep_special or form.keep_begin)
+        before, after = special_around(self.tokenizer.encode) if stay else ([], [])
+        if form.keep_special and stay and self.pooler is not None:
+            after += self.pooler.ending
+        inner = self._encoder.encode(
+            field, text, add_special_tokens=special and not stay, to_be_cut=form.most is not None
+        )
+        token_ids = form.cut_between(before, inner, after)
+        return token_ids, len(token_ids) < len(before) + len(inner) + len(after)
 
     def _request(
         self,
