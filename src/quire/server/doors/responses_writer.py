@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 from quire.engine import Delta
+from quire.server.answers import nulls
 from quire.server.answers.logprobs import chat_logprobs
 from quire.server.answers.streaming import Events, Json
 from quire.server.chats.conversation import Conversation
@@ -164,7 +165,7 @@ class ResponseWriter:
     def _response(self, status: str, output: list[Json]) -> Json:
         request, params = self._request, self._conversation.params
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        return {
+        response = {
             "id": f"resp_{self._id}",
             "object": "response",
             "created_at": self._created,
@@ -176,9 +177,13 @@ class ResponseWriter:
             "usage": self._usage(),
             "temperature": params.temperature,
             "top_p": params.top_p,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
+            **nulls.RESPONSE,
             **told(request),
             "model": self._model,
         }
+        return nulls.without_nulls(response, "usage", "user")
 
     def _usage(self) -> Json | None:
         if self._told.output is None:
@@ -205,6 +210,8 @@ def told(request: ResponsesRequest) -> Json:
             "safety_identifier", "user",
         },
     )  # fmt: skip
+    form = nulls.without_nulls(asked["text"]["format"], "description")
+    asked["text"] = {**asked["text"], "format": form}
     return {**asked, "top_logprobs": request.top_logprobs or 0, "service_tier": "default"}
 
 

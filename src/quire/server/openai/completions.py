@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
+from quire.server.answers import nulls
 from quire.server.answers.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
@@ -79,7 +80,10 @@ def _emptied(delta: Delta) -> Delta:
     )
 
 
-_TEXT = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null}'
+_TEXT = (
+    b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null,"stop_reason":null,'
+    b'"prompt_token_ids":null,"token_ids":null}'
+)
 
 
 class CompletionWording:
@@ -88,6 +92,7 @@ class CompletionWording:
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"
     one_prompt = False
+    always = nulls.COMPLETION
 
     def __init__(
         self,
@@ -109,6 +114,7 @@ class CompletionWording:
             "logprobs": self._logprobs(output, request),
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
+            **nulls.COMPLETION_CHOICE,
         }
         if self._request.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(request.prompt_logprobs or ())
@@ -117,8 +123,7 @@ class CompletionWording:
     def opening(self, index: int, number: int) -> list[Json]:
         if not self._request.echo:
             return []
-        text = self._prompt_text(number)
-        return [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]
+        return [_piece(index, self._prompt_text(number))]
 
     def text(self, index: int, delta: Delta) -> bytes | None:
         return None if delta.logprobs is not None else _TEXT % (index, to_json(delta.text))
@@ -133,8 +138,7 @@ class CompletionWording:
             self._offsets[index] = offset + sum(lengths)
         return [
             {
-                "index": index,
-                "text": delta.text,
+                **_piece(index, delta.text),
                 "logprobs": logprobs,
                 "finish_reason": delta.finish_reason,
                 "stop_reason": delta.stop_reason,
@@ -162,3 +166,9 @@ class CompletionWording:
             return prompt
         skip = self._request.skip_special_tokens is not False
         return self._tokenizer.decode(prompt, skip_special_tokens=skip)
+
+
+def _piece(index: int, text: str) -> Json:
+    """A choice of a chunk, in which nothing but its text is told yet."""
+    told = {"logprobs": None, "finish_reason": None, "stop_reason": None}
+    return {"index": index, "text": text, **told, "prompt_token_ids": None, "token_ids": None}
