@@ -74,9 +74,11 @@ def test_openai_s_client_finds_what_vllm_always_sends(shared: LiveServer) -> Non
         "chat.message": chat.choices[0].message,
         "response": response,
     }
-    streams: Any = {"completion": shared.openai.completions.create(model=MODEL, prompt="x",
-                                                                   max_tokens=3, stream=True),
-                    "chat": shared.openai.chat.completions.create(**HELLO, stream=True)}  # fmt: skip
+    prompted: Any = {"model": MODEL, "prompt": "x", "max_tokens": 3, "stream": True}
+    streams: Any = {
+        "completion": shared.openai.completions.create(**prompted),
+        "chat": shared.openai.chat.completions.create(**HELLO, stream=True),
+    }
     chunks = {name: [*stream] for name, stream in streams.items()}
     for name, fields in ALWAYS.items():
         kind = name.removesuffix(".chunk.choice")

@@ -96,7 +96,7 @@ async def answer(
     if request.stream:
         head["object"] = wording.chunk_object
         chunks = Chunks(head, request, params.num_outputs, wording, account, prompts)
-        return EventStream(chunks.of(progress))
+        return EventStream(chunks.of(progress), silence=service.silence)
     head["object"] = wording.object
     outputs = {}
     async with aclosing(progress):

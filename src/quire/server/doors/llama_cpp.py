@@ -57,7 +57,8 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         run = service.run(name, prompts, params, {}, whole=whole)
         wording = LlamaCppWording(service, request, params)
         if request.stream:
-            return EventStream(pieces(run, wording.events, names), DATA, in_llama_cpp_s_shape)
+            events, shape = pieces(run, wording.events, names), in_llama_cpp_s_shape
+            return EventStream(events, DATA, shape, request.silence(service.silence))
         finished = await outputs(run, names)
         return await json_response(
             lambda: wording.whole(finished), large=len(finished) > 1 or request.n_probs > 0

@@ -59,7 +59,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
 
         writer = ResponseWriter(conversation, request, model.name, service.new_id(), keep)
         if request.stream:
-            return EventStream(writer.events(), NAMED_EVENTS, writer.error)
+            return EventStream(writer.events(), NAMED_EVENTS, writer.error, service.silence)
         response = await writer.whole()
         return await json_response(lambda: response, large=request.wants_logprobs)
 
