@@ -194,6 +194,7 @@ def scripted_engine(
     max_num_waiting: int | None = None,
     chat_template: str | None = None,
     num_host_blocks: int = 0,
+    max_model_len: int = MAX_MODEL_LEN,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
     """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
@@ -208,13 +209,13 @@ def scripted_engine(
         preemption=Preemption(allocator, mode),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
-        ring=Ring(0, MAX_MODEL_LEN),
+        ring=Ring(0, max_model_len),
         **scheduling,
     )
     input_processor = InputProcessor(
         tokenizer,
         vocab_size=_VOCAB,
-        max_model_len=MAX_MODEL_LEN,
+        max_model_len=max_model_len,
         eos_token_ids=_EOS,
         seed=0,
         pooler=Pooler(WIDTH, shorter=(2,)),

@@ -223,7 +223,7 @@ def test_who_takes_most_room_loses_first_and_conversations_lose_their_ends_first
         ({"temperature": "hot"}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "websearch"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "name": "two words"}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),

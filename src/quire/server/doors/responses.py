@@ -30,6 +30,7 @@ from quire.server.service import Asked, Service
 _MOST_LISTED = 100  # items at a time
 _PREFIXES = {
     "message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_",
+    "custom_tool_call": "ctc_", "custom_tool_call_output": "ctco_",
 }  # fmt: skip
 
 

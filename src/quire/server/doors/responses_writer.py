@@ -12,6 +12,7 @@ from quire.server.answers.logprobs import chat_logprobs
 from quire.server.answers.streaming import Events, Json
 from quire.server.chats.conversation import Conversation
 from quire.server.doors.blocks import Block, Change, Closed, Grown, Kind, Opened
+from quire.server.doors.responses_tools import input_of
 from quire.server.doors.responses_turns import FIELD_NAMES
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.telling import Telling
@@ -37,6 +38,7 @@ class ResponseWriter:
         )  # only tokens of a text have theirs told
         self._told = self._telling.told
         self._request = request
+        self._offered = request.offered
         self._model = model
         self._keep = keep
         self._id = own_id
@@ -108,7 +110,8 @@ class ResponseWriter:
     def _growth(self, block: Block, text: str, delta: Delta) -> Iterator[Json]:
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
-            yield self._event("response.function_call_arguments.delta", **place, delta=text)
+            if not self._offered.origin(block.name).custom:  # whose text is in the arguments
+                yield self._event("response.function_call_arguments.delta", **place, delta=text)
             return
         place["content_index"] = 0
         if block.kind is Kind.REASONING:
@@ -120,8 +123,7 @@ class ResponseWriter:
     def _closing(self, block: Block) -> Iterator[Json]:
         place: Json = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
-            done = {"name": block.name, "arguments": block.text}
-            yield self._event("response.function_call_arguments.done", **place, **done)
+            yield from self._called(block, place)
             return
         text: Json = {"content_index": 0, "text": block.text}
         if block.kind is Kind.REASONING:
@@ -130,6 +132,16 @@ class ResponseWriter:
             logprobs = self._logprobs.get(block.index, [])
             yield self._event("response.output_text.done", **place, **text, logprobs=logprobs)
         yield self._part_event("done", block, self._item(block)["content"][0])
+
+    def _called(self, block: Block, place: Json) -> Iterator[Json]:
+        origin = self._offered.origin(block.name)
+        if origin.custom:
+            text = input_of(block.text)
+            yield self._event("response.custom_tool_call_input.delta", **place, delta=text)
+            yield self._event("response.custom_tool_call_input.done", **place, input=text)
+            return
+        done = {"name": origin.name, "arguments": block.text}
+        yield self._event("response.function_call_arguments.done", **place, **done)
 
     def _part_event(self, what: str, block: Block, part: Json) -> Json:
         place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
@@ -147,20 +159,31 @@ class ResponseWriter:
         return new
 
     def _item_id(self, block: Block) -> str:
-        return f"{_PREFIXES[block.kind]}{self._id}{block.index:x}"
+        custom = self._offered.origin(block.name).custom
+        return f"{'ctc_' if custom else _PREFIXES[block.kind]}{self._id}{block.index:x}"
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
         cut = self._told.reason == "length" and block is self._told.blocks[-1]
         status = "in_progress" if begun else "incomplete" if cut else "completed"
         item: Json = {"id": self._item_id(block), "status": status}
         if block.kind is Kind.CALL:
-            called = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
-            return {**item, "type": "function_call", **called}
+            return {**item, **self._call(block, begun=begun)}
         part = _part(block.kind, block.text, self._logprobs.get(block.index, []))
         content = [] if begun else [part]
         if block.kind is Kind.REASONING:
             return {**item, "type": "reasoning", "summary": [], "content": content}
         return {**item, "type": "message", "role": "assistant", "content": content}
+
+    def _call(self, block: Block, *, begun: bool) -> Json:
+        """A call as its caller knows the tool."""
+        origin = self._offered.origin(block.name)
+        called: Json = {"call_id": block.call_id, "name": origin.name}
+        if origin.namespace is not None:
+            called["namespace"] = origin.namespace
+        if origin.custom:
+            text = "" if begun else input_of(block.text)
+            return {"type": "custom_tool_call", **called, "input": text}
+        return {"type": "function_call", **called, "arguments": block.text}
 
     def _response(self, status: str, output: list[Json]) -> Json:
         request, params = self._request, self._conversation.params
@@ -181,6 +204,7 @@ class ResponseWriter:
             "frequency_penalty": params.frequency_penalty,
             **nulls.RESPONSE,
             **told(request),
+            **self._offered.warnings,
             "model": self._model,
         }
         return nulls.without_nulls(response, "usage", "user")
@@ -204,7 +228,7 @@ def told(request: ResponsesRequest) -> Json:
         mode="json",
         by_alias=True,
         include={
-            "instructions", "previous_response_id", "store", "tools", "tool_choice",
+            "instructions", "previous_response_id", "store", "tool_choice",
             "parallel_tool_calls", "max_tool_calls", "text", "reasoning", "max_output_tokens",
             "top_logprobs", "truncation", "background", "metadata", "prompt_cache_key",
             "safety_identifier", "user",
@@ -212,6 +236,7 @@ def told(request: ResponsesRequest) -> Json:
     )  # fmt: skip
     form = nulls.without_nulls(asked["text"]["format"], "description")
     asked["text"] = {**asked["text"], "format": form}
+    asked["tools"] = [tool.told() for tool in request.tools]
     return {**asked, "top_logprobs": request.top_logprobs or 0, "service_tier": "default"}
 
 
