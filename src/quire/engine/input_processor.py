@@ -16,7 +16,7 @@ from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks
 from quire.engine.prompts import Prompt, check_client, given_of
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Tokenizer
-from quire.errors import RequestError, UnknownAdapterError, shown
+from quire.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
 from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
@@ -381,10 +381,14 @@ class InputProcessor:
             return max(self._default_max_tokens, least) if asked is None else asked
         room = self.max_model_len - known
         if room < prepared.least_output:
-            raise RequestError(
+            most = self.max_model_len - prepared.least_output
+            raise ContextLengthError(
                 f"{what} has {known} tokens; with max_model_len {self.max_model_len} "
-                f"it may have at most {self.max_model_len - prepared.least_output}",
+                f"it may have at most {most}",
                 field,
+                known,
+                most,
+                self.max_model_len,
             )
         if asked is not None and asked > room and not cut:
             raise RequestError(

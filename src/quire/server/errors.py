@@ -23,6 +23,7 @@ from starlette.types import Scope
 
 from quire.errors import (
     BusyError,
+    ContextLengthError,
     EngineError,
     OverloadedError,
     QueueFullError,
@@ -36,7 +37,7 @@ from quire.errors import (
     UnknownSessionError,
     shown,
 )
-from quire.server.error_shapes import shape_for
+from quire.server.error_shapes import CONTEXT_LENGTH, shape_for
 from quire.server.fields.others import why_not
 
 REQUEST_ID = "request_id"
@@ -82,7 +83,10 @@ def error_body(
 
 
 def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body that tell a client of this error."""
+    """The HTTP status and the body that tell a client of this error.
+
+    Beside the error there may be what other APIs than OpenAI's tell too: see ``ErrorShape``.
+    """
     match error:
         case UnknownModelError() | UnknownAdapterError():
             return 404, error_body(str(error), param=error.field, code="model_not_found")
@@ -106,6 +110,9 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 429, error_body(str(error), "rate_limit_error", code="too_many_watchers")
         case QueueTimeoutError():
             return 503, error_body(str(error), _SERVER, code="queue_timeout")
+        case ContextLengthError():
+            body = error_body(str(error), param=error.field, code=CONTEXT_LENGTH)
+            return 400, {**body, "context": (error.tokens, error.most, error.length)}
         case RequestError():
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():

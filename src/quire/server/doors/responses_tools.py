@@ -51,7 +51,7 @@ class ResponsesTool(Strict):
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool = False
-    defer_loading: Literal[False] = False
+    defer_loading: bool = False  # all are told at once
     allowed_callers: list[Literal["direct"]] | None = None
     output_schema: JsonObject | None = None  # what its caller makes of it is not looked at
 
@@ -80,7 +80,7 @@ class CustomTool(Strict):
     name: str
     description: str | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] = TextInput()
-    defer_loading: Literal[False] = False
+    defer_loading: bool = False  # all are told at once
     allowed_callers: list[Literal["direct"]] | None = None
 
     def as_tool(self, name: str) -> Tool:
