@@ -23,6 +23,7 @@ from quire.protocol import Pooler, PreemptionMode
 from quire.scheduling import Ring, Scheduler
 from quire.scheduling.preemption import Preemption
 from quire.server import Server, create_app
+from support.described import Described
 from support.fake_model import WIDTH, FakeExecutor
 from support.scripted_executor import ScriptedExecutor
 
@@ -60,8 +61,13 @@ class LiveServer:
         self.server = server
         self._thread = thread
         self.url = f"http://127.0.0.1:{server.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
-        self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        # Whatever they are answered is compared with what the app says of its answers.
+        hooks = {"response": [Described(app).check]}
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE, event_hooks=hooks)
+        http_client = httpx.Client(event_hooks=hooks)
+        self.openai = OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=http_client
+        )
 
     @property
     def is_running(self) -> bool:

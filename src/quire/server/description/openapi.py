@@ -31,6 +31,8 @@ from quire.server.error_shapes import (
     shape_for,
 )
 from quire.server.errors import routes_of
+from quire.server.fields.others import passing_schemas
+from quire.server.fields.strict import as_patterns
 from quire.server.guards.keys import is_open
 
 _SCHEMAS = "#/components/schemas/"
@@ -59,7 +61,9 @@ _ERROR_TYPES: Mapping[ErrorShape, type[BaseModel]] = {
     in_ollama_s_shape: OllamaErrorAnswer,
     in_llama_cpp_s_shape: LlamaCppErrorAnswer,
 }
-_OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503)
+_OF_BODIES = (400, 404, 408, 410, 413, 415, 429)
+_OF_PARAMETERS = (400,)
+_OF_ALL = (500, 503)
 
 
 class _Takes(dict[str, Any]):
@@ -161,6 +165,14 @@ def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[Base
     _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(found["$defs"])
+    for kind in _bodies(app):  # may hold what changes nothing, whoever takes it
+        schema = schemas[kind.__name__]
+        passing = {name: told for name, told in passing_schemas().items()
+                   if name not in schema["properties"]}  # fmt: skip
+        schema["patternProperties"] = {
+            **as_patterns(passing),
+            **schema.get("patternProperties", {}),
+        }
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which nobody gets
         schemas.pop(unused, None)
 
@@ -183,9 +195,11 @@ def _complete_operation(
     responses.pop("422", None)
     for told in responses.get("200", {}).get("content", {}).values():
         told["schema"] = told.get("schema") or {"type": "object"}  # in another API's own shape
-    statuses = [401] if secured else []
+    statuses = [*_OF_ALL, *([401] if secured else [])]
     if "requestBody" in operation:
         statuses += _OF_BODIES
+    if "parameters" in operation:
+        statuses += _OF_PARAMETERS
     content = {"application/json": {"schema": {"$ref": _SCHEMAS + error.__name__}}}
     for status in statuses:
         responses.setdefault(str(status), {"description": _ERRORS[status], "content": content})

@@ -77,6 +77,7 @@ class ResponseAnswer(_Answer):
     output_messages: None
     kv_transfer_params: None
     ec_transfer_params: None
+    warnings: list[str] = []
 
 
 class ResponseEvent(_Event):

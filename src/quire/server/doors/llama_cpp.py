@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import fields
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -40,7 +41,8 @@ _TOLD = {  # of the parameters, as their clients know them
 
 def add_llama_cpp(app: FastAPI, service: Service) -> None:
     _add_state(app, service)
-    answers = gives(LlamaCppAnswer, LlamaCppAnswer, framing=DATA)
+    one_or_several: Any = LlamaCppAnswer | list[LlamaCppAnswer]
+    answers = gives(one_or_several, LlamaCppAnswer, framing=DATA)
 
     @app.post("/completion", openapi_extra=takes(LlamaCppRequest), responses=answers)
     @app.post("/completions", openapi_extra=takes(LlamaCppRequest), responses=answers)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import GetJsonSchemaHandler, model_validator
 
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
-from quire.server.fields.strict import Strict, Texts, between, expecting
+from quire.server.fields.strict import Strict, Texts, as_patterns, between, expecting
 
 _ANY_SEED = (-1, 2**32 - 1)
 _OURS = {  # the names in SamplingParams
@@ -56,6 +56,14 @@ class LlamaOptions(Strict):
             for name, value in data.items()
             if name not in cls.idle and value not in cls.neutral.get(name, ())
         }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
+        idle: dict[str, Any] = {name: {} for name in cls.idle}
+        schema["patternProperties"] = as_patterns({**neutral, **idle})
+        return schema
 
     @model_validator(mode="after")
     def _check_penalties(self) -> LlamaOptions:

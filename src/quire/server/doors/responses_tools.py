@@ -127,23 +127,23 @@ AnyTool = Annotated[
 ]
 
 
-class NamedTool(Strict):
+class ResponsesNamedTool(Strict):
     type: Literal["function", "custom"]
     name: str
     namespace: Name | None = None
 
 
-_Named = Annotated[NamedTool | HostedTool, Field(discriminator="type")]
+_Named = Annotated[ResponsesNamedTool | HostedTool, Field(discriminator="type")]
 
 
-class AllowedTools(Strict):
+class ResponsesAllowedTools(Strict):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[_Named], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
 
 
 AnyChoice = Annotated[
-    Literal["auto", "none", "required"] | NamedTool | HostedTool | AllowedTools,
+    Literal["auto", "none", "required"] | ResponsesNamedTool | HostedTool | ResponsesAllowedTools,
     expecting('"auto", "none", "required" or {"type": "function", "name": ...}'),
 ]
 
@@ -227,8 +227,10 @@ def _chosen(choice: Any, origins: Mapping[str, Origin], left_out: Mapping[str, s
         case str():
             _check_any(choice, origins, left_out)
             return ToolChoice(choice)  # type: ignore[arg-type]  # its type has checked it
-        case AllowedTools():
-            names = [_known(one, origins) for one in choice.tools if isinstance(one, NamedTool)]
+        case ResponsesAllowedTools():
+            names = [
+                _known(one, origins) for one in choice.tools if isinstance(one, ResponsesNamedTool)
+            ]
             counting = tuple(name for name in names if name not in left_out)
             _check_any(choice.mode, counting, left_out)
             return ToolChoice(choice.mode, counting) if counting else ToolChoice("none")
@@ -246,7 +248,7 @@ def _check_any(mode: str, counting: Collection[str], left_out: Mapping[str, str]
         )
 
 
-def _known(named: NamedTool, origins: Mapping[str, Origin]) -> str:
+def _known(named: ResponsesNamedTool, origins: Mapping[str, Origin]) -> str:
     """The model's name of a tool that a caller names in full, or as its namespace does."""
     whole = flat_name(named.namespace, named.name)
     found = [name for name, origin in origins.items() if origin.name == named.name]

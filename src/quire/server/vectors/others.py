@@ -30,8 +30,8 @@ def add_others(app: FastAPI, service: Service) -> None:
     _add_ollama(app, service)
     taken = takes(LlamaCppEmbeddingRequest)
 
-    @app.post("/embedding", openapi_extra=taken, responses=gives(LlamaCppEmbedding))
-    @app.post("/embeddings", openapi_extra=taken, responses=gives(LlamaCppEmbedding))
+    @app.post("/embedding", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
+    @app.post("/embeddings", openapi_extra=taken, responses=gives(list[LlamaCppEmbedding]))
     async def embedding(http: Request) -> Response:
         """llama.cpp's: the vectors of one or several texts, in a list."""
         request = await service.bodies.parse(http, LlamaCppEmbeddingRequest)

@@ -34,7 +34,7 @@ def add_vectors(app: FastAPI, service: Service) -> None:
     _add_scores(app, service)
     add_others(app, service)
     for path in _NOT_HERE:
-        app.post(path, responses=gives(EmbeddingList))(_refuse)
+        app.post(path, responses=gives(EmbeddingList, None, 400))(_refuse)
 
 
 async def _refuse() -> None:
