@@ -212,7 +212,7 @@ def test_tokens_are_told_in_whole_and_in_stream(shared: LiveServer) -> None:
             assert told == choice["token_ids"]
             places = [whole, *own] if ask == shared.chat else [
                 choice, *(one["choices"][0] for one in own)]  # fmt: skip
-            prompts = [one["prompt_token_ids"] for one in places if "prompt_token_ids" in one]
+            prompts = [one["prompt_token_ids"] for one in places if one.get("prompt_token_ids")]
             assert len(prompts) == 2 and prompts[0] == prompts[1] != []
 
 
