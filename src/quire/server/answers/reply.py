@@ -41,7 +41,7 @@ class Wording(Protocol):
     object: str
     chunk_object: str
     one_prompt: bool  # what is told of it then stands beside the choices, not in them
-    always: Mapping[str, None]  # of fields that stand beside them always
+    always: Json  # what stands beside them in every answer
 
     def choice(
         self, index: int, number: int, output: CompletionOutput, request: RequestOutput
