@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from quire.config import ServerConfig
 from quire.server.answers.streaming import DATA_TO_DONE, LINES, Framing
 from quire.server.description.answer_types import ErrorAnswer
+from quire.server.description.bodies import AsTaken, with_what_passes
 from quire.server.description.docs_page import page
 from quire.server.doors.answers import (
     AnthropicErrorAnswer,
@@ -31,8 +32,6 @@ from quire.server.error_shapes import (
     shape_for,
 )
 from quire.server.errors import routes_of
-from quire.server.fields.others import passing_schemas
-from quire.server.fields.strict import as_patterns
 from quire.server.guards.keys import is_open
 
 _SCHEMAS = "#/components/schemas/"
@@ -162,17 +161,12 @@ def _add_types(document: dict[str, Any], app: FastAPI, kinds: Iterable[type[Base
     modes += [(kind, "validation") for kind in _bodies(app)]
     answers: list[type[BaseModel]] = [*_ERROR_TYPES.values(), *kinds]
     modes += [(kind, "serialization") for kind in answers]
-    _, found = models_json_schema(modes, ref_template=_SCHEMAS + "{model}")
+    template = _SCHEMAS + "{model}"
+    _, found = models_json_schema(modes, ref_template=template, schema_generator=AsTaken)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(found["$defs"])
-    for kind in _bodies(app):  # may hold what changes nothing, whoever takes it
-        schema = schemas[kind.__name__]
-        passing = {name: told for name, told in passing_schemas().items()
-                   if name not in schema["properties"]}  # fmt: skip
-        schema["patternProperties"] = {
-            **as_patterns(passing),
-            **schema.get("patternProperties", {}),
-        }
+    for kind in _bodies(app):
+        schemas[kind.__name__] = with_what_passes(schemas[kind.__name__])
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's, which nobody gets
         schemas.pop(unused, None)
 

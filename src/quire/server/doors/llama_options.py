@@ -9,7 +9,8 @@ from pydantic import GetJsonSchemaHandler, model_validator
 
 from quire.errors import RequestError
 from quire.protocol import SamplingParams
-from quire.server.fields.strict import Strict, Texts, as_patterns, between, expecting
+from quire.server.fields.others import as_patterns
+from quire.server.fields.strict import Strict, Texts, between, expecting
 
 _ANY_SEED = (-1, 2**32 - 1)
 _OURS = {  # the names in SamplingParams
@@ -59,7 +60,7 @@ class LlamaOptions(Strict):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
-        schema = super().__get_pydantic_json_schema__(core, handler)
+        schema = handler.resolve_ref_schema(handler(core))
         neutral = {name: {"enum": [*values, None]} for name, values in cls.neutral.items()}
         idle: dict[str, Any] = {name: {} for name in cls.idle}
         schema["patternProperties"] = as_patterns({**neutral, **idle})

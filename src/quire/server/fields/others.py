@@ -70,6 +70,11 @@ def passing_schemas() -> dict[str, dict[str, Any]]:
     return {**hints, **{name: {"enum": [*values, None]} for name, values in _NEUTRAL.items()}}
 
 
+def as_patterns(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """``patternProperties``: fields that pass, though nobody need know that there are such."""
+    return {f"^{name}$": schema for name, schema in schemas.items()}
+
+
 def why_not(path: str) -> str:
     """What to tell of a field that is not understood."""
     name = path.rpartition(".")[2]

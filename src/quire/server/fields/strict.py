@@ -6,8 +6,6 @@ item of a list, or the first unknown name, that is wrong.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     ValidationError,
     WrapValidator,
     model_validator,
@@ -30,9 +27,6 @@ Ids = Annotated[list[int], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
-
-
-_ABOUT = ("title", "description", "default", "examples")  # of a field, not of its values
 
 
 class Strict(BaseModel):
@@ -54,32 +48,6 @@ class Strict(BaseModel):
         for name in unknown[1:]:  # one is enough to complain of
             del present[name]
         return present
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Any:
-        """As pydantic has it, and null where a field may be absent."""
-        schema = handler.resolve_ref_schema(handler(core))
-        needed = schema.get("required", ())
-        properties = schema.get("properties", {})
-        for name, told in properties.items():
-            properties[name] = told if name in needed else _or_null(told)
-        return schema
-
-
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field that may be null; what is told of the field stays where it is."""
-    nothing = {"type": "null"}
-    if nothing in schema.get("anyOf", ()):
-        return schema
-    about = {name: schema[name] for name in _ABOUT if name in schema}
-    kind = {name: value for name, value in schema.items() if name not in _ABOUT}
-    kinds = kind["anyOf"] if kind.keys() == {"anyOf"} else [kind]
-    return {"anyOf": [*kinds, nothing], **about}
-
-
-def as_patterns(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties that a schema allows for, though nobody need know that there are such."""
-    return {f"^{re.escape(name)}$": schema for name, schema in properties.items()}
 
 
 def told(default: Any, text: str, **more: Any) -> Any:
