@@ -235,7 +235,7 @@ def _unknown_window(fields: Fields, family: Family | None) -> str | None:
     if others := types - ATTENTION_KINDS:
         return f"layer_types: {', '.join(sorted(others))}"
     window = fields.values.get("sliding_window")
-    if window is None or types == {"full_attention"}:
+    if window in (None, 0) or types == {"full_attention"}:
         return None
     if family is not None and family.window != "never":
         return None
