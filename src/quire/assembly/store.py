@@ -16,7 +16,7 @@ from quire.capacity import EngineLimits, MemoryBudget, size_of
 from quire.config import EngineConfig
 from quire.errors import ConfigError
 from quire.kernels import _native
-from quire.model.weights import checkpoint_files
+from quire.model.checkpoint_files import find_files
 from quire.protocol import RecoveryCosts
 from quire.shape import CacheShape
 from quire.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
@@ -155,7 +155,7 @@ def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
     """Those that models and kernels are made of."""
     yield Path(str(_native.__file__))
     for model in [directory, draft_directory(config)] if _drafts(config) else [directory]:
-        yield from checkpoint_files(model)
+        yield from find_files(model).paths
         if model.is_dir():
             yield model / "config.json"
 

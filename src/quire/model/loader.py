@@ -21,6 +21,7 @@ from quire.kernels.ranks import Ranks
 from quire.model import gpt, llama, opt
 from quire.model.admission import Admission
 from quire.model.base import Model, checked_max_positions
+from quire.model.checkpoint_files import find_files
 from quire.model.config import DTYPES, Fields, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.encoder import EncoderModel
@@ -30,7 +31,7 @@ from quire.model.linear.checkpoints import GGUF, Checkpoint, read_checkpoint
 from quire.model.shard import Shard
 from quire.model.streaming import Streaming
 from quire.model.transformers_loading import check_decoder, encoder_base, sees_both_ways
-from quire.model.weights import Weights, checkpoint_files
+from quire.model.weights import Weights
 from quire.shape import read_stored
 
 # Architectures with code of their own; any other decoder runs through transformers.
@@ -84,7 +85,7 @@ def check_servable(directory: Path) -> str:
         ModelError: nothing would.
     """
     config = _with_head(read_config(directory))
-    checkpoint_files(directory)
+    find_files(directory)
     if _family_of(config) is not None:
         if _is_rounded(config) and not is_gguf(directory):
             read_stored(config.fields.section("quantization_config"))
@@ -121,7 +122,7 @@ def load_encoder(
         raise ModelError(f"{config.architecture}: encoders whose weights are rounded are not read")
     weights = Weights(directory, wanted)
     _check_layers(config, weights)
-    return EncoderModel.load(config, weights, wanted, max_model_len, usual, admit)
+    return EncoderModel.load(config, weights, max_model_len, usual, admit)
 
 
 def load_model(
@@ -168,11 +169,11 @@ def load_model(
         _check_foreign(config, streaming, rounded=rounded, in_file=experts_path is not None)
         weights = Weights(directory, wanted)
         _check_layers(config, weights)
-        return _load_foreign(config, weights, wanted, max_model_len, admit, instruction_set, device)
+        return _load_foreign(config, weights, max_model_len, admit, instruction_set, device)
     if rounded and device.type != "cpu":
         raise ModelError(f"quantised weights are for --device cpu, and this is {device.type}")
     products = choose_products(instruction_set) if device.type == "cpu" else None
-    weights = Weights(directory, wanted, copies=products is not None, device=device)
+    weights = Weights(directory, wanted, device)
     _check_layers(config, weights)
     of_experts = _products_of_experts(experts_path, products, instruction_set)
     linears = _read_linears(config, weights, products, quantization, shard, of_experts)
@@ -269,7 +270,6 @@ def _check_foreign(
 def _load_foreign(
     config: ModelConfig,
     weights: Weights,
-    dtype: torch.dtype | None,
     max_model_len: int | None,
     admit: Callable[[int], None],
     instruction_set: str,
@@ -279,7 +279,7 @@ def _load_foreign(
     from quire.model.transformers_model import TransformersModel
 
     load = TransformersModel.load
-    return load(config, weights, dtype, max_model_len, admit, instruction_set).to(device)
+    return load(config, weights, max_model_len, admit, instruction_set).to(device)
 
 
 def _build(

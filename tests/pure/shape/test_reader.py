@@ -241,7 +241,7 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
             {"sliding_window": 4096, "model_type": "llama", "architectures": None},
             "windows (sliding_window: 4096)",
         ),
-        ({"sliding_window": 0}, "sliding_window must be at least 1"),
+        ({"sliding_window": -1}, "sliding_window must be at least 1"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: linear_attention"),
         ({"attention_chunk_size": 8192}, "windows (attention_chunk_size)"),
         ({"mamba_d_state": 16}, "with another one (mamba_d_state)"),

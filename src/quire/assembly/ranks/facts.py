@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.assembly.digests import samples
 from quire.config import EngineConfig
-from quire.model.weights import checkpoint_files
+from quire.model.checkpoint_files import find_files
 from quire.version import __version__
 
 Facts = dict[str, Any]
@@ -40,7 +40,7 @@ def facts_of(config: EngineConfig, directory: Path, instruction_set: str) -> Fac
     description = directory / "config.json"
     if description.exists():
         facts["config.json"] = hashlib.sha256(description.read_bytes()).hexdigest()[:16]
-    files = sorted(checkpoint_files(directory))
+    files = sorted(find_files(directory).paths)
     for file in files:
         facts[f"bytes of {file.name}"] = file.stat().st_size
     for name, sample in samples(files).items():

@@ -1,0 +1,88 @@
+"""A model's files may be cut or written over while it is served: it stays what it was.
+
+A mapped file that is cut ends the process, and all streams with it; one that is written over
+changes the model in silence. So what is asked here is the second, of everything that is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from quire.model import Model, TextBatch, load_encoder, load_model, loader, read_dense
+from support.paged_harness import PagedHarness
+from support.small_encoders import make_encoder
+from support.small_models import make_model
+
+TEXT = [list(range(3, 33))]
+
+
+def spoil(directory: Path) -> None:
+    for path in directory.glob("*.safetensors"):
+        with path.open("r+b") as file:
+            file.write(b"\x55" * path.stat().st_size)
+        os.truncate(path, 7)
+
+
+def logits(model: Model) -> Tensor:
+    return PagedHarness(model).prefill(TEXT, chunk=30)[0]
+
+
+@pytest.mark.parametrize("family", ["biases", "qwen2", "gpt2", "gpt_oss", "opt"])
+def test_own_families(family: str, tmp_path: Path) -> None:
+    """In float32, as they are stored, where no number need be changed."""
+    model = load_model(make_model(family, tmp_path))
+    before = logits(model)
+    spoil(tmp_path)
+    assert torch.equal(logits(model), before)
+
+
+def test_own_families_without_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "choose_products", lambda *_: None)
+    model = load_model(make_model("qwen2", tmp_path))
+    before = logits(model)
+    spoil(tmp_path)
+    assert torch.equal(logits(model), before)
+
+
+def test_fallbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    model = load_model(make_model("olmo2", tmp_path))
+    before = logits(model)
+    spoil(tmp_path)
+    assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize("family", ["Bert", "ModernBert"])
+def test_encoders(family: str, tmp_path: Path) -> None:
+    directory, batch = make_encoder(family, tmp_path), TextBatch(torch.tensor([[2, 5, 6, 7, 3]]))
+    model = load_encoder(directory, "auto", None, None, lambda num_bytes: None)
+    before = model.forward(batch)
+    spoil(tmp_path)
+    assert torch.equal(model.forward(batch), before)
+
+
+def test_modules_behind_the_pooling(tmp_path: Path) -> None:
+    fields = '{"in_features": 4, "out_features": 3, "activation_function": "torch.nn.Identity"}'
+    (tmp_path / "config.json").write_text(fields)
+    weight, bias = torch.randn(3, 4).double(), torch.randn(3).double()
+    save_file({"linear.weight": weight, "linear.bias": bias}, tmp_path / "model.safetensors")
+    dense = read_dense(tmp_path, 4, lambda num_bytes: None)
+    spoil(tmp_path)
+    assert torch.equal(dense(torch.ones(4).double()), weight @ torch.ones(4).double() + bias)
+
+
+def test_what_the_fallback_takes_is_no_more_than_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors are read as they are asked for, not all at once beside the module."""
+    monkeypatch.setattr(loader, "_NATIVE", {})
+    directory, taken = make_model("olmo2", tmp_path), list[int]()
+    load_model(directory, admit=taken.append)
+    tensors = load_file(directory / "model.safetensors").values()
+    assert taken[0] == pytest.approx(sum(tensor.nbytes for tensor in tensors), rel=0.01)
