@@ -18,7 +18,7 @@ from quire.errors import ConfigError
 from quire.kernels import _native
 from quire.model.checkpoint_files import find_files
 from quire.protocol import RecoveryCosts
-from quire.shape import CacheShape
+from quire.shape import CacheShape, config_files
 from quire.store import DiskStore, RecordForm, RecordShelf, Tiers, check_writable
 from quire.version import __version__
 
@@ -157,7 +157,7 @@ def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
     for model in [directory, draft_directory(config)] if _drafts(config) else [directory]:
         yield from find_files(model).paths
         if model.is_dir():
-            yield model / "config.json"
+            yield from config_files(model)
 
 
 def _drafts(config: EngineConfig) -> bool:

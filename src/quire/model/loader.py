@@ -22,7 +22,7 @@ from quire.model import gpt, llama, opt
 from quire.model.admission import Admission
 from quire.model.base import Model, checked_max_positions
 from quire.model.checkpoint_files import find_files
-from quire.model.config import DTYPES, Fields, ModelConfig, read_config
+from quire.model.config import DTYPES, ModelConfig, read_config
 from quire.model.decoder import DecoderModel
 from quire.model.encoder import EncoderModel
 from quire.model.family import Family, FamilyConfig
@@ -240,7 +240,7 @@ def _with_head(config: ModelConfig) -> ModelConfig:
     whole = name.removesuffix(_ALONE) + _DECODER
     if not name.endswith(_ALONE) or whole not in _NATIVE:
         return config
-    tied = Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+    tied = fields.holding({**fields.values, "tie_word_embeddings": True})
     return replace(config, architecture=whole, fields=tied, has_head=False)
 
 

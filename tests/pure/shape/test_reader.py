@@ -236,7 +236,7 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
         ({"moe_intermediate_size": 768}, "mixtures of experts (moe_intermediate_size)"),
         ({"kv_lora_rank": 512}, "latent attention (kv_lora_rank)"),
         ({"quantization_config": {"bits": 4}}, "quantization_config has quant_method unnamed"),
-        ({"compression_config": {"a": 1}}, "stored rounded (compression_config)"),
+        ({"compression_config": {"a": 1}}, "compression_config has quant_method unnamed"),
         (
             {"sliding_window": 4096, "model_type": "llama", "architectures": None},
             "windows (sliding_window: 4096)",
