@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
 from quire.gguf import is_gguf, open_gguf
 
+_SENTENCEPIECE = ("sentencepiece", "google.protobuf")
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
 
@@ -247,5 +249,25 @@ def _transformers_tokenizer(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever an unknown tokenizer's code raises
-        reason = one_line(error)
+        reason = _what_is_lacking(directory) or one_line(error)
         raise ModelError(f"{directory} holds no tokenizer that can be read: {reason}") from error
+
+
+def _what_is_lacking(directory: Path) -> str | None:
+    """Of the packages that read SentencePiece's files, which are all that there is."""
+    files = sorted(path.name for path in directory.glob("*.model"))
+    lacking = [package for package in _SENTENCEPIECE if not _is_installed(package)]
+    if not files or not lacking:
+        return None
+    packages = [package.replace("google.", "") for package in _SENTENCEPIECE]
+    return (
+        f"of {files[0]} alone it is made with the packages {' and '.join(packages)}; install them "
+        f"(pip install {' '.join(packages)}), or save the tokenizer with a tokenizer.json"
+    )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # nor is what it is part of
+        return False
