@@ -115,8 +115,9 @@ def _is_endless(file: GGUFFile, name: str, value: object) -> bool:
     """Whether it is a window that no text outgrows."""
     architecture, _, own = name.partition(".")
     longest = file.metadata.get(f"{architecture}.context_length")
-    numbers = isinstance(value, int) and isinstance(longest, int)
-    return own == _WINDOW and numbers and value >= longest
+    if own != _WINDOW or not isinstance(value, int) or not isinstance(longest, int):
+        return False
+    return value >= longest
 
 
 def _is_neutral(value: object) -> bool:

@@ -125,7 +125,7 @@ class Weights:
 
     def as_stored(self, name: str) -> Tensor:
         """A tensor as it is stored, of whatever type and shape. ModelError: it cannot be read."""
-        return self._load(name, tuple(self._slice(name).get_shape()), "get_tensor", WHOLE)
+        return self._read(name, tuple(self._slice(name).get_shape()), WHOLE)
 
     def leave(self, beginnings: tuple[str, ...]) -> None:
         """Say that tensors whose names begin so are rightly not taken."""
