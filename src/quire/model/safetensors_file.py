@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from quire.errors import ModelError
 from quire.files import check_plain
+from quire.model.file_bytes import FileBytes
 from quire.model.parts import WHOLE, Part
 
 _MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
@@ -73,10 +74,10 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         """Read its header. ModelError: it is no whole safetensors file."""
         check_plain(path)
-        self.path = path
         try:
+            self._bytes = FileBytes(path)
             with path.open("rb") as file:
-                self._stored = read_header(path, file, path.stat().st_size)
+                self._stored = read_header(path, file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
         self.bytes_read = 0
@@ -88,15 +89,13 @@ class SafetensorsFile:
         return self._stored[name]
 
     def get_tensor(self, name: str, part: Part = WHOLE) -> Tensor:
-        """OSError: the file has become shorter, or the tensor is of a type that is not read."""
+        """OSError: the file has changed, or the tensor is of a type that is not read."""
         stored = self._stored[name]
         dtype, size = stored.dtype, stored.end - stored.begin
         if part.is_whole or size == 0 or stored.begin % dtype.itemsize:
-            data = np.fromfile(self.path, np.uint8, size, offset=stored.begin)
-            if len(data) != size:
-                raise OSError("the file has become shorter")
+            data = self._bytes.read(stored.begin, size)
         else:  # no page but those of the part are read
-            data = np.memmap(self.path, np.uint8, "c", stored.begin, (size,))
+            data = self._bytes.mapped(stored.begin, size)
         chosen = part.of(torch.from_numpy(data).view(dtype).view(stored.shape))
         tensor = chosen.contiguous() if part.is_whole else chosen.clone()
         self.bytes_read += tensor.nbytes

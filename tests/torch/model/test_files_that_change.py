@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from quire.model import Model, TextBatch, load_encoder, load_model, loader, read_dense
+from quire.model.gguf.tensors import GGUFTensors
+from support.gguf_files import write_gguf
 from support.paged_harness import PagedHarness
 from support.small_encoders import make_encoder
 from support.small_models import make_model
@@ -83,3 +86,15 @@ def test_what_the_fallback_takes_is_no_more_than_the_model(
     load_model(directory, admit=taken.append)
     tensors = load_file(directory / "model.safetensors").values()
     assert taken[0] == pytest.approx(sum(tensor.nbytes for tensor in tensors), rel=0.01)
+
+
+def test_gguf_files(tmp_path: Path) -> None:
+    """Served on as they were; while they are loaded, what their header said must hold."""
+    path = tmp_path / "model.gguf"
+    write_gguf(make_model("llama", tmp_path / "model"), path, lambda name: Kind.Q8_0)
+    model, opened = load_model(path), GGUFTensors(path)
+    before = logits(model)
+    path.write_bytes(b"\x55" * path.stat().st_size)
+    assert torch.equal(logits(model), before)
+    with pytest.raises(OSError, match="the file has changed while it was loaded"):
+        opened.get_tensor("model.norm.weight")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,34 @@ def test_what_is_read_outlives_its_file(part: Part, single: Path) -> None:
     assert all(torch.equal(one, wanted) for one in tensors)
 
 
-def test_a_file_that_is_cut_while_it_is_read(single: Path) -> None:
+def cut(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def replaced(path: Path) -> None:
+    """By one of other tensors, as a download would."""
+    other = path.with_name("other")
+    save_file({"b": torch.zeros(4), "a": torch.zeros(2, 3), "c": torch.zeros(9)}, other)
+    other.replace(path)
+
+
+def written_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    os.utime(path, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("part", [WHOLE, Part(slice(1, 2))], ids=["whole", "part"])
+@pytest.mark.parametrize("change", [cut, replaced, written_to])
+def test_a_file_that_changes_while_it_is_loaded(
+    change: Callable[[Path], None], part: Part, single: Path
+) -> None:
+    """What its header said of tensors holds no more."""
     weights = Weights(single, torch.float32)
-    os.truncate(single / "model.safetensors", 100)
-    with pytest.raises(ModelError, match="a cannot be read: the file has become shorter"):
-        weights.take("a", 2, 3)
+    change(single / "model.safetensors")
+    with pytest.raises(ModelError, match="a cannot be read: the file has changed while it was"):
+        weights.take("a", 2, 3, part=part)
 
 
 def test_the_dtype_of_most(tmp_path: Path) -> None:
