@@ -77,6 +77,7 @@ class StoredWeights:
     schemes: tuple[tuple[tuple[str, ...], Scheme], ...]  # and which projections have each
     ignored: tuple[str, ...] = ()
     zero_offset: int = 0  # that was taken off zeros before they were stored
+    ordered: bool = False  # inputs are in groups by their activations, and tensors tell which
 
     @property
     def scheme(self) -> Scheme:
@@ -213,7 +214,12 @@ def _gptq(section: Fields) -> StoredWeights:
     if changed:
         _refuse(section, f"dynamic ({changed[0]}): projections that differ are not read")
     scheme = Scheme("packed", bits, _group(section, "group_size"), symmetric=False)
-    return StoredWeights("gptq", (((_LINEAR,), scheme),), zero_offset=int(form == "gptq"))
+    return StoredWeights(
+        "gptq",
+        (((_LINEAR,), scheme),),
+        zero_offset=int(form == "gptq"),
+        ordered=section.get("desc_act", bool, False) and scheme.group is not None,
+    )
 
 
 def _awq(section: Fields) -> StoredWeights:

@@ -124,6 +124,7 @@ def ones_in_front(tensor: Tensor) -> Tensor:
         (stored.gptq(4, 32), "g_idx", lambda t: t + 1, "a.g_idx does not put 32 inputs into each"),
         (stored.gptq(4, 32), "g_idx", lambda t: t - 1, "a.g_idx does not put 32 inputs into each"),
         (stored.gptq(4, 32), "g_idx", lambda t: t * 10**8, "a.g_idx does not put 32 inputs"),
+        (stored.gptq(4, 32, desc_act=True), "g_idx", None, r"a has no g_idx, which .*desc_act"),
         (stored.gptq(4, 48), "g_idx", None, r"128 inputs, which groups \(group_size\) of 48 do"),
         (stored.pack_quantized(4, 32), "weight_scale", None, "no tensor a.weight_scale"),
         (stored.pack_quantized(4, 32), "weight_shape", lambda t: t + 1, r"shape is \[49, 129\]"),
