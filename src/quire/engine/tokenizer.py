@@ -20,7 +20,8 @@ from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
 from quire.gguf import is_gguf, open_gguf
 
-_SENTENCEPIECE = ("sentencepiece", "google.protobuf")
+# What reads SentencePiece's files, and what it is imported as.
+_SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
 
@@ -256,13 +257,11 @@ def _transformers_tokenizer(directory: Path) -> Any:
 def _what_is_lacking(directory: Path) -> str | None:
     """Of the packages that read SentencePiece's files, which are all that there is."""
     files = sorted(path.name for path in directory.glob("*.model"))
-    lacking = [package for package in _SENTENCEPIECE if not _is_installed(package)]
-    if not files or not lacking:
+    if not files or all(map(_is_installed, _SENTENCEPIECE.values())):
         return None
-    packages = [package.replace("google.", "") for package in _SENTENCEPIECE]
     return (
-        f"of {files[0]} alone it is made with the packages {' and '.join(packages)}; install them "
-        f"(pip install {' '.join(packages)}), or save the tokenizer with a tokenizer.json"
+        f"of {files[0]} alone it is made with the packages {' and '.join(_SENTENCEPIECE)}; install "
+        f"them (pip install {' '.join(_SENTENCEPIECE)}), or save it with a tokenizer.json"
     )
 
 

@@ -75,10 +75,9 @@ def _without_index(directory: Path, names: Sequence[str]) -> Sequence[str]:
                 f"{first}.safetensors is missing"
             )
     elif len(own) > 1:
-        shown = ", ".join(own[:_SHOWN]) + (", ..." if len(own) > _SHOWN else "")
         raise ModelError(
             f"{directory} has several safetensors files and no {INDEX} that tells which are its "
-            f"weights: {shown}"
+            f"weights: {_some(own)}"
         )
     return own
 
@@ -102,8 +101,7 @@ def _indexed(directory: Path, index: str) -> CheckpointFiles:
     if missing == files and (directory / WHOLE).exists():  # it was put together since
         return CheckpointFiles([directory / WHOLE], {})
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        raise ModelError(f"{directory}: {index} names files that are not there: {shown}")
+        raise ModelError(f"{directory}: {index} names files that are not there: {_some(missing)}")
     return CheckpointFiles(
         [directory / name for name in files],
         {tensor: directory / name for tensor, name in places.items()},
@@ -122,11 +120,14 @@ def _no_weights(directory: Path, names: Sequence[str]) -> str:
     if any(any(directory.glob(pattern)) for pattern in _PICKLED):
         return (
             f"{message}; its pickled weights ({', '.join(_PICKLED)}) are not read, since loading "
-            "them runs code. Convert "
-            "them: transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
+            "them runs code. Convert them: "
+            "transformers.AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
         )
     gguf = sorted(path.name for path in directory.glob("*.gguf"))
     if gguf:
-        shown = ", ".join(gguf[:_SHOWN]) + (", ..." if len(gguf) > _SHOWN else "")
-        return f"{message}, but GGUF files: name one of them ({shown})"
+        return f"{message}, but GGUF files: name one of them ({_some(gguf)})"
     return message
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -73,7 +73,7 @@ class GGUFTensors:
 
     def __init__(self, path: Path) -> None:
         """ModelError: see ``open_gguf``; or the architecture is not supported."""
-        self._bytes = {one: FileBytes(one) for one in parts_of(path) if one.exists()}
+        self._bytes = {one: FileBytes(one) for one in {path, *parts_of(path)} if one.exists()}
         self._file = open_gguf(path)
         self._architecture = architecture_of(self._file)
         self._stored = dict(_places(self._file, self._architecture))
