@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from quire.errors import ModelError
 from quire.files import one_line
 from quire.model.config import ModelConfig
-from quire.model.weights import Weights
+from quire.model.weights import Weights, adds_nothing
 
 # Fields that say what vectors a model gives, of which transformers knows nothing.
 _OF_VECTORS = ("is_matryoshka", "matryoshka_dimensions", "classifier_from_token")
@@ -128,6 +128,10 @@ class _Unread(NamedTuple):
         return self.weights.stored(self.name)
 
 
+def _by_own_names(weights: Weights) -> dict[str, _Unread]:
+    return {name.removeprefix(weights.prefix): _Unread(weights, name) for name in weights}
+
+
 def _load(
     auto: Any,
     options: Mapping[str, str],
@@ -169,7 +173,7 @@ def _load(
             module, report = type(outline).from_pretrained(
                 None,
                 config=known,
-                state_dict={weights.own_name(name): _Unread(weights, name) for name in weights},
+                state_dict=_by_own_names(weights),
                 output_loading_info=True,
                 **given,
             )
@@ -181,7 +185,7 @@ def _load(
         found = [
             name
             for name in map(str, report[fault])
-            if not (may_differ(name) or (name in weights and weights.adds_nothing(name)))
+            if not (may_differ(name) or (name in weights and adds_nothing(weights, name)))
         ]
         if found:
             names = ", ".join(sorted(found)[:5])

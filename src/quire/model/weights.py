@@ -47,7 +47,8 @@ _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 class Weights:
     """The checkpoint in a directory: each tensor is read once, with the shape it must have.
 
-    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone.
+    Names are those of a decoder with its head, "model.layers.0.…", even where it was saved alone:
+    then files leave the ``prefix`` out.
     """
 
     def __init__(
@@ -70,10 +71,9 @@ class Weights:
                 if name in stored and found.places.get(name) not in (stored[name], path):
                     raise ModelError(f"{path}: {name} is in {stored[name].name} as well")
                 stored[name] = found.places.get(name, path) if name in stored else path
-        # What the files leave out of their names.
-        self._prefix = "model." if any(name.startswith(_BARE) for name in stored) else ""
+        self.prefix = "model." if any(name.startswith(_BARE) for name in stored) else ""
         self._files = {
-            name if name.startswith(_BESIDE) else self._prefix + name: path
+            name if name.startswith(_BESIDE) else self.prefix + name: path
             for name, path in stored.items()
         }
         self.directory = directory
@@ -114,14 +114,6 @@ class Weights:
         if found != shape:
             path = self._files[name]
             raise ModelError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-
-    def own_name(self, name: str) -> str:
-        """What the files call a module or tensor."""
-        return name.removeprefix(self._prefix)
-
-    def begins(self, beginning: str) -> bool:
-        """Whether there is a tensor whose name begins so."""
-        return any(name.startswith(beginning) for name in self._files)
 
     def as_stored(self, name: str) -> Tensor:
         """A tensor as it is stored, of whatever type and shape. ModelError: it cannot be read."""
@@ -202,7 +194,7 @@ class Weights:
         path = self._files[name]
         self._taken.add(name)
         try:
-            return getattr(self._open[path], how)(self.own_name(name), part)
+            return getattr(self._open[path], how)(name.removeprefix(self.prefix), part)
         except (OSError, RuntimeError) as error:
             raise ModelError(f"{path}: {name} cannot be read: {one_line(error)}") from error
 
@@ -257,18 +249,12 @@ class Weights:
         """
         left = [name for name in self._files if name not in self._taken]
         left = [name for name in left if not name.endswith(_COMPUTED)]
-        left = sorted(name for name in left if not self.adds_nothing(name))
+        left = sorted(name for name in left if not adds_nothing(self, name))
         if left:
             shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
             raise ModelError(
                 f"{self.directory}: {len(left)} tensors are not part of this architecture: {shown}"
             )
-
-    def adds_nothing(self, name: str) -> bool:
-        """Whether it is a bias of zeros, which some savers write for every projection."""
-        if not (name.endswith(".bias") and self.has_floats(name)):
-            return False
-        return len(self._slice(name).get_shape()) == 1 and not self.as_stored(name).any()
 
     def _most_common_dtype(self) -> torch.dtype:
         counts = Counter[torch.dtype]()
@@ -280,4 +266,11 @@ class Weights:
 
     def _slice(self, name: str) -> Any:
         """What a file says of a tensor before it is read."""
-        return self._open[self._files[name]].get_slice(self.own_name(name))
+        return self._open[self._files[name]].get_slice(name.removeprefix(self.prefix))
+
+
+def adds_nothing(weights: Weights, name: str) -> bool:
+    """Whether it is a bias of zeros, which some savers write for every projection."""
+    if not (name.endswith(".bias") and weights.has_floats(name)):
+        return False
+    return len(weights.shape(name) or ()) == 1 and not weights.as_stored(name).any()

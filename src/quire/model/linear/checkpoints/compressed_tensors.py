@@ -37,7 +37,7 @@ class CompressedTensors(RoundedCheckpoint):
     def _scheme(self, name: str) -> Scheme | None:
         """A decoder that was saved by itself may be named with what is outside of it or without."""
         kind = "Embedding" if name.endswith(_EMBEDDINGS) else "Linear"
-        return self.stored.scheme_of(name, self.weights.own_name(name), kind=kind)
+        return self.stored.scheme_of(name, name.removeprefix(self.weights.prefix), kind=kind)
 
     def unit(self, name: str, inputs: int) -> int:
         """See ``PartReader.unit``."""
