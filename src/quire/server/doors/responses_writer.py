@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from quire.engine import Delta
@@ -33,7 +33,7 @@ class ResponseWriter:
         self._conversation = conversation
         self._telling = Telling(
             conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
-        )  # only tokens of a text have theirs told
+        )  # tokens of reasoning and of calls have no place for theirs
         self._told = self._telling.told
         self._request = request
         self._model = model
@@ -42,7 +42,7 @@ class ResponseWriter:
         self._created = int(time.time())
         self._number = 0  # of the next event
         self._logprobs: dict[int, list[Json]] = {}  # of each block of text
-        self._scored_last: Delta | None = None
+        self._untold: list[Json] = []  # of tokens whose text is yet to come
 
     async def whole(self) -> Json:
         """The response; made as its events are, so that both say the same."""
@@ -64,8 +64,7 @@ class ResponseWriter:
                 events = [*opening]
                 opening = []
                 for delta, changes in step:
-                    for change in changes:
-                        events += self._events(change, delta)
+                    events += self._events(delta, changes)
                 if self._told.output is not None:
                     events.append(self._ending())
                 if events:
@@ -88,7 +87,17 @@ class ResponseWriter:
         self._number += 1
         return {"type": kind, "sequence_number": self._number - 1, **told}
 
-    def _events(self, change: Change, delta: Delta) -> Iterator[Json]:
+    def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[Json]:
+        scores = self._scores(delta)
+        self._untold += scores
+        for change in changes:
+            if change.block.kind is not Kind.TEXT:  # what came before was of it or its marks
+                self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
+            yield from self._events_of(change, ended=delta.finish_reason is not None)
+        if changes and changes[-1].block.kind is not Kind.TEXT:
+            self._untold = []
+
+    def _events_of(self, change: Change, *, ended: bool) -> Iterator[Json]:
         block = change.block
         place: Json = {"output_index": block.index}
         match change:
@@ -99,12 +108,14 @@ class ResponseWriter:
                 if block.kind is not Kind.CALL:
                     yield self._part_event("added", block, _part(block.kind, ""))
             case Grown(_, text):
-                yield from self._growth(block, text, delta)
+                yield from self._growth(block, text)
             case Closed():
+                if block.kind is Kind.TEXT and ended and self._untold:
+                    yield from self._growth(block, "")  # tokens whose text is not told
                 yield from self._closing(block)
                 yield self._event("response.output_item.done", **place, item=self._item(block))
 
-    def _growth(self, block: Block, text: str, delta: Delta) -> Iterator[Json]:
+    def _growth(self, block: Block, text: str) -> Iterator[Json]:
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
             yield self._event("response.function_call_arguments.delta", **place, delta=text)
@@ -113,8 +124,9 @@ class ResponseWriter:
         if block.kind is Kind.REASONING:
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
-        logprobs = self._scored(block, delta)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=logprobs)
+        told, self._untold = self._untold, []
+        self._logprobs.setdefault(block.index, []).extend(told)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
 
     def _closing(self, block: Block) -> Iterator[Json]:
         place: Json = {"item_id": self._item_id(block), "output_index": block.index}
@@ -134,16 +146,11 @@ class ResponseWriter:
         place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
         return self._event(f"response.content_part.{what}", **place, part=part)
 
-    def _scored(self, block: Block, delta: Delta) -> list[Json]:
-        """Log-probabilities of a delta's tokens, told once."""
+    def _scores(self, delta: Delta) -> list[Json]:
+        """Log-probabilities of a delta's tokens."""
         if not delta.logprobs:
             return []
-        entries = chat_logprobs(delta.logprobs, self._request.top_logprobs or 0)["content"]
-        told = self._logprobs.setdefault(block.index, [])
-        new = list(entries) if delta is not self._scored_last else []
-        self._scored_last = delta
-        told += new
-        return new
+        return [*chat_logprobs(delta.logprobs, self._request.top_logprobs or 0)["content"]]
 
     def _item_id(self, block: Block) -> str:
         return f"{_PREFIXES[block.kind]}{self._id}{block.index:x}"
