@@ -33,11 +33,10 @@ class Place(NamedTuple):
 
     def data(self, token_id: int) -> bytes:
         """The bytes that a token adds here."""
-        if not self.shown or token_id != self.token_id:
-            return self.own.bytes[token_id]
-        whole = self.added and not self.begun and "\ufffd" not in self.added
-        # The text does not begin with some tokens' space.
-        return self.added.encode() if whole else self.own.bytes[token_id]
+        chosen = self.shown and token_id == self.token_id and not self.begun
+        if chosen and self.own.whole(token_id) and "\ufffd" not in self.added:
+            return self.added.encode()  # without a space that the text does not begin with
+        return self.own.bytes[token_id]
 
 
 class Echo(NamedTuple):

@@ -63,6 +63,10 @@ class OwnTexts(dict[int, str]):
         text = b"".join(map(self.bytes.__getitem__, token_ids)).decode(errors="replace")
         return text[spaces(text, self.strips) :]
 
+    def whole(self, token_id: int) -> bool:
+        """Whether a token stands for whole characters."""
+        return _whole(self.bytes[token_id]) is not None
+
     def named(self, token_id: int, begun: bytes = b"") -> str:
         """A token as it is told, after the first bytes of a character that it may complete.
 
