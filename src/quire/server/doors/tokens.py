@@ -75,14 +75,14 @@ def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[in
     if not request.with_pieces:
         return {"tokens": token_ids}
     own = service.input_processor.tokenizer.own_texts.bytes
-    return {"tokens": [{"id": token_id, "piece": _piece(own[token_id])} for token_id in token_ids]}
+    return {"tokens": [{"id": token_id, "piece": piece(own[token_id])} for token_id in token_ids]}
 
 
 def _names(service: Service, token_ids: list[int]) -> list[str]:
     return [*map(service.input_processor.tokenizer.own_texts.named, token_ids)]
 
 
-def _piece(data: bytes) -> str | list[int]:
+def piece(data: bytes) -> str | list[int]:
     """As llama.cpp has it: bytes that are no whole characters are told one by one."""
     try:
         return data.decode()

@@ -164,9 +164,9 @@ class CompletionWording:
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]
-        if isinstance(prompt, str) and self._cut is None:
-            return prompt
-        return self._echo(number, prompt if self._cut is None else self._cut[number]).text
+        if self._cut is not None:
+            return self._echo(number, self._cut[number]).text
+        return prompt if isinstance(prompt, str) else self._echo(number, prompt).text
 
     def _echo(self, number: int, token_ids: Sequence[int]) -> Echo:
         prompt = self._prompts[number]
