@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tokenizers import normalizers
 
 from quire.engine.chat_template import ChatTemplate
+from quire.engine.places import echo_of
 from quire.engine.tokenizer import JsonTokenizer
+from quire.server.answers.logprobs import completion_logprobs
 from support.live_server import MODEL, LiveServer, events, live_server
-from support.small_tokenizers import with_byte_fallback
+from support.small_tokenizers import byte_level, with_byte_fallback
 
 SAID = " ab👍🏽 a👩‍👩‍👧b é a"
 TEMPLATE = "<s>{% for m in messages %}{{ m.content }}{% endfor %}</s>"
@@ -208,3 +211,33 @@ def test_white_space_as_a_bad_word_forbids_itself_alone(letters: LiveServer) -> 
     own = letters.tokenizer.own_texts.bytes
     ((ids,),) = [request.bad_word_ids for request in seen]
     assert [own[token_id] for token_id in ids] == [b"\n"]
+
+
+def test_a_token_that_is_no_part_of_the_text_has_its_name_and_no_length(
+    letters: LiveServer,
+) -> None:
+    name = "<|user|>" if letters.tokenizer.token_id("<s>") is None else "</s>"
+    mark = letters.tokenizer.token_id(name)
+    word = letters.tokenizer.encode("ab", add_special_tokens=False)[-1:]
+    letters.executor.script = [*word, mark, *word]
+    ask = {"prompt": "b", "max_tokens": 3, "logprobs": 0}
+    skipped = letters.complete(**ask).json()["choices"][0]
+    kept = letters.complete(**ask, skip_special_tokens=False).json()["choices"][0]
+    ended = letters.complete(**ask, stop_token_ids=[mark]).json()["choices"][0]
+    for choice, length in ((skipped, 0), (kept, len(name)), (ended, 0)):
+        first, *_ = tokens = choice["logprobs"]["tokens"]
+        assert tokens == [first, name, first][: len(tokens)]
+        offsets = [0, len(first), len(first) + length]
+        assert choice["logprobs"]["text_offset"] == offsets[: len(tokens)]
+    assert kept["text"] == "".join(kept["logprobs"]["tokens"])
+    assert skipped["text"] == kept["text"].replace(name, "") and len(ended["text"]) == len(first)
+
+
+def test_offsets_stay_in_a_prompt_that_its_tokens_spell_otherwise() -> None:
+    tokenizer = JsonTokenizer(byte_level(normalizers.NFKC()), None)
+    text = "\ufb03 a"  # one letter, of which three are made
+    ids = tokenizer.encode(text)
+    told = completion_logprobs(
+        [], 0, echo=echo_of(tokenizer, ids, text), scores=[None] * len(ids)
+    )  # fmt: skip
+    assert "".join(told["tokens"]) == "ffi a" and told["text_offset"] == [0, 1, 2, 3, 3]

@@ -114,6 +114,12 @@ def test_a_character_that_the_prompt_begins_comes_whole(kind: str) -> None:
     assert text_after(kind, ids[:-2], tail).strip() == "bb", "its U+FFFD is the prompt's"
 
 
+def test_so_it_does_where_tokens_depend_on_others() -> None:
+    kind = "byte fallback, then more"
+    ids = KINDS[kind].encode("b a👍 a", add_special_tokens=False)
+    assert text_after(kind, ids[:-3], ids[-3:]) == "👍 a"
+
+
 @pytest.mark.parametrize("kind", JOINED)
 def test_bytes_that_can_be_no_character_do_not_wait(kind: str) -> None:
     (wrong,) = [i for i in range(400) if KINDS[kind].own_texts.bytes[i] == b"\xff"]

@@ -174,6 +174,20 @@ def test_every_token_of_a_text_has_its_log_probability_told_once(speaking: LiveS
         assert entries == [entry.to_dict() for entry in part.logprobs]
 
 
+def test_log_probabilities_of_a_call_are_not_told_with_the_text_after_it(
+    speaking: LiveServer,
+) -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'
+    speaking.script(f"One.{call}Two.")
+    made = speaking.openai.responses.create(
+        model=MODEL, input="x", tools=[TOOL], include=["message.output_text.logprobs"]
+    )
+    parts: Any = [one.content[0] for one in made.output if one.type == "message"]
+    told = ["".join(entry.token for entry in part.logprobs) for part in parts]
+    assert [part.text for part in parts] == ["One.", "Two."]
+    assert told[0] == "One." and told[1].startswith("Two.") and "weather" not in told[1]
+
+
 def test_a_conversation_is_no_larger_than_a_body_may_be() -> None:
     with live_server(max_body_bytes=4_000) as server:
         made = server.openai.responses.create(**FEW, input="x")

@@ -15,6 +15,7 @@ from quire.server.doors.responses_turns import FIELD_NAMES
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.telling import Telling
 
+_Scored = tuple[str, Json]  # what a token adds, and its log-probabilities
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
 _PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
 
@@ -42,7 +43,7 @@ class ResponseWriter:
         self._created = int(time.time())
         self._number = 0  # of the next event
         self._logprobs: dict[int, list[Json]] = {}  # of each block of text
-        self._untold: list[Json] = []  # of tokens whose text is yet to come
+        self._untold: list[_Scored] = []  # tokens whose text is yet to come
 
     async def whole(self) -> Json:
         """The response; made as its events are, so that both say the same."""
@@ -124,7 +125,9 @@ class ResponseWriter:
         if block.kind is Kind.REASONING:
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
-        told, self._untold = self._untold, []
+        if block.index and block.index not in self._logprobs:
+            self._untold = _from_text_on(self._untold, text)
+        told, self._untold = [entry for _, entry in self._untold], []
         self._logprobs.setdefault(block.index, []).extend(told)
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
 
@@ -146,11 +149,11 @@ class ResponseWriter:
         place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
         return self._event(f"response.content_part.{what}", **place, part=part)
 
-    def _scores(self, delta: Delta) -> list[Json]:
-        """Log-probabilities of a delta's tokens."""
-        if not delta.logprobs:
-            return []
-        return [*chat_logprobs(delta.logprobs, self._request.top_logprobs or 0)["content"]]
+    def _scores(self, delta: Delta) -> list[_Scored]:
+        tables = delta.logprobs or ()
+        entries = chat_logprobs(tables, self._request.top_logprobs or 0)["content"]
+        added = (table.place.added for table in tables)
+        return [*zip(added, entries, strict=True)]
 
     def _item_id(self, block: Block) -> str:
         return f"{_PREFIXES[block.kind]}{self._id}{block.index:x}"
@@ -198,6 +201,17 @@ class ResponseWriter:
             "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
             "total_tokens": usage.prompt + usage.completion,
         }
+
+
+def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
+    """Without the tokens before those of ``text``: they end the reasoning or the call before it."""
+    start = max(0, "".join(added for added, _ in tokens).rfind(text))
+    first, end = 0, 0
+    for number, (added, _) in enumerate(tokens, 1):
+        end += len(added)
+        if added and end <= start:
+            first = number
+    return tokens[first:]
 
 
 def told(request: ResponsesRequest) -> Json:
