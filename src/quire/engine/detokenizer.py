@@ -57,7 +57,7 @@ class Detokenizer:
     @property
     def begun(self) -> bytes:
         """Of a character that is not complete yet."""
-        return self._text.begun
+        return b"" if self._text.at_rest else self._text.begun
 
 
 class _Seen:

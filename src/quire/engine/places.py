@@ -64,28 +64,36 @@ def places_of(
     return places
 
 
-def echo_of(
-    tokenizer: Tokenizer, token_ids: Sequence[int], given: str | None, *, cut: bool = False
-) -> Echo:
+def echo_of(tokenizer: Tokenizer, token_ids: Sequence[int], given: str | None) -> Echo:
     """A prompt as it was given, a text or (None) its tokens.
 
-    A text does not have the special tokens that were put around it. cut: nor all of what was given.
+    A text does not have the special tokens that were put around it.
     """
     if given is None:
         places = places_of(tokenizer, token_ids)
         return Echo(_text(places), places)
-    before, after = special_around(tokenizer.encode)
-    first = len(before) if [*token_ids[: len(before)]] == before else 0
-    count = len(token_ids)
-    end = count - len(after) if after and [*token_ids[-len(after) :]] == after else count
+    first, end = _within(tokenizer, token_ids)
     around = places_of(tokenizer, token_ids, first, end)
-    if cut:
-        return Echo(_text(around), around)
-    if _text(around) != given and (first, end) != (0, count):
+    if _text(around) != given and (first, end) != (0, len(token_ids)):
         whole = places_of(tokenizer, token_ids)  # it may have been given with its marks
         if _text(whole) == given:
             return Echo(given, whole)
     return Echo(given, around)
+
+
+def text_left(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """The text of which, after a cut, these tokens are left, without the marks around it."""
+    first, end = _within(tokenizer, token_ids)
+    return tokenizer.decode(token_ids[first:end], skip_special_tokens=False)
+
+
+def _within(tokenizer: Tokenizer, token_ids: Sequence[int]) -> tuple[int, int]:
+    """Where a text begins and ends between the special tokens that are put around texts."""
+    before, after = special_around(tokenizer.encode)
+    count = len(token_ids)
+    first = len(before) if [*token_ids[: len(before)]] == before else 0
+    ended = after and [*token_ids[-len(after) :]] == after
+    return first, max(first, count - len(after)) if ended else count
 
 
 def _text(places: Sequence[Place]) -> str:

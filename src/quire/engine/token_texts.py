@@ -72,6 +72,8 @@ class OwnTexts(dict[int, str]):
 
         Bytes that are no whole characters have the form that OpenAI's API gives them.
         """
+        if not begun and (anywhere := self[token_id]):
+            return anywhere
         own = self.bytes[token_id]
         text = _whole(begun + own)
         if text is None and begun:

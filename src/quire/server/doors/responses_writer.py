@@ -92,11 +92,9 @@ class ResponseWriter:
         scores = self._scores(delta)
         self._untold += scores
         for change in changes:
-            if change.block.kind is not Kind.TEXT:  # what came before was of it or its marks
+            if change.block.kind is not Kind.TEXT:  # what came before is never told
                 self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
             yield from self._events_of(change, ended=delta.finish_reason is not None)
-        if changes and changes[-1].block.kind is not Kind.TEXT:
-            self._untold = []
 
     def _events_of(self, change: Change, *, ended: bool) -> Iterator[Json]:
         block = change.block

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pydantic_core import to_json
 
 from quire.engine import CompletionOutput, Delta, PromptForm, RequestOutput, Tokenizer
-from quire.engine.places import Echo, echo_of
+from quire.engine.places import Echo, echo_of, text_left
 from quire.server.answers.logprobs import completion_logprobs, prompt_logprobs
 from quire.server.answers.reply import answer
 from quire.server.answers.streaming import Json
@@ -164,11 +164,15 @@ class CompletionWording:
 
     def _prompt_text(self, number: int) -> str:
         prompt = self._prompts[number]
-        if self._cut is not None:
-            return self._echo(number, self._cut[number]).text
-        return prompt if isinstance(prompt, str) else self._echo(number, prompt).text
+        token_ids = prompt if self._cut is None else self._cut[number]
+        if isinstance(token_ids, str):
+            return token_ids
+        if isinstance(prompt, str):
+            return text_left(self._tokenizer, token_ids)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _echo(self, number: int, token_ids: Sequence[int]) -> Echo:
         prompt = self._prompts[number]
-        given = prompt if isinstance(prompt, str) else None
-        return echo_of(self._tokenizer, token_ids, given, cut=self._cut is not None)
+        if isinstance(prompt, str) and self._cut is not None:
+            return echo_of(self._tokenizer, token_ids, self._prompt_text(number))
+        return echo_of(self._tokenizer, token_ids, prompt if isinstance(prompt, str) else None)
