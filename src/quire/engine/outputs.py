@@ -48,10 +48,12 @@ class TokenLogprobTable(Mapping[int, Logprob]):
         return TokenLogprobTable(self._found, place)
 
     def as_dict(self) -> dict[int, Logprob]:
-        table = {self.token_id: self.chosen}
+        own, chosen, *_, begun = self.place  # whose texts there may be a hundred of: without calls
+        table = {chosen: self.chosen}
         for rank, (token_id, logprob) in enumerate(self._found.top, 1):
-            if token_id != self.token_id:
-                table[token_id] = Logprob(logprob, rank, self.place.text(token_id))
+            if token_id != chosen:
+                text = (not begun and own[token_id]) or own.named(token_id, begun)
+                table[token_id] = Logprob(logprob, rank, text)
         return table
 
     def __getitem__(self, token_id: int) -> Logprob:
