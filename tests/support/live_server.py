@@ -201,11 +201,12 @@ def scripted_engine(
     chat_template: str | None = None,
     num_host_blocks: int = 0,
     max_model_len: int = MAX_MODEL_LEN,
+    tokenizer: Tokenizer | None = None,
     **scheduling: Any,
 ) -> tuple[Engine, ScriptedExecutor]:
-    """An engine with the demo model's tokenizer and a fake model that speaks in its words."""
-    tokenizer = load_tokenizer(_DEMO, chat_template)
-    texts = [tokenizer.decode([token_id]) for token_id in range(_VOCAB)]
+    """An engine and a fake model that speaks in its words, the demo model's if no others."""
+    tokenizer = tokenizer or load_tokenizer(_DEMO, chat_template)
+    texts = [tokenizer.own_texts.named(token_id) for token_id in range(_VOCAB)]
     words = [i for i, text in enumerate(texts) if text[:1] == " " and text[1:].isalpha()]
     executor = ScriptedExecutor(FakeExecutor(num_blocks, block_size, num_host_blocks), words)
     allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from quire.engine.adapters import AdapterShelf
+from quire.engine.bad_words import bad_word_ids
 from quire.engine.begun import Begun, ChatPrompt, begun_in
 from quire.engine.chat_template import Message
 from quire.engine.encoder import Encoder
@@ -401,9 +402,9 @@ class InputProcessor:
         return room if asked is None else min(room, asked)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        encode = partial(self._encoder.encode, "bad_words", add_special_tokens=False)
         for word in words:
-            for text in (word, " " + word.lstrip()):  # it may begin a text or follow a space
-                ids = tuple(self._encoder.encode("bad_words", text, add_special_tokens=False))
+            for ids in bad_word_ids(word, encode, self.tokenizer.own_texts):
                 # The tokenizer may know tokens that the model does not, and so never writes.
-                if max(ids, default=0) < self.vocab_size:
+                if max(ids) < self.vocab_size:
                     yield ids

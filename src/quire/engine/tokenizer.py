@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,13 +15,15 @@ from quire.engine.chat_template import ChatTemplate, Message, render
 from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
 from quire.engine.pairs import Pair, longest_first, room_between
-from quire.engine.token_texts import OwnTexts, bound_words
+from quire.engine.token_texts import OwnTexts, bound_words, own_texts, texts_in_place
 from quire.errors import ModelError
 from quire.files import check_plain, one_line, read_object
 from quire.gguf import is_gguf, open_gguf
 
 # What reads SentencePiece's files, and what it is imported as.
 _SENTENCEPIECE = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
+# Older versions of transformers, which do not know it, tidy the texts of BPEs as others'.
+_FOR_BPE_TOO = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 _MOST_BYTES = 256 << 20  # of a tokenizer.json; the largest have some tens of millions
 
 
@@ -39,7 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def own_texts(self) -> Mapping[int, str]:
+    def own_texts(self) -> OwnTexts:
         """What a token adds to a text wherever it stands, by its id; "" where that depends."""
         ...
 
@@ -135,7 +137,7 @@ class JsonTokenizer:
         self.longest_token = longest_token(backend)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
-        self.own_texts: Mapping[int, str] = OwnTexts(backend, self.special_ids)
+        self.own_texts = own_texts(backend, self.special_ids)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -159,7 +161,10 @@ class JsonTokenizer:
         return len(encoding)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        if self.own_texts.strips is None:
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        dropped = self.special_ids if skip_special_tokens else ()
+        return self.own_texts.join(id for id in token_ids if id not in dropped)
 
     def token_id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
@@ -177,15 +182,25 @@ class JsonTokenizer:
 
 
 class ConvertedTokenizer(JsonTokenizer):
-    """One that transformers has made of other files, and whose texts it tidies."""
+    """One that transformers has made of other files, and whose texts it may tidy."""
 
     def __init__(self, owner: Any, template: ChatTemplate | None) -> None:
         super().__init__(owner.backend_tokenizer, template)
         self._backend.encode_special_tokens = owner.split_special_tokens
         self._owner = owner
-        self.own_texts = defaultdict(str)  # what is tidied depends on what is around it
+        self._tidies = _tidies(owner)
+        if self._tidies:  # what is tidied depends on what is around it
+            before = self.encode("a", add_special_tokens=False)
+            self.own_texts = texts_in_place(
+                partial(self.decode, skip_special_tokens=False),
+                before,
+                self.special_ids,
+                self._backend.id_to_token,
+            )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        if not self._tidies:
+            return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
         return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
@@ -197,8 +212,13 @@ class PythonTokenizer:
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
         self._backend = backend
         self._template = template
-        self.own_texts = defaultdict[int, str](str)
         self.special_ids = frozenset(backend.all_special_ids)
+        self.own_texts = texts_in_place(
+            partial(self.decode, skip_special_tokens=False),
+            self.encode("a", add_special_tokens=False),
+            self.special_ids,
+            backend.convert_ids_to_tokens,
+        )
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -240,6 +260,17 @@ def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> T
     loaded = _transformers_tokenizer(directory)
     kind = ConvertedTokenizer if loaded.is_fast else PythonTokenizer
     return kind(loaded, template)
+
+
+def _tidies(owner: Any) -> bool:
+    """Whether it does more to a text than its tokenizer in Rust."""
+    from transformers import PreTrainedTokenizerFast
+
+    if type(owner)._decode is not PreTrainedTokenizerFast._decode:
+        return True
+    spares = getattr(owner, _FOR_BPE_TOO, True) is False
+    is_spared = spares and type(owner.backend_tokenizer.model).__name__ == "BPE"
+    return bool(owner.clean_up_tokenization_spaces) and not is_spared
 
 
 def _transformers_tokenizer(directory: Path) -> Any:

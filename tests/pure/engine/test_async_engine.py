@@ -170,6 +170,7 @@ class Counting:
     """A tokenizer that keeps the texts that it was given, and can be made to wait."""
 
     longest_token, own_texts = TOKENIZER.longest_token, TOKENIZER.own_texts
+    special_ids = TOKENIZER.special_ids
     count, decode = staticmethod(TOKENIZER.count), staticmethod(TOKENIZER.decode)
     apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
 

@@ -189,13 +189,8 @@ class LlamaCppWording:
     def _probabilities(self, source: CompletionOutput | Delta) -> Json:
         if source.logprobs is None:
             return {}
-        entries = chat_logprobs(source.logprobs, self._request.n_probs)["content"]
-        return {
-            "completion_probabilities": [
-                {"id": token_id, **entry}
-                for token_id, entry in zip(source.token_ids, entries, strict=True)
-            ]
-        }
+        entries = chat_logprobs(source.logprobs, self._request.n_probs, with_ids=True)["content"]
+        return {"completion_probabilities": list(entries)}
 
 
 def _timings(request: RequestOutput) -> Json:

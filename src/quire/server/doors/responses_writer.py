@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from quire.engine import Delta
@@ -17,6 +17,7 @@ from quire.server.doors.responses_turns import FIELD_NAMES
 from quire.server.doors.responses_types import ResponsesRequest
 from quire.server.doors.telling import Telling
 
+_Scored = tuple[str, Json]  # what a token adds, and its log-probabilities
 _PREFIXES = {Kind.TEXT: "msg_", Kind.REASONING: "rs_", Kind.CALL: "fc_"}
 _PARTS = {Kind.TEXT: "output_text", Kind.REASONING: "reasoning_text"}
 
@@ -35,7 +36,7 @@ class ResponseWriter:
         self._conversation = conversation
         self._telling = Telling(
             conversation, conversation.call_id, FIELD_NAMES, singly=request.wants_logprobs
-        )  # only tokens of a text have theirs told
+        )  # tokens of reasoning and of calls have no place for theirs
         self._told = self._telling.told
         self._request = request
         self._offered = request.offered
@@ -45,7 +46,7 @@ class ResponseWriter:
         self._created = int(time.time())
         self._number = 0  # of the next event
         self._logprobs: dict[int, list[Json]] = {}  # of each block of text
-        self._scored_last: Delta | None = None
+        self._untold: list[_Scored] = []  # tokens whose text is yet to come
 
     async def whole(self) -> Json:
         """The response; made as its events are, so that both say the same."""
@@ -67,8 +68,7 @@ class ResponseWriter:
                 events = [*opening]
                 opening = []
                 for delta, changes in step:
-                    for change in changes:
-                        events += self._events(change, delta)
+                    events += self._events(delta, changes)
                 if self._told.output is not None:
                     events.append(self._ending())
                 if events:
@@ -91,7 +91,15 @@ class ResponseWriter:
         self._number += 1
         return {"type": kind, "sequence_number": self._number - 1, **told}
 
-    def _events(self, change: Change, delta: Delta) -> Iterator[Json]:
+    def _events(self, delta: Delta, changes: Sequence[Change]) -> Iterator[Json]:
+        scores = self._scores(delta)
+        self._untold += scores
+        for change in changes:
+            if change.block.kind is not Kind.TEXT:  # what came before is never told
+                self._untold = self._untold[max(0, len(self._untold) - len(scores)) :]
+            yield from self._events_of(change, ended=delta.finish_reason is not None)
+
+    def _events_of(self, change: Change, *, ended: bool) -> Iterator[Json]:
         block = change.block
         place: Json = {"output_index": block.index}
         match change:
@@ -102,12 +110,14 @@ class ResponseWriter:
                 if block.kind is not Kind.CALL:
                     yield self._part_event("added", block, _part(block.kind, ""))
             case Grown(_, text):
-                yield from self._growth(block, text, delta)
+                yield from self._growth(block, text)
             case Closed():
+                if block.kind is Kind.TEXT and ended and self._untold:
+                    yield from self._growth(block, "")  # tokens whose text is not told
                 yield from self._closing(block)
                 yield self._event("response.output_item.done", **place, item=self._item(block))
 
-    def _growth(self, block: Block, text: str, delta: Delta) -> Iterator[Json]:
+    def _growth(self, block: Block, text: str) -> Iterator[Json]:
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind is Kind.CALL:
             if not self._offered.origin(block.name).custom:  # whose text is in the arguments
@@ -117,8 +127,11 @@ class ResponseWriter:
         if block.kind is Kind.REASONING:
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
-        logprobs = self._scored(block, delta)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=logprobs)
+        if block.index and block.index not in self._logprobs:
+            self._untold = _from_text_on(self._untold, text)
+        told, self._untold = [entry for _, entry in self._untold], []
+        self._logprobs.setdefault(block.index, []).extend(told)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=told)
 
     def _closing(self, block: Block) -> Iterator[Json]:
         place: Json = {"item_id": self._item_id(block), "output_index": block.index}
@@ -147,16 +160,11 @@ class ResponseWriter:
         place = {"item_id": self._item_id(block), "output_index": block.index, "content_index": 0}
         return self._event(f"response.content_part.{what}", **place, part=part)
 
-    def _scored(self, block: Block, delta: Delta) -> list[Json]:
-        """Log-probabilities of a delta's tokens, told once."""
-        if not delta.logprobs:
-            return []
-        entries = chat_logprobs(delta.logprobs, self._request.top_logprobs or 0)["content"]
-        told = self._logprobs.setdefault(block.index, [])
-        new = list(entries) if delta is not self._scored_last else []
-        self._scored_last = delta
-        told += new
-        return new
+    def _scores(self, delta: Delta) -> list[_Scored]:
+        tables = delta.logprobs or ()
+        entries = chat_logprobs(tables, self._request.top_logprobs or 0)["content"]
+        added = (table.place.added for table in tables)
+        return [*zip(added, entries, strict=True)]
 
     def _item_id(self, block: Block) -> str:
         custom = self._offered.origin(block.name).custom
@@ -220,6 +228,17 @@ class ResponseWriter:
             "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
             "total_tokens": usage.prompt + usage.completion,
         }
+
+
+def _from_text_on(tokens: list[_Scored], text: str) -> list[_Scored]:
+    """Without the tokens before those of ``text``: they end the reasoning or the call before it."""
+    start = max(0, "".join(added for added, _ in tokens).rfind(text))
+    first, end = 0, 0
+    for number, (added, _) in enumerate(tokens, 1):
+        end += len(added)
+        if added and end <= start:
+            first = number
+    return tokens[first:]
 
 
 def told(request: ResponsesRequest) -> Json:
