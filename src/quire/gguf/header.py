@@ -79,6 +79,11 @@ class GGUFFile(NamedTuple):
             return array("f", file.read(info.num_bytes)).tolist()
 
 
+def is_list(value: object) -> bool:
+    """Whether a field of the metadata holds several values."""
+    return isinstance(value, (list, array))
+
+
 def is_gguf(path: Path) -> bool:
     """Whether a name is that of such a file."""
     return path.suffix == ".gguf"
