@@ -89,7 +89,8 @@ class InputProcessor:
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         # What is not in the vocabulary cannot end a text.
-        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
+        ends = {*eos_token_ids, *tokenizer.end_ids}
+        self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
         self.pooler = pooler
         self.generates = generates
         self._random = random.Random(seed)

@@ -34,7 +34,7 @@ class Watched:
     def __init__(self, inner: JsonTokenizer, rendered: str = "") -> None:
         self.inner = inner
         self.longest_token = inner.longest_token
-        self.own_texts = inner.own_texts
+        self.own_texts, self.end_ids = inner.own_texts, inner.end_ids
         self.given: list[int] = []
         self.rendered = rendered
 
