@@ -9,6 +9,7 @@ how texts begin, and which marks take the white space after them.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from reprlib import repr as short
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ _MOST_RESPELLED = 1 << 8
 _PHI_3 = "phi3"
 _NOT_FOLLOWED_BY_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's other marks take what follows
 _SPACE = "▁"
+_AS_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 class _Vocabulary(NamedTuple):
@@ -179,8 +181,7 @@ def _merges_by_score(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
 
 def _cut_words(backend: tokenizers.Tokenizer, words: Words) -> None:
     cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in words.expressions]
-    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, as_bytes])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, _AS_BYTES])
     backend.decoder = decoders.ByteLevel()
 
 
@@ -216,18 +217,23 @@ def _add_whole_tokens(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary) ->
 
 
 def _respell(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, whole: list[int]) -> None:
-    """Spell those in bytes that the decoder would take for bytes, since it knows their letters."""
+    """Spell those in bytes that the decoder would take for bytes, since it knows their letters.
+
+    Where that cannot be done without respelling others, it is left, and found in the check.
+    """
+    tokens = vocabulary.tokens
     texts = backend.decode_batch([[at] for at in whole], skip_special_tokens=False)
-    wrong = [at for at, text in zip(whole, texts, strict=True) if text != vocabulary.tokens[at]]
-    if len(wrong) > _MOST_RESPELLED:
-        return  # and be refused
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    wrong = {at: tokens[at] for at, text in zip(whole, texts, strict=True) if text != tokens[at]}
+    if not wrong or len(wrong) > _MOST_RESPELLED:
+        return
+    inside = re.compile("|".join(map(re.escape, wrong.values())))
+    if any(inside.search(token) for at, token in enumerate(tokens) if at not in wrong):
+        return
     steps = []
-    for token in (vocabulary.tokens[at] for at in wrong):
-        ((spelled, _),) = letters.pre_tokenize_str(token)
+    for token in wrong.values():
+        ((spelled, _),) = _AS_BYTES.pre_tokenize_str(token)
         steps.append(decoders.Replace(token, spelled))
-    if steps:
-        backend.decoder = decoders.Sequence([*steps, decoders.ByteLevel()])
+    backend.decoder = decoders.Sequence([*steps, decoders.ByteLevel()])
 
 
 def _check(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, whole: list[int]) -> None:

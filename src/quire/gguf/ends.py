@@ -49,5 +49,5 @@ def end_tokens(metadata: Mapping[str, Any]) -> list[int]:
 def _named(metadata: Mapping[str, Any]) -> Iterator[Any]:
     for name in _NAMED:
         for key in (f"tokenizer.ggml.{name}_token_id", f"tokenizer.ggml.{name}_token_ids"):
-            given = metadata.get(key, ())
+            given = metadata.get(key, [])
             yield from given if is_list(given) else [given]

@@ -45,7 +45,10 @@ FILES: Mapping[str, dict[str, Any]] = {
         }
     },
     "named ones, of the vocabulary or new": {
-        CONFIG: {"eos_token": "the", "pad_token": {**token("<p>", rstrip=True), "__type": "AddedToken"}}
+        CONFIG: {
+            "eos_token": "the",
+            "pad_token": {**token("<p>", rstrip=True), "__type": "AddedToken"},
+        }
     },
     "older models' map": {
         MAP: {"eos_token": "<b>", "additional_special_tokens": ["<x>", "<y>"]},

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
 from quire.engine import load_tokenizer
 from quire.errors import ModelError
+from support.gguf_vocabularies import write_vocabulary
 from support.small_tokenizers import byte_level
 
 NASTY = (
@@ -34,30 +34,19 @@ SPLITS: Mapping[str, Any] = {
 
 
 def write(path: Path, original: Tokenizer, kind: str, **fields: Any) -> Path:
-    """The vocabulary of ``original`` in a file without tensors."""
-    writer = gguf.GGUFWriter(path, "qwen3")
+    """The vocabulary of ``original``."""
     parts = json.loads(original.to_str())
     vocabulary = original.get_vocab()
     added = {token["id"]: token for token in parts["added_tokens"]}
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    writer.add_tokenizer_model(kind)
-    writer.add_token_list(tokens)
     types = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
-    writer.add_token_types(types)
     merges = [" ".join(pair) for pair in parts["model"]["merges"]]
     if kind == "gpt2":
-        writer.add_token_merges(merges)
+        fields["merges"] = merges
     else:  # by scores: what is merged first has most
         ranks = {merge.replace(" ", ""): -float(rank) for rank, merge in enumerate(merges)}
-        writer.add_token_scores([ranks.get(token, -1e6) for token in tokens])
-    for name, value in fields.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)]
-        add(f"tokenizer.{'' if name == 'chat_template' else 'ggml.'}{name}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        fields["scores"] = [ranks.get(token, -1e6) for token in tokens]
+    return write_vocabulary(path, kind, tokens, types, **fields)
 
 
 def check(path: Path, original: Tokenizer, first: list[int]) -> None:
