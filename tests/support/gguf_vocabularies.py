@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
+from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 LETTERS = sorted(ByteLevel.alphabet())
@@ -55,3 +57,19 @@ def write_pieces(path: Path, pieces: Mapping[str, int], **fields: Any) -> Path:
     scores = [-float(at) for at in range(len(pieces))]
     told = {"scores": scores, **fields}
     return write_vocabulary(path, "llama", list(pieces), list(pieces.values()), **told)
+
+
+def write_like(path: Path, original: Tokenizer, kind: str, **fields: Any) -> Path:
+    """The vocabulary of ``original``."""
+    parts = json.loads(original.to_str())
+    vocabulary = original.get_vocab()
+    added = {token["id"]: token for token in parts["added_tokens"]}
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    types = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(len(tokens))]
+    merges = [" ".join(pair) for pair in parts["model"]["merges"]]
+    if kind == "gpt2":
+        fields["merges"] = merges
+    else:  # by scores: what is merged first has most
+        ranks = {merge.replace(" ", ""): -float(rank) for rank, merge in enumerate(merges)}
+        fields["scores"] = [ranks.get(token, -1e6) for token in tokens]
+    return write_vocabulary(path, kind, tokens, types, **fields)
