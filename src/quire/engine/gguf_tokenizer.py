@@ -263,7 +263,7 @@ def _list(
         raise ModelError(
             f"{file.path}: tokenizer.ggml.{name} has {len(values):,} values for {count:,} tokens"
         )
-    return values  # type: ignore[no-any-return]
+    return values
 
 
 def _special_id(file: GGUFFile, name: str, kind: str, tokens: Sequence[str]) -> int | None:

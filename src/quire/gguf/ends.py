@@ -7,7 +7,7 @@ as llama.cpp has it. Two of these marks end something smaller where others stand
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.gguf.header import is_list
@@ -35,15 +35,19 @@ _STRUCK = "</s>"  # is HTML's as well: it ends a text only where the file says t
 
 def end_tokens(metadata: Mapping[str, Any]) -> list[int]:
     """Their ids; what a file names may be none of its tokens."""
-    tokens, types = (metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    texts = tokens if is_list(tokens) else ()
-    by_text = {text: at for at, text in enumerate(texts) if text in _ENDS}
+    tokens, types = (_list(metadata, name) for name in ("tokens", "token_type"))
+    by_text = {text: at for at, text in enumerate(tokens) if text in _ENDS}
     if all(by_text.keys() & marks for marks in _OF_TURNS):
         by_text.pop(_MESSAGE, None)
     struck = by_text.get(_STRUCK)
-    if struck is not None and is_list(types) and list(types[struck : struck + 1]) != [CONTROL]:
+    if struck is not None and types and list(types[struck : struck + 1]) != [CONTROL]:
         del by_text[_STRUCK]
     return list(dict.fromkeys([*_named(metadata), *by_text.values()]))
+
+
+def _list(metadata: Mapping[str, Any], name: str) -> Sequence[Any]:
+    values = metadata.get(f"tokenizer.ggml.{name}")
+    return values if is_list(values) else ()
 
 
 def _named(metadata: Mapping[str, Any]) -> Iterator[Any]:

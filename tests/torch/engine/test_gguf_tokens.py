@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
 
+from quire import LLM, SamplingParams
 from quire.engine import load_tokenizer
 from quire.errors import ModelError
 from quire.gguf import WORDS, Words, end_tokens, open_gguf
+from support.gguf_files import write_gguf
 from support.gguf_vocabularies import (
     ADDED,
     CONTROL,
@@ -23,6 +26,7 @@ from support.gguf_vocabularies import (
     write_bytes,
     write_pieces,
 )
+from support.small_models import VOCAB_SIZE
 
 DEEPSEEK = {
     "<｜begin▁of▁sentence｜>": CONTROL,
@@ -233,3 +237,29 @@ def test_ends_are_special_whatever_the_file_calls_them(tmp_path: Path) -> None:
     assert ids == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
     assert found.decode(ids) == "th<u>"
     assert set(end_tokens(open_gguf(path).metadata)) == {FIRST + 1, FIRST + 2}
+
+
+def test_a_text_ends_at_the_end_of_a_turn(model_dir: Any, tmp_path: Path) -> None:
+    """The file's metadata has another end, which no text of it comes to."""
+    directory, path = model_dir("llama"), tmp_path / "model.gguf"
+    whole = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    (long,) = LLM(directory, dtype="float32").generate([[3, 4, 5]], whole, use_tqdm=False)
+    ids = long.outputs[0].token_ids
+    end = next(id for at, id in enumerate(ids) if at > 3 and id not in ids[:at])
+
+    def vocabulary(writer: Any) -> None:
+        tokens = [*LETTERS, "th", *(f"<{at}>" for at in range(FIRST + 1, VOCAB_SIZE))]
+        assert tokens[end] not in ("t", "h", "th")
+        tokens[end] = "<end_of_turn>"
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(tokens)
+        writer.add_token_types([NORMAL] * len(tokens))
+        writer.add_token_merges(["t h"])
+
+    write_gguf(directory, path, lambda _: Kind.F32, vocabulary)
+    llm = LLM(path, dtype="float32")
+    params = SamplingParams(temperature=0.0, max_tokens=12)
+    (short,) = llm.generate([[3, 4, 5]], params, use_tqdm=False)
+    assert short.outputs[0].token_ids == ids[: ids.index(end) + 1]
+    assert short.outputs[0].finish_reason == "stop"
