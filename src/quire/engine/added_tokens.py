@@ -60,9 +60,7 @@ def join_tokens(
         for at, token in _numbered(directory, settings, named)
         if repr(known.get(at)) != repr(token)
     }
-    new = {
-        at: token for at, token in numbered.items() if backend.token_to_id(token.content) is None
-    }
+    new = [at for at, token in numbered.items() if backend.token_to_id(token.content) is None]
     contents = {token.content for token in (*known.values(), *numbered.values())}
     rest = [token for content, token in named.items() if content not in contents]
     backend.add_tokens([*numbered.values(), *rest])

@@ -30,7 +30,7 @@ _OF_SENTENCEPIECE = {"unknown": 0, "bos": 1, "eos": 2}  # where the file does no
 _MOST_CHARACTERS = 1 << 10  # of a token that is merged of others; the longest have some hundreds
 _MOST_RESPELLED = 1 << 8
 _PHI_3 = "phi3"
-_NOT_FOLLOWED_BY_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's other marks take what follows
+_LEAVE_SPACES = ("<unk>", "<s>", "<|endoftext|>")  # after them; Phi-3's other marks take them
 _SPACE = "▁"
 _AS_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -67,10 +67,7 @@ def read_tokenizer(file: GGUFFile) -> tuple[tokenizers.Tokenizer, dict[str, Any]
     """
     vocabulary = _read_vocabulary(file)
     words = _read_words(file) if vocabulary.kind == "gpt2" else Words((), begins=True)
-    try:
-        backend = _merging(vocabulary, words)
-    except Exception as error:  # the library raises plain Exception, of merges of no tokens
-        raise ModelError(f"{file.path}: no tokenizer can be made: {one_line(error)}") from error
+    backend = _merging(vocabulary, words)
     if vocabulary.kind == "gpt2":
         _cut_words(backend, words)
     else:
@@ -124,7 +121,7 @@ def _read_words(file: GGUFFile) -> Words:
             file.path,
         )
         name = UNNAMED
-    if name not in WORDS:
+    if not isinstance(name, str) or name not in WORDS:
         raise ModelError(
             f"{file.path}: tokenizer.ggml.pre is {short(name)}; supported: "
             f"{', '.join(sorted(WORDS))}. Another tokenizer can be given with --tokenizer"
@@ -135,14 +132,18 @@ def _read_words(file: GGUFFile) -> Words:
 def _merging(vocabulary: _Vocabulary, words: Words) -> tokenizers.Tokenizer:
     """What makes tokens of a word."""
     ids = {token: at for at, token in enumerate(vocabulary.tokens)}
+    how: dict[str, Any] = {"ignore_merges": words.whole}
     if vocabulary.kind == "gpt2":
         merges = [_pair(vocabulary, merge) for merge in _list(vocabulary.file, "merges", str)]
-        model = models.BPE(ids, merges, ignore_merges=words.whole)
     else:
         merges = _merges_by_score(vocabulary)
         unknown = vocabulary.token("unknown")
-        model = models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    return tokenizers.Tokenizer(model)
+        how = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
+    try:
+        return tokenizers.Tokenizer(models.BPE(ids, merges, **how))
+    except Exception as error:  # the library raises plain Exception, of merges of no tokens
+        reason = one_line(error)
+        raise ModelError(f"{vocabulary.file.path}: no tokenizer can be made: {reason}") from error
 
 
 def _pair(vocabulary: _Vocabulary, merge: str) -> tuple[str, str]:
@@ -205,7 +206,7 @@ def _add_whole_tokens(backend: tokenizers.Tokenizer, vocabulary: _Vocabulary) ->
             token,
             normalized=False,
             special=kind != _ADDED,
-            rstrip=takes_spaces and token not in _NOT_FOLLOWED_BY_SPACE,
+            rstrip=takes_spaces and token not in _LEAVE_SPACES,
         )
         for at, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
         if kind in _FOUND_WHOLE and token
