@@ -7,7 +7,7 @@ from quire.engine.chat_template import Message
 from quire.engine.decision_log import Noted
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
-from quire.engine.input_processor import InputProcessor, PreparedParams
+from quire.engine.input_processor import InputProcessor
 from quire.engine.observed import Observed
 from quire.engine.outputs import (
     CompletionOutput,
@@ -20,6 +20,7 @@ from quire.engine.outputs import (
     ScoringRequestOutput,
 )
 from quire.engine.part_times import StepParts
+from quire.engine.prepared import PreparedParams
 from quire.engine.profiling import begin_profile, end_profile
 from quire.engine.prompt_form import PromptForm
 from quire.engine.prompts import Prompt, as_dict

@@ -24,10 +24,10 @@ from quire.engine.chat_template import Message
 from quire.engine.delivery import Delivery
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.output_collector import OutputCollector
 from quire.engine.outputs import Delta
 from quire.engine.preparation import LONG, PreparationThreads
+from quire.engine.prepared import PreparedRequest
 from quire.engine.prompt_form import PromptForm
 from quire.engine.prompts import Prompt
 from quire.engine.thread import EngineThread

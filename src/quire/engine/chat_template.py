@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
 
+from quire.engine.added_tokens import content_of
 from quire.engine.final_message import FIELD, FinalMessage
 from quire.engine.sandbox import (
     MOST_CHARACTERS,
@@ -89,7 +90,7 @@ class ChatTemplate:
         if not isinstance(source, str) or not isinstance(with_tools, (str, type(None))):
             raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        special = {name: _content(config[name]) for name in names if config.get(name)}
+        special = {name: content_of(config[name]) for name in names if config.get(name)}
         declared = config.get("response_template")
         return cls(source, special, with_tools, declared if isinstance(declared, dict) else None)
 
@@ -168,10 +169,6 @@ def _read_template(file: Path) -> str:
 def _as_system(message: Message) -> Message:
     """For templates that know no developers, who are systems by another name."""
     return {**message, "role": "system"} if message.get("role") == "developer" else message
-
-
-def _content(token: Any) -> str:
-    return str(token.get("content", "") if isinstance(token, dict) else token)
 
 
 def _to_json(

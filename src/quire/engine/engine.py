@@ -13,10 +13,11 @@ from quire.engine.aside import take_aside
 from quire.engine.books import count_faults
 from quire.engine.decision_log import DecisionLog, tell
 from quire.engine.drafted import count_drafts
-from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest
+from quire.engine.input_processor import InputProcessor
 from quire.engine.others import OtherRanks
 from quire.engine.outputs import Delta, together
 from quire.engine.part_times import PartTimes
+from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.progress import RequestProgress
 from quire.engine.prompts import Prompt
 from quire.engine.recent import Recent

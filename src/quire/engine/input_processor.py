@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,14 @@ from quire.engine.bad_words import bad_word_ids
 from quire.engine.begun import Begun, ChatPrompt, begun_in
 from quire.engine.chat_template import Message
 from quire.engine.encoder import Encoder
+from quire.engine.prepared import PreparedParams, PreparedRequest
 from quire.engine.prompt_form import PromptForm, around_the_gap, infilling_marks, special_around
 from quire.engine.prompts import Prompt, check_client, given_of
 from quire.engine.stop_strings import StopAutomaton
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import ContextLengthError, RequestError, UnknownAdapterError, shown
 from quire.grammar import GrammarCompiler
-from quire.protocol import Adapter, Pooler, PoolingParams, Request, Rules, SamplingParams
+from quire.protocol import Adapter, Pooler, PoolingParams, Request, SamplingParams
 from quire.protocol.checks import check_integer, check_token_ids
 
 MAX_PRIORITY = 1_000  # up or down
@@ -27,42 +28,6 @@ MAX_PROMPT_LOGPROBS = 2**21  # times tokens of the prompt
 
 _EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
-
-
-@dataclass(frozen=True)
-class PreparedParams:
-    """SamplingParams that this model can serve, and what their texts come to."""
-
-    params: SamplingParams
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    stops: StopAutomaton | None = None
-    rules: Rules | None = None
-    prediction: tuple[int, ...] = ()
-    pooling: PoolingParams | None = None  # all of it filled in
-
-    @property
-    def max_tokens(self) -> int | None:
-        """See ``SamplingParams``; 0: only the prompt counts."""
-        return self.params.max_tokens if self.pooling is None else 0
-
-    @property
-    def least_output(self) -> int:
-        """Tokens for which there must be room after a prompt."""
-        return 0 if self.max_tokens == 0 else 1
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A Request and the text it was made from, if it was.
-
-    context: the tokens that its output goes on from, or the last of them.
-    stops: its stop strings, for all of its outputs; None without any.
-    """
-
-    request: Request
-    prompt: str | None
-    context: Sequence[int]
-    stops: StopAutomaton | None
 
 
 class InputProcessor:
@@ -90,7 +55,8 @@ class InputProcessor:
         self._default_max_tokens = default_max_tokens  # what None means if there is none
         self.sampling_defaults = sampling_defaults or {}  # the model's, for SamplingParams.over
         # What is not in the vocabulary cannot end a text.
-        self._eos_token_ids = frozenset(id for id in eos_token_ids if 0 <= id < vocab_size)
+        ends = {*eos_token_ids, *tokenizer.end_ids}
+        self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
         self.pooler = pooler
         self.generates = generates
         self._random = random.Random(seed)

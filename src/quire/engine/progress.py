@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.engine.detokenizer import Detokenizer
-from quire.engine.input_processor import PreparedRequest
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -14,6 +13,7 @@ from quire.engine.outputs import (
     TokenLogprobTable,
 )
 from quire.engine.places import Place, places_of
+from quire.engine.prepared import PreparedRequest
 from quire.engine.stop_strings import StopStrings
 from quire.engine.tokenizer import Tokenizer
 from quire.errors import EngineError, QuireError, RequestAbortedError

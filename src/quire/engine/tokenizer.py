@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 import tokenizers
 
+from quire.engine.added_tokens import end_names, join_tokens, read_settings
 from quire.engine.chat_template import ChatTemplate, Message, render
 from quire.engine.gguf_tokenizer import read_tokenizer
 from quire.engine.longest_token import longest_token
 from quire.engine.pairs import Pair, longest_first, room_between
 from quire.engine.token_texts import OwnTexts, bound_words, own_texts, texts_in_place
 from quire.errors import ModelError
-from quire.files import check_plain, one_line, read_object
+from quire.files import check_plain, one_line
 from quire.gguf import is_gguf, open_gguf
 
 # What reads SentencePiece's files, and what it is imported as.
@@ -38,6 +39,11 @@ class Tokenizer(Protocol):
     @property
     def special_ids(self) -> frozenset[int]:
         """The tokens that ``skip_special_tokens`` leaves out."""
+        ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a text by what is said of the tokenizer, whatever the model says."""
         ...
 
     @property
@@ -101,10 +107,10 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
     """
     if is_gguf(directory):
         backend, config = read_tokenizer(open_gguf(directory))
-        return JsonTokenizer(backend, ChatTemplate.load(directory, config, chat_template))
-    settings = directory / "tokenizer_config.json"
-    config = read_object(settings) if settings.exists() else {}
-    template = ChatTemplate.load(directory, config, chat_template)
+        template = ChatTemplate.load(directory, config, chat_template)
+        return JsonTokenizer(backend, template, filter(None, [config["eos_token"]]))
+    settings = read_settings(directory)
+    template = ChatTemplate.load(directory, settings, chat_template)
     path = directory / "tokenizer.json"
     if not path.exists():
         return _load_with_transformers(directory, template)
@@ -113,7 +119,8 @@ def load_tokenizer(directory: Path, chat_template: str | None = None) -> Tokeniz
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"{path} is not a tokenizer: {one_line(error)}") from error
-    return JsonTokenizer(backend, template)
+    join_tokens(backend, directory, settings)
+    return JsonTokenizer(backend, template, end_names(directory))
 
 
 def tells_types(directory: Path) -> bool:
@@ -128,7 +135,13 @@ def tells_types(directory: Path) -> bool:
 class JsonTokenizer:
     """A ``tokenizer.json``."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        template: ChatTemplate | None,
+        ends: Iterable[str] = (),
+    ) -> None:
+        """ends: tokens that end a text; those that are none are left out."""
         backend.no_padding()
         backend.no_truncation()
         bound_words(backend)
@@ -138,6 +151,8 @@ class JsonTokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self.own_texts = own_texts(backend, self.special_ids)
+        ids = map(backend.token_to_id, ends)
+        self.end_ids = frozenset(id for id in ids if id is not None)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 
@@ -185,7 +200,7 @@ class ConvertedTokenizer(JsonTokenizer):
     """One that transformers has made of other files, and whose texts it may tidy."""
 
     def __init__(self, owner: Any, template: ChatTemplate | None) -> None:
-        super().__init__(owner.backend_tokenizer, template)
+        super().__init__(owner.backend_tokenizer, template, filter(None, [owner.eos_token]))
         self._backend.encode_special_tokens = owner.split_special_tokens
         self._owner = owner
         self._tidies = _tidies(owner)
@@ -219,6 +234,7 @@ class PythonTokenizer:
             self.special_ids,
             backend.convert_ids_to_tokens,
         )
+        self.end_ids = frozenset(id for id in [backend.eos_token_id] if id is not None)
         self.chat_template = "" if template is None else template.source
         self.response_template = None if template is None else template.declared
 

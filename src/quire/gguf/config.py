@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.errors import ModelError
 from quire.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
+from quire.gguf.ends import end_tokens
 from quire.gguf.header import GGUFFile
 from quire.gguf.understood import check_understood
 
@@ -28,7 +29,6 @@ _OPTIONAL = {
 _OF_EXPERTS = {EXPERTS: "num_experts", "expert_used_count": "num_experts_per_tok"}
 _MOST_EXPERTS = 1 << 12  # of a layer; published models have some hundreds
 _ROUTER = "ffn_gate_inp"  # stored in F32 in all files
-_END_TOKENS = ("eos", "eot", "eom")
 _BIASED = {
     "attn_q": ("qkv_bias", "use_qkv_bias"),
     "attn_output": ("attention_bias",),
@@ -71,7 +71,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         **{field: biases[part] for part, names in _BIASED.items() for field in names},
         "dtype": _dtype(file),
-        "eos_token_id": _end_tokens(file),
+        "eos_token_id": end_tokens(file.metadata),
         **known.fixed,
     }
     if any(info.type.is_rounded for info in file.tensors.values()):
@@ -143,11 +143,6 @@ def _dtype(file: GGUFFile) -> str:
         if len(info.shape) > 1 and _ROUTER not in name
     }
     return _STORED.get(stored.pop(), "bfloat16") if len(stored) == 1 else "bfloat16"
-
-
-def _end_tokens(file: GGUFFile) -> list[int]:
-    names = (f"tokenizer.ggml.{token}_token_id" for token in _END_TOKENS)
-    return [file.metadata[name] for name in names if name in file.metadata]
 
 
 def _check_heads(file: GGUFFile, known: Architecture) -> None:

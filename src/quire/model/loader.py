@@ -297,7 +297,10 @@ def _build(
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
-    decoder = replace(family.build(described, weights, linears), ranks=ranks)
+    decoder = family.build(described, weights, linears)
+    told_apart = max_positions if streaming is None else streaming.reach
+    ropes = tuple(rope.serving(told_apart) for rope in decoder.ropes)
+    decoder = replace(decoder, ropes=ropes, ranks=ranks)
     weights.finish()
     if streaming is not None:
         decoder = streaming.applied(decoder)

@@ -53,7 +53,7 @@ class SlowExecutor(FakeExecutor):
 
 
 async def collect(engine: AsyncEngine, request_id: str, tokens: int) -> list[int]:
-    params = SamplingParams(max_tokens=tokens, seed=1)
+    params = SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True)
     steps = engine.generate({request_id: PROMPT}, params)
     return [token async for deltas in steps for delta in deltas for token in delta.token_ids]
 
@@ -102,7 +102,7 @@ def test_memory_is_given_back_when_nobody_has_come_for_a_while(
 def test_closing_the_iterator_frees_the_blocks() -> None:
     async def main() -> None:
         async with running(SlowExecutor(64, 4)) as engine:
-            steps = engine.generate({"r": PROMPT}, SamplingParams(max_tokens=190))
+            steps = engine.generate({"r": PROMPT}, SamplingParams(max_tokens=190, ignore_eos=True))
             assert (await anext(steps))[0].first
             await steps.aclose()
             await idle(engine)
@@ -171,6 +171,7 @@ class Counting:
 
     longest_token, own_texts = TOKENIZER.longest_token, TOKENIZER.own_texts
     special_ids = TOKENIZER.special_ids
+    end_ids = TOKENIZER.end_ids
     count, decode = staticmethod(TOKENIZER.count), staticmethod(TOKENIZER.decode)
     apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
 
