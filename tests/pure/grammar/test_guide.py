@@ -48,6 +48,11 @@ class Words:
 
     def __init__(self, *, readable: bool = True) -> None:
         self._readable = readable
+        added = backend().get_added_tokens_decoder()
+        self.special_ids = frozenset(id for id, token in added.items() if token.special)
+
+    def token_id(self, token: str) -> int | None:
+        return backend().token_to_id(token)
 
     def to_json(self) -> str | None:
         return str(backend().to_str()) if self._readable else None
