@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from quire.errors import RequestError, shown
 from quire.grammar.subschemas import edited, pointed, subschemas
-from quire.protocol.exact_json import write
+from quire.exact_json import write
 
 Json = Mapping[str, Any]
 

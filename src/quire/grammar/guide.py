@@ -190,6 +190,23 @@ class Guide:
         first = length - len(thinking.end)
         if first >= known and tuple(output[first:length]) == thinking.end:
             self._begun = length
+        elif self.rules.vocabulary is not None:
+            self._look_for_end(output[known:length], thinking, self.rules.vocabulary)
+
+    def _look_for_end(
+        self, thought: Sequence[int], thinking: Thinking, vocabulary: Vocabulary
+    ) -> None:
+        """See whether the reasoning's end has just been written, with whatever tokens.
+
+        Who reads the text takes it for the end. What the last token has beyond it is lost to the
+        grammar, and so must be white space.
+        """
+        mark = vocabulary.text(thinking.end)
+        _, found, beyond = vocabulary.text(thought[-len(mark) :]).partition(mark)
+        if found and not beyond.strip():
+            self._begun = self._length
+        elif found:
+            self._stuck = self._length
 
     def _undecided_at(self, length: int) -> bool:
         thinking = self.rules.thinking

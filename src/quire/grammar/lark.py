@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.errors import RequestError
 from quire.grammar.chains import longest_chain
-from quire.protocol.exact_json import read_at
+from quire.exact_json import read_at
 
 _MOST_RULES_DEEP = 1_000  # each of which takes llguidance's stack
 _FIELD = "structured_outputs"

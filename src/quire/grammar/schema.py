@@ -17,7 +17,7 @@ from quire.grammar import numbers
 from quire.grammar.foreign import Foreign, Impossible, Unfit
 from quire.grammar.numbers import Bounds
 from quire.grammar.spelling import either, json_text, literal
-from quire.protocol.exact_json import write
+from quire.exact_json import write
 
 Json = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.errors import RequestError, shown
 from quire.grammar.spelling import literal
-from quire.protocol.exact_json import write
+from quire.exact_json import write
 
 Json = Mapping[str, Any]
 Ends = Sequence[Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from llguidance import LLTokenizer
 
@@ -34,9 +34,8 @@ class Tokenizer(Protocol):
 class Vocabulary:
     """Made once for a model, which takes a while where its tokens are many.
 
-    words: for matchers. A token that ends a text, or is special, is no text in it: what looks like
-        one is written with others.
-    ends: tokens that end a text.
+    words: for matchers. A token that is special, or ends a text, is no text in it: what looks like
+        one is written with others. All others are, also those that look like marks.
     """
 
     def __init__(self, tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> None:
@@ -45,44 +44,58 @@ class Vocabulary:
         if text is None or not ends:
             why = "whose text can be read token by token" if text is None else "with an end"
             raise RequestError(f"{_FIELD} needs a tokenizer {why}", _FIELD)
-        self.ends, self.token_id = ends, tokenizer.token_id
-        self.special = tokenizer.special_ids | ends
-        try:
-            # It takes whatever looks like a mark for special, and special ones for text.
-            self._spelling = LLTokenizer(text, n_vocab=size, eos_token=sorted(ends), slices=[])
-        except ValueError as error:
-            raise RequestError(
-                f"{_FIELD} needs a tokenizer whose text can be read token by token; this one's "
-                f"cannot: {str(error)[:200]}",
-                _FIELD,
-            ) from None
-        self.words = LLTokenizer(_Words(self, size), eos_token=sorted(ends))  # type: ignore[arg-type]
+        self.token_id = tokenizer.token_id
+        self._special = tokenizer.special_ids | ends
+        self._spelling = _read(text)
+        words: Any = _Words(self._texts(size), self._special, min(ends))
+        self.words = LLTokenizer(words, eos_token=sorted(ends))
 
     def tokens(self, text: bytes, after: int | None) -> list[int]:
         """How a text is mostly written, as far as that is certain whatever follows.
 
         after: the token before it.
         """
-        tokens, _ = self._spelling.tokenize_partial(text, None if after is None else [after])
-        if self.special.isdisjoint(tokens) and text.startswith(self.words.decode_bytes(tokens)):
+        known = after is not None and after < self._spelling.vocab_size
+        tokens, _ = self._spelling.tokenize_partial(text, [after] if known else None)
+        # What looks like a special token has become one, and other letters may have changed too.
+        if self._special.isdisjoint(tokens) and text.startswith(self.words.decode_bytes(tokens)):
             return tokens
         return []
 
-    def token_texts(self, size: int) -> list[bytes]:
-        return [self._spelling.decode_bytes([token]) for token in range(size)]
+    def text(self, tokens: Sequence[int]) -> bytes:
+        """Special ones by their names."""
+        return self.words.decode_bytes(list(tokens))
+
+    def _texts(self, size: int) -> list[bytes]:
+        known = min(size, self._spelling.vocab_size)
+        texts = [self._spelling.decode_bytes([token]) for token in range(known)]
+        return texts + [b"<[%d]>" % token for token in range(known, size)]
 
 
 class _Words:
-    """As llguidance wants it."""
+    """What llguidance asks of a tokenizer."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary, size: int) -> None:
-        self.eos_token_id = min(vocabulary.ends)
-        self.tokens = vocabulary.token_texts(size)
-        nameless = {id for id, text in enumerate(self.tokens) if text == b"<[%d]>" % id}
-        self.special_token_ids = sorted(vocabulary.special | nameless)
+    def __init__(self, texts: list[bytes], special: frozenset[int], end: int) -> None:
+        self.eos_token_id = end
+        self.tokens = texts
+        nameless = {token for token, text in enumerate(texts) if text == b"<[%d]>" % token}
+        self.special_token_ids = sorted(special | nameless)
 
     def __call__(self, text: str) -> list[int]:
         raise NotImplementedError("grammars are compiled so that no text is made tokens of")
+
+
+def _read(text: str) -> LLTokenizer:
+    try:
+        return LLTokenizer(text, slices=[])
+    except BaseException as error:  # what it does not expect, it panics at
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(
+            f"{_FIELD} needs a tokenizer whose text can be read token by token; of this one "
+            f"llguidance says: {str(error)[:200]}",
+            _FIELD,
+        ) from None
