@@ -67,7 +67,10 @@ class Rules:
         return self._add("T", "", expression)
 
     def json(self, schema: Schema) -> str:
-        bound = exact_json.exact({"x-guidance": _LAYOUT, **_binding(schema)})
+        try:
+            bound = exact_json.exact({"x-guidance": _LAYOUT, **_binding(schema)})
+        except ValueError as error:
+            raise RequestError(f"the schema of a tool: {error}", "tools") from None
         return self.rule(f"%json {_spelled(exact_json.write(bound))}")
 
     def up_to(self, mark: str, most: int | None) -> str:

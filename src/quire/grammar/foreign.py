@@ -10,8 +10,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits
 
 from quire.errors import RequestError, shown
-from quire.grammar.subschemas import edited, pointed, subschemas
 from quire.exact_json import write
+from quire.grammar.numbers import shifted
+from quire.grammar.subschemas import edited, pointed, subschemas
 
 Json = Mapping[str, Any]
 
@@ -19,11 +20,11 @@ _DEFINITIONS = ("$defs", "definitions")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _VALUES = ("const", "enum")
 _WORDS = {"default", "examples", "example", "title", "description", "$comment"}  # bind nobody
-_BEYOND = 2**63
+_BEYOND = 18  # digits: it has no ranges that begin there
 _MOST_PLACES = 400
 _LONGEST_REASON = 400  # characters, of the library's own
 _PLAIN = re.compile(r"[^/~%]+")
-_FARTHEST = 2**63 - 1024  # the last float that is a 64-bit integer
+_FARTHEST = 10**18 - 128  # the last float below
 _ESCAPES = 'nrbtf\\"'  # without \\u, by which a key could be taken for another
 _UNSATISFIABLE = "Unsatisfiable schema"
 _FIELD = "structured_outputs"
@@ -105,9 +106,7 @@ class Foreign:
         if "maximum" not in ends and "exclusiveMaximum" not in ends:
             ends["maximum"] = _FARTHEST
         type_ = "integer" if whole else "number"
-        return self._possible(
-            self._json({"type": type_, "multipleOf": said["multipleOf"], **ends})
-        )
+        return self._possible(self._json({"type": type_, "multipleOf": said["multipleOf"], **ends}))
 
     def _possible(self, source: str) -> str:
         if _UNSATISFIABLE in self._why_not(source):
@@ -148,10 +147,12 @@ def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:
 
 def _is_exact(number: int | Decimal) -> bool:
     """Whether llguidance, which makes a float of it, comes back to it."""
-    if abs(number) >= _BEYOND:
+    if Decimal(number).adjusted() >= _BEYOND:
         return False
     back = float(number)
-    return Decimal(back) == number or (isinstance(number, Decimal) and Decimal(repr(back)) == number)
+    return Decimal(back) == number or (
+        isinstance(number, Decimal) and Decimal(repr(back)) == number
+    )
 
 
 def _is_step(number: int | Decimal) -> bool:
@@ -161,7 +162,7 @@ def _is_step(number: int | Decimal) -> bool:
     value, places = abs(float(number)), 0
     while value % 1 and places < _MOST_PLACES:
         value, places = value * 10, places + 1
-    return Decimal(value).scaleb(-places) == abs(number)
+    return Decimal(value) == shifted(Decimal(number).copy_abs(), places)
 
 
 def _harmless(schema: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.errors import RequestError
-from quire.grammar.chains import longest_chain
 from quire.exact_json import read_at
+from quire.grammar.chains import longest_chain
 
 _MOST_RULES_DEEP = 1_000  # each of which takes llguidance's stack
 _FIELD = "structured_outputs"
@@ -22,14 +22,17 @@ _PIECES = re.compile(
       | (?P<expression>/(?:\\.|[^/\\\n])+/)
       | (?P<json>%json(?![\w-]))
       | <(?P<token>[^<>\s\[\]][^<>\s]*)>
-      | (?P<defined>^[ \t]*[!?_]*[A-Za-z][\w-]*)(?=[^\S\n]*(?:\[[^\]\n]*\]|::|\.[\d-]+|\{[^}\n]*\})?[^\S\n]*:)
+      | (?P<defined>^[ \t]*[!?_]*[A-Za-z][\w-]*)
+        (?=[^\S\n]*(?:\[[^\]\n]*\]|::|\.[\d-]+|\{[^}\n]*\})?[^\S\n]*:)
       | (?P<name>[A-Za-z_][\w-]*)
     """,
     re.VERBOSE | re.MULTILINE,
 )
 
 
-def prepared(source: str, token_id: Callable[[str], int | None], schema: Callable[[Any], str]) -> str:
+def prepared(
+    source: str, token_id: Callable[[str], int | None], schema: Callable[[Any], str]
+) -> str:
     """What llguidance is given for a grammar, or for several as an object; RequestError.
 
     schema: a grammar for values that a schema allows, which can stand for itself.
@@ -42,7 +45,9 @@ def prepared(source: str, token_id: Callable[[str], int | None], schema: Callabl
     return json.dumps(several)
 
 
-def _prepared(source: str, token_id: Callable[[str], int | None], schema: Callable[[Any], str]) -> str:
+def _prepared(
+    source: str, token_id: Callable[[str], int | None], schema: Callable[[Any], str]
+) -> str:
     parts: list[str] = []
     links: dict[str, set[str]] = {}
     rule, end = "", 0

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 MOST_DIGITS = 40  # on either side of the point, where no bound asks for more
-LONGEST_BOUND = 128  # digits that a bound may be written with
+LONGEST_BOUND = 400  # digits that a bound may be written with
 _FIRST_EXPONENT, _MOST_EXPONENT = 15, 999  # in bounds below, numbers are written without any
 _TAIL = f"[0-9]{{0,{MOST_DIGITS}}}"
 _FRACTION = rf"(\.[0-9]{{1,{MOST_DIGITS}}})?"
@@ -128,9 +128,9 @@ def _by_exponent(least: Decimal, above: bool, most: Decimal | None, below: bool)
     for exponent in {low, high}:
         mantissa = f"/{_MANTISSA}/"
         if exponent == least.adjusted():
-            mantissa += f" & {_from(_shifted(least, -exponent), above)}"
+            mantissa += f" & {_from(shifted(least, -exponent), above)}"
         if most is not None and exponent == most.adjusted():
-            mantissa += f" & {_up_to(_shifted(most, -exponent), below)}"
+            mantissa += f" & {_up_to(shifted(most, -exponent), below)}"
         each.append(f"({mantissa}) /[eE][+]?{exponent}/")
     if low + 1 < high:
         each.append(f"/{_MANTISSA}[eE][+]?/ ({_both(_at_least(low + 1), _at_most(high - 1))})")
@@ -225,7 +225,7 @@ def _parts(value: Decimal) -> tuple[str, str]:
     return whole, part.rstrip("0")
 
 
-def _shifted(value: Decimal, places: int) -> Decimal:
+def shifted(value: Decimal, places: int) -> Decimal:
     """Times a power of ten, exactly."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)

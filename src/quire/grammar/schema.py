@@ -13,11 +13,11 @@ from decimal import Decimal
 from typing import Any
 
 from quire.errors import RequestError, shown
+from quire.exact_json import write
 from quire.grammar import numbers
 from quire.grammar.foreign import Foreign, Impossible, Unfit
 from quire.grammar.numbers import Bounds
 from quire.grammar.spelling import either, json_text, literal
-from quire.exact_json import write
 
 Json = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ class _Writer:
 
     def _named(self, said: Json) -> str | None:
         """The values that are named, if they are and little else is said."""
-        if not said.keys() <= {"const", "enum", "type"} or "const" in said and "enum" in said:
+        if not said.keys() <= {"const", "enum", "type"} or ("const" in said and "enum" in said):
             return None
         types = said.get("type", _TYPES)
         types = [types] if isinstance(types, str) else types
@@ -245,7 +245,9 @@ class _Writer:
         key = self._share_terminal(_KEY)
         if not taken:
             return key
-        return self._share_terminal(f"{key} & ~({either(literal(json_text(one)) for one in taken)})")
+        return self._share_terminal(
+            f"{key} & ~({either(literal(json_text(one)) for one in taken)})"
+        )
 
     def _members(self, pairs: Sequence[tuple[str, bool]], more: str) -> str:
         """A comma stands between each two that are there."""
@@ -323,7 +325,7 @@ def _listed(items: Sequence[str], item: str, least: int, most: int | None) -> st
 
 def _bounds(said: Json) -> Bounds:
     """By draft 4, exclusiveMinimum says of the minimum whether it is out; later it is a bound."""
-    ends: list[Decimal | None | bool] = []
+    ends: list[Decimal | bool | None] = []
     for name, exclusive, outer in (
         ("minimum", "exclusiveMinimum", max),
         ("maximum", "exclusiveMaximum", min),
@@ -347,7 +349,7 @@ def _end(said: Json, name: str) -> Decimal | None:
     if max(len(digits), abs(exponent)) > numbers.LONGEST_BOUND:
         raise RequestError(
             f"structured_outputs: {name} may have at most {numbers.LONGEST_BOUND} digits, "
-            f"got {shown(said[name])}",
+            f"got {shown(write(said[name]))}",
             "structured_outputs",
         )
     return value

@@ -10,6 +10,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from quire import exact_json
 from quire.errors import RequestError
+from quire.exact_json import write
 from quire.grammar.foreign import Foreign
 from quire.grammar.lark import prepared
 from quire.grammar.schema import schema_grammar
@@ -17,7 +18,6 @@ from quire.grammar.spelling import either, literal
 from quire.grammar.subschemas import check_depth, edited
 from quire.grammar.tags import TagGrammar
 from quire.protocol import StructuredOutputs
-from quire.exact_json import write
 
 _WHITESPACE = r"[ \t\n\r]{1,16}"  # where it may be: models have been seen to write nothing else
 _LONGEST_GBNF = 2**14  # characters: it is read by Python

@@ -67,7 +67,9 @@ def check_depth(schema: Any) -> None:
     while todo:
         name, one = todo.pop()
         levels[name] = _levels(one)
-        links[name] = {other if pointed(schema, other) is not None else "" for other in _references(one)}
+        links[name] = {
+            other if pointed(schema, other) is not None else "" for other in _references(one)
+        }
         new = sorted(links[name] - known - {""})
         known.update(new)
         todo += [(other, pointed(schema, other)) for other in new]

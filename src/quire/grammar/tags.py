@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.errors import RequestError, shown
-from quire.grammar.spelling import literal
 from quire.exact_json import write
+from quire.grammar.spelling import literal
 
 Json = Mapping[str, Any]
 Ends = Sequence[Any]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
-from quire.errors import RequestError, shown
 from quire import exact_json
+from quire.errors import RequestError, shown
 from quire.protocol.checks import check_unicode
 
 LONGEST_GRAMMAR = 2**18  # characters of a schema, an expression or a grammar
