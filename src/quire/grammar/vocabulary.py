@@ -57,10 +57,12 @@ class Vocabulary:
         """
         known = after is not None and after < self._spelling.vocab_size
         tokens, _ = self._spelling.tokenize_partial(text, [after] if known else None)
-        # What looks like a special token has become one, and other letters may have changed too.
-        if self._special.isdisjoint(tokens) and text.startswith(self.words.decode_bytes(tokens)):
-            return tokens
-        return []
+        # What looks like a special token has become one, and what is before it may reach into it.
+        first = next((i for i, token in enumerate(tokens) if token in self._special), None)
+        if first is not None:
+            tokens = tokens[: max(first - 1, 0)]
+        # A tokenizer may also write other letters than it is given.
+        return tokens if text.startswith(self.text(tokens)) else []
 
     def text(self, tokens: Sequence[int]) -> bytes:
         """Special ones by their names."""

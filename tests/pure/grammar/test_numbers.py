@@ -98,7 +98,7 @@ def test_numbers_without_bounds_take_all_that_programs_write_and_end() -> None:
     assert not any(fits({"type": "integer"}, "1" * (MOST_DIGITS + 1), "1.0"))
     assert not any(fits({"minimum": 0, "type": "number"}, "9" * (MOST_DIGITS + 1), "0." + "1" * 99))
     nested = {"type": "object", "additionalProperties": {"type": "array"}}
-    assert fits(nested, '{"a": [%s]}' % endless, '{"a": [[12], {"b": 1}]}') == [False, True]
+    assert fits(nested, f'{{"a": [{endless}]}}', '{"a": [[12], {"b": 1}]}') == [False, True]
 
 
 @pytest.mark.parametrize(
