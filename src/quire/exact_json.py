@@ -20,6 +20,22 @@ def read_at(text: str, start: int) -> tuple[Any, int]:
     return _DECODER.raw_decode(text, start)
 
 
+class Rounded(float):
+    """A float that is not quite the number that was written, which it knows."""
+
+    spelled: str
+
+
+def rounded(spelled: str) -> float:
+    """The float for a number of JSON. For ``json.loads``, of what floats are wanted of."""
+    value = float(spelled)
+    if Decimal(repr(value)) == Decimal(spelled):
+        return value
+    value = Rounded(value)
+    value.spelled = spelled
+    return value
+
+
 def exact(value: object) -> Any:
     """JSON's values as ``read`` gives them: a float is what its shortest spelling says.
 
@@ -32,7 +48,7 @@ def exact(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [exact(one) for one in value]
     if isinstance(value, float):
-        value = Decimal(repr(float(value)))
+        value = Decimal(value.spelled if isinstance(value, Rounded) else repr(float(value)))
     if isinstance(value, Decimal) and not value.is_finite():
         raise ValueError("a number is not finite")
     if value is not None and not isinstance(value, (str, bool, int, Decimal)):

@@ -167,8 +167,8 @@ COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import al
 TORCH_FREE = [
     "errors", "exact_json", "files", "gguf", "heap", "hub", "cgroups", "config", "shape",
     "capacity", "metrics", "workload", "memory", "dialect", "protocol", "grammar", "scheduling",
-    "drafting", "simulation", "dashboard", "events", "transfer", "engine", "server", "reports", "reproduction", "store",
-    "recording", "routing", "terminal", "tracing",
+    "drafting", "simulation", "dashboard", "events", "transfer", "engine", "server", "reports",
+    "reproduction", "store", "recording", "routing", "terminal", "tracing",
 ]  # fmt: skip
 
 

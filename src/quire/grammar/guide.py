@@ -191,18 +191,17 @@ class Guide:
         if first >= known and tuple(output[first:length]) == thinking.end:
             self._begun = length
         elif self.rules.vocabulary is not None:
-            self._look_for_end(output[known:length], thinking, self.rules.vocabulary)
+            mark = self.rules.vocabulary.text(thinking.end)
+            last = output[max(known, length - len(mark)) : length]
+            self._look_for(mark, self.rules.vocabulary.text(last))
 
-    def _look_for_end(
-        self, thought: Sequence[int], thinking: Thinking, vocabulary: Vocabulary
-    ) -> None:
-        """See whether the reasoning's end has just been written, with whatever tokens.
+    def _look_for(self, mark: bytes, text: bytes) -> None:
+        """See whether a text has just come to the reasoning's end, with whatever tokens.
 
-        Who reads the text takes it for the end. What the last token has beyond it is lost to the
+        Who reads it takes that for the end. What the last token has beyond the mark is lost to the
         grammar, and so must be white space.
         """
-        mark = vocabulary.text(thinking.end)
-        _, found, beyond = vocabulary.text(thought[-len(mark) :]).partition(mark)
+        _, found, beyond = text.partition(mark)
         if found and not beyond.strip():
             self._begun = self._length
         elif found:

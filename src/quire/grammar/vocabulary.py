@@ -55,8 +55,8 @@ class Vocabulary:
 
         after: the token before it.
         """
-        known = after is not None and after < self._spelling.vocab_size
-        tokens, _ = self._spelling.tokenize_partial(text, [after] if known else None)
+        before = [] if after is None or after >= self._spelling.vocab_size else [after]
+        tokens, _ = self._spelling.tokenize_partial(text, before)
         # What looks like a special token has become one, and what is before it may reach into it.
         first = next((i for i, token in enumerate(tokens) if token in self._special), None)
         if first is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from openai import APIError, BadRequestError, OpenAI
@@ -238,3 +240,15 @@ def test_whole_numbers_of_64_bits_are_kept_to_over_http(client: OpenAI) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     (text,) = online(client, {"response_format": form, "max_tokens": 40})
     assert int(text) in schema["enum"]
+
+
+@pytest.mark.parametrize("number", ["0.12345678901234567890", "1234567890123456789.5", "1e400"])
+def test_numbers_that_no_float_holds_are_kept_to_over_http(client: OpenAI, number: str) -> None:
+    body = (
+        '{"model": "quire-demo", "prompt": "Hi", "max_tokens": 40, "temperature": 0.5, '
+        f'"structured_outputs": {{"json": {{"const": {number}}}}}}}'
+    )
+    kind = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{client.base_url}completions", content=body, headers=kind, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert Decimal(answer.json()["choices"][0]["text"]) == Decimal(number)
