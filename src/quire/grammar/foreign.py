@@ -26,6 +26,7 @@ _LONGEST_REASON = 400  # characters, of the library's own
 _PLAIN = re.compile(r"[^/~%]+")
 _FARTHEST = 10**18 - 128  # the last float below
 _ESCAPES = 'nrbtf\\"'  # without \\u, by which a key could be taken for another
+_LAYOUT = "x-guidance"  # llguidance's word for how JSON is laid out
 _UNSATISFIABLE = "Unsatisfiable schema"
 _FIELD = "structured_outputs"
 
@@ -39,13 +40,13 @@ class Impossible(Exception):
 
 
 class Foreign:
-    """Of one schema. layout: what llguidance calls x-guidance, beside the schema's own."""
+    """Of one schema."""
 
-    def __init__(self, schema: Any, layout: Json, limits: LLParserLimits) -> None:
-        own = schema.get("x-guidance", {}) if isinstance(schema, dict) else {}
+    def __init__(self, schema: Any, limits: LLParserLimits) -> None:
+        own = schema.get(_LAYOUT, {}) if isinstance(schema, dict) else {}
         if not isinstance(own, dict):
-            raise RequestError(f"{_FIELD}: x-guidance must be an object", _FIELD)
-        self._layout = {"json_allowed_escapes": _ESCAPES, **own, **layout}
+            raise RequestError(f"{_FIELD}: {_LAYOUT} must be an object", _FIELD)
+        self._layout = own
         self._schema = schema
         self._limits = limits
         known = {"whitespace_flexible", "whitespace_pattern"}
@@ -98,6 +99,10 @@ class Foreign:
     def whole(self) -> str:
         return self._json(self._schema)
 
+    def text(self, said: Json) -> str:
+        """A text, in which all escapes may be; Impossible."""
+        return self._possible(f"%json {write({**said, 'type': 'string', _LAYOUT: self._layout})}")
+
     def multiple(self, said: Json, *, whole: bool) -> str:
         """A number of which a part is given; bounds are what keeps its digits from going on."""
         ends = {key: said[key] for key in _BOUNDS if key in said}
@@ -130,7 +135,9 @@ class Foreign:
         if isinstance(schema, bool):
             schema = {"anyOf": [schema]}  # it takes nothing but objects
         bare = edited(schema, [_without_words])
-        return f"%json {write({**bare, 'x-guidance': self._layout})}"
+        return (
+            f"%json {write({**bare, _LAYOUT: {'json_allowed_escapes': _ESCAPES, **self._layout}})}"
+        )
 
 
 def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:
@@ -167,8 +174,13 @@ def _is_step(number: int | Decimal) -> bool:
 
 def _harmless(schema: dict[str, Any]) -> dict[str, Any]:
     """Without numbers that are not for it."""
+    kinds = {"const": object, "enum": list}
     wrong = {key for key, number in _numbers(schema) if not _is_exact(number)}
-    return {key: value for key, value in schema.items() if key not in wrong}
+    return {
+        key: value
+        for key, value in schema.items()
+        if key not in wrong or not isinstance(value, kinds.get(key, (int, Decimal)))
+    }
 
 
 def _without_words(schema: dict[str, Any]) -> dict[str, Any]:

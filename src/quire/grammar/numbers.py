@@ -221,7 +221,7 @@ def _up_to(most: Decimal, below: bool) -> str:
 
 def _parts(value: Decimal) -> tuple[str, str]:
     """The digits before the point and those after it, of a number that is not negative."""
-    whole, _, part = f"{value:f}".partition(".")
+    whole, _, part = f"{value.copy_abs():f}".partition(".")
     return whole, part.rstrip("0")
 
 

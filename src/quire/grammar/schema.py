@@ -8,7 +8,7 @@ other words, is left to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -127,14 +127,13 @@ class _Writer:
                 continue
         if not possible:
             raise Impossible
-        return self._rule(either(possible))
+        return possible[0] if len(possible) == 1 else self._rule(either(possible))
 
     def _named(self, said: Json) -> str | None:
         """The values that are named, if they are and little else is said."""
         if not said.keys() <= {"const", "enum", "type"} or ("const" in said and "enum" in said):
             return None
-        types = said.get("type", _TYPES)
-        types = [types] if isinstance(types, str) else types
+        types = _types(said)
         values = said["enum"] if "enum" in said else [said["const"]]
         fitting = [one for one in values if any(_is_of(one, type_) for type_ in types)]
         if not fitting:
@@ -162,10 +161,7 @@ class _Writer:
     # -- types ------------------------------------------------------------------------------------
 
     def _of_types(self, said: Json) -> str:
-        types = said.get("type", _TYPES)
-        if isinstance(types, str):
-            return self._of_type(types, said)
-        return self._one_of(types, lambda type_: self._of_type(type_, said))
+        return self._one_of(_types(said), lambda type_: self._of_type(type_, said))
 
     def _of_type(self, type_: str, said: Json) -> str:
         match type_:
@@ -175,7 +171,7 @@ class _Writer:
                 return self._array(said)
             case "string":
                 about = {key: said[key] for key in _OF_TYPE["string"] if key in said}
-                return self._share(self._foreign.part({"type": "string", **about}))
+                return self._share(self._foreign.text(about))
             case "null":
                 return literal("null")
             case "boolean":
@@ -240,7 +236,7 @@ class _Writer:
             more = ""
         return self._rule(f'"{{" {self._members(pairs, more)} "}}"')
 
-    def _key(self, taken: Sequence[str]) -> str:
+    def _key(self, taken: Collection[str]) -> str:
         """A key that is none of these."""
         key = self._share_terminal(_KEY)
         if not taken:
@@ -291,6 +287,18 @@ class _Writer:
         name = f"{kind}{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")
         return name
+
+
+def _types(said: Json) -> Sequence[str]:
+    types = said.get("type", _TYPES)
+    each = [types] if isinstance(types, str) else types
+    if not isinstance(each, (list, tuple)) or not {*map(str, each)} <= {*_TYPES, "integer"}:
+        known = ", ".join((*_TYPES, "integer"))
+        raise RequestError(
+            f"structured_outputs: type must be one or several of {known}, got {shown(types)}",
+            "structured_outputs",
+        )
+    return each
 
 
 def _places(said: Json) -> Sequence[Any]:

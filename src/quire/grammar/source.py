@@ -41,7 +41,7 @@ def grammar_source(
 
     def of_schema(schema: Any) -> str:
         check_depth(schema)
-        foreign = Foreign(schema, {}, limits)
+        foreign = Foreign(schema, limits)
         foreign.check()
         return schema_grammar(schema, foreign)
 

@@ -286,3 +286,28 @@ def test_what_stands_in_a_grammar_s_texts_and_comments_is_no_schema() -> None:
     assert allows(compiled(grammar=grammar), text + '%json {<a>/"')
     with pytest.raises(RequestError, match="%json"):
         compiled(grammar='start: %json {"a": ')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": {"a": 2**60 + 1}},
+        {"minimum": [2**60 + 1]},
+        {"enum": 2**60 + 1},
+        {"const": 1, "type": 5},
+        {"const": 1, "type": ["x"]},
+        {"type": "array", "prefixItems": 2**60 + 1},
+        {"properties": [1]},
+        {"required": 3},
+        {"$ref": 5},
+        {"x-guidance": 5},
+    ],
+)
+def test_what_is_no_schema_is_refused_and_nothing_breaks(schema: Any) -> None:
+    with pytest.raises(RequestError, match="structured_outputs"):
+        compiled(grammar=f"start: %json {json.dumps(schema)}")
+
+
+def test_a_bound_may_be_a_negative_zero() -> None:
+    assert fits('{"type": "number", "maximum": -0.0}', "0", "-1.5", "0.5") == [True, True, False]
+    assert fits('{"type": "integer", "minimum": -0.0}', "0", "-1", "5") == [True, False, True]
