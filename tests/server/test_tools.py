@@ -159,6 +159,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [WEATHER], "tool_choice": CHOICE}, "tool_choice"),
     ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
+    (
+        {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}},
+        "response_format",
+    ),
+    (
+        {
+            "tools": [WEATHER],
+            "tool_choice": {"type": "function", "function": {"name": "weather"}},
+            "structured_outputs": {"choice": ["a"]},
+        },
+        "structured_outputs",
+    ),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "", "tool_calls": []}]}, "messages[0].tool_calls"),

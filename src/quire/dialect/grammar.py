@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from quire import exact_json
 from quire.errors import RequestError, shown
 
 Schema = Mapping[str, Any]
@@ -66,7 +67,11 @@ class Rules:
         return self._add("T", "", expression)
 
     def json(self, schema: Schema) -> str:
-        return self.rule(f"%json {_spelled({'x-guidance': _LAYOUT, **_binding(schema)})}")
+        try:
+            bound = exact_json.exact({"x-guidance": _LAYOUT, **_binding(schema)})
+        except ValueError as error:
+            raise RequestError(f"the schema of a tool: {error}", "tools") from None
+        return self.rule(f"%json {_spelled(exact_json.write(bound))}")
 
     def up_to(self, mark: str, most: int | None) -> str:
         """A text and the mark that ends it, which is not in it. most: tokens of the text."""
@@ -230,7 +235,7 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def literal(text: str) -> str:
-    return _spelled(text)
+    return _spelled(json.dumps(text)).replace("\x7f", r"\u007f")
 
 
 def _binding(schema: Any) -> Any:
@@ -248,6 +253,6 @@ def _bound(key: str, value: Any) -> Any:
     return _binding(value)
 
 
-def _spelled(value: Any) -> str:
-    """As JSON, in which "::=" would be taken for the sign of another kind of grammar."""
-    return json.dumps(value).replace("::=", r":\u003a=")
+def _spelled(text: str) -> str:
+    """JSON in which no "::=" would be taken for the sign of another kind of grammar."""
+    return text.replace("::=", r":\u003a=")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from quire import exact_json
 from quire.dialect import Standing, Thought, Wanted
 from quire.errors import RequestError
 from quire.protocol import Reasoning, SamplingParams, StructuredOutputs
@@ -78,6 +78,11 @@ def _grammar(
                 "tool_choice" if must or choice.names is not None else "tools",
             )
         return None
+    if must and asked is not None:
+        raise RequestError(
+            "structured_outputs asks for a text, and tool_choice for calls and no text: give one",
+            "structured_outputs",
+        )
     counting = [tool for tool in tools if choice.names is None or tool.name in choice.names]
     bound = choice.names is not None or any(tool.strict for tool in counting)
     instead = None if must or speech.writing.bare else _schema(asked)
@@ -112,5 +117,5 @@ def _schema(asked: StructuredOutputs | None) -> Mapping[str, Any] | None:
     """The JSON schema that the caller asks for."""
     if asked is None or (asked.json is None and not asked.json_object):
         return None
-    schema = _ANYTHING if asked.json is None else json.loads(str(asked.json))
+    schema = _ANYTHING if asked.json is None else exact_json.read(str(asked.json))
     return schema if isinstance(schema, dict) else {}
