@@ -35,14 +35,25 @@ class Reader:
         self.ended = False
         self.gap = ""
         self.events: list[Event] = []
+        self._record: list[str] | None = None
 
     def add(self, text: str) -> None:
         self.text += text
 
     def use(self) -> None:
         """What has been looked at is done with."""
+        if self._record is not None:
+            self._record.append(self.text[: self.at])
         self.text = self.text[self.at :]
         self.at = 0
+
+    def record(self) -> None:
+        """Keep what is used from now on, up to ``recorded``."""
+        self._record = []
+
+    def recorded(self) -> str:
+        kept, self._record = self._record or [], None
+        return "".join(kept)
 
     def retreat(self) -> None:
         self.at = 0
