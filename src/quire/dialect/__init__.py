@@ -15,6 +15,7 @@ from quire.dialect.events import (
     Reply,
 )
 from quire.dialect.grammar import Thought, Wanted, Writing, literal
+from quire.dialect.mending import mended
 from quire.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "dialect_of",
     "literal",
     "marks_of",
+    "mended",
 ]

@@ -46,6 +46,8 @@ class Declared:
         class Lenient(ResponseParser):  # type: ignore[misc]  # its types are not read
             """Mends a region that breaks, or tells of it, in place of ending there."""
 
+            _body: str
+
             def _close_current(self, events: list[dict[str, Any]]) -> None:
                 written = self._body
                 for body in (written, mended(written.strip())):
@@ -119,7 +121,8 @@ class DeclaredParser:
     def push(self, text: str) -> list[Event]:
         return [event for told in self._parser.feed(text) for event in self._events(told)]
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """See ``Parser.finish``. Where a call ends shows in it."""
         _, told = self._parser.finalize()
         return [event for one in told for event in self._events(one)]
 

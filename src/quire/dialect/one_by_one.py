@@ -228,7 +228,7 @@ class Spelling:
             yield from reader.spaces()
             if self.outer and (yield from reader.take(self.outer)):
                 yield from reader.spaces()
-            if not (yield from reader.peek()):
+            if not (yield from reader.peek()) and not reader.cut:
                 reader.retreat()
                 return True
         reader.retreat()

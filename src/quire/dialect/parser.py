@@ -83,8 +83,8 @@ class Parser(Protocol):
         """What ``text`` makes known."""
         ...
 
-    def finish(self) -> list[Event]:
-        """What the end of the text makes known."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """What the end of the text makes known. cut: the model would have gone on."""
         ...
 
 
@@ -104,9 +104,9 @@ class TextParser:
         next(self._reading)
         return self._taken()
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, cut: bool = False) -> list[Event]:
         """See ``Parser.finish``."""
-        self._reader.ended = True
+        self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()
 

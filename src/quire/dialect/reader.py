@@ -25,14 +25,14 @@ class Reader:
     """The text that has come and is not used up, and the events found so far.
 
     at: what is before it has been looked at; ``retreat`` returns to where the last ``use`` was.
-    ended: no more text comes.
+    ended: no more text comes. cut: although it is not at its end.
     gap: white space around a call, to be said if more is said after it.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        self.ended = False
+        self.ended = self.cut = False
         self.gap = ""
         self.events: list[Event] = []
         self._record: list[str] | None = None

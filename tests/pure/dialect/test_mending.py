@@ -196,6 +196,13 @@ def test_a_mark_that_is_forgotten_at_the_end() -> None:
         assert [call.arguments for call in reply.calls] == ['{"a": "x"}'], end
 
 
+def test_a_cut_is_not_taken_for_a_forgotten_mark() -> None:
+    parser = made("qwen3_xml")
+    text = "<tool_call>\n<function=f>\n<parameter=a>\nthe mark </function>"
+    reply = Reply.of(parser.push(text) + parser.finish(cut=True))
+    assert [call.cut for call in reply.calls] == [text]
+
+
 def test_a_call_that_is_cut_says_so_in_xml() -> None:
     text = XML % (ARGUMENT % "x\ny" + "<parameter=b>\n2\n</parameter>\n")
     for end in range(len(text)):

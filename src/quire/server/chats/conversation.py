@@ -94,10 +94,10 @@ class Listener:
         cut is told as far as it goes.
         """
         events = self._parser.push(gained.text) if gained.text else []
-        if gained.finish_reason is not None:
-            events += self._parser.finish()
-        heard = [event for event in events if self._is_told(event)]
         over = gained.finish_reason == "stop" and gained.stop_reason is None
+        if gained.finish_reason is not None:
+            events += self._parser.finish(cut=not over)
+        heard = [event for event in events if self._is_told(event)]
         for event in heard:
             self._called = self._called or isinstance(event, CallBegun)
             if isinstance(event, CallCut):

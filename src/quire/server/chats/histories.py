@@ -9,6 +9,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire.dialect import mended
 from quire.engine import Message
 
 _DIGITS = string.digits + string.ascii_letters
@@ -115,13 +116,13 @@ class _Arguments(dict[str, Any]):
 
 
 def _arguments(given: object) -> object:
-    """An object, if it is the JSON of one; broken arguments stay as the model wrote them."""
+    """An object, if it is the JSON of one, or nearly; others stay as the model wrote them."""
     value = given
     if isinstance(given, str):
         try:
             value = json.loads(given or "{}")
         except (ValueError, RecursionError):
-            return given
+            value = json.loads(mended(given) or "null")
     return _Arguments(value) if isinstance(value, dict) else given
 
 
