@@ -7,6 +7,7 @@ from quire.dialect.events import (
     Call,
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
@@ -14,6 +15,7 @@ from quire.dialect.events import (
     Reply,
 )
 from quire.dialect.grammar import Thought, Wanted, Writing, literal
+from quire.dialect.mending import mended
 from quire.dialect.parser import CallForm, Marks, OutputParser, Parser, Standing
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Call",
     "CallArguments",
     "CallBegun",
+    "CallCut",
     "CallEnded",
     "CallForm",
     "ContentPiece",
@@ -41,4 +44,5 @@ __all__ = [
     "dialect_of",
     "literal",
     "marks_of",
+    "mended",
 ]

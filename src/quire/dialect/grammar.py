@@ -18,10 +18,18 @@ Schema = Mapping[str, Any]
 Spell = Callable[[str], str]
 """How a grammar spells a text or a mark, which may be a token of its own."""
 
-NUMBER, SPACES = "\0number", "\0spaces"
-"""Of a frame's parts: any number; white space, if there is some."""
+NUMBER, SPACES, LINE, ID = "\0number", "\0spaces", "\0line", "\0id"
+"""Of a frame's parts: any number; white space, if there is some; a line's end, if it is there; a
+call's id."""
+Part = str | tuple[str, ...]
+"""Of a frame: a text or one of these, or several that may be left out together."""
 
-_PARTS = {NUMBER: "/[0-9]{1,3}/", SPACES: r"/[ \t\n\r]{1,16}/?"}
+_PARTS = {
+    NUMBER: "/[0-9]{1,3}/",
+    SPACES: r"/[ \t\n\r]{1,16}/?",
+    LINE: r'"\n"?',
+    ID: "/[0-9a-zA-Z]{9}/",
+}
 _LAYOUT = {"whitespace_pattern": r"[ \t\n\r]{1,16}"}  # models have been seen to write nothing else
 TEXT = "/(?s:.*)/"
 _NO_CALL = r"/[^\[{<](?s:.*)/"
@@ -144,8 +152,8 @@ class Frame:
     names: an expression for the names that can be written so.
     """
 
-    before: tuple[str, ...]
-    after: tuple[str, ...] = ()
+    before: tuple[Part, ...]
+    after: tuple[Part, ...] = ()
     between: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
@@ -157,6 +165,7 @@ class Frame:
         """See ``Wanted``. RequestError where a schema asks for what cannot be promised."""
         rules, spell = Rules(wanted.spell, wanted.any_token), wanted.spell
         mark, *beyond = self.opening or self.before
+        assert isinstance(mark, str)
         head = spell(mark)
         if self.bare:
             head, beyond = "", [mark, *beyond]
@@ -188,20 +197,25 @@ class Frame:
         text = rules.up_to(thought.end, most)
         return f"({rules.spell(thought.start)} {text} {_PARTS[SPACES]})?"
 
-    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[str]) -> str:
+    def _call(self, rules: Rules, wanted: Wanted, before: Sequence[Part]) -> str:
         after = _line(wanted.spell, self.after)
         each = []
         for name, schema in wanted.tools.items():
             if self.names and not re.fullmatch(self.names, name):
                 text = f"this model's calls cannot be of a tool named {shown(name)}"
                 raise RequestError(text, "tools")
-            named = _line(wanted.spell, [part.replace("NAME", name) for part in before])
+            named = _line(wanted.spell, before, name)
             each.append(f"{named} {self.arguments(rules, schema)} {after}")
         return rules.rule(" | ".join(each))
 
 
-def _line(spell: Spell, parts: Sequence[str]) -> str:
-    return " ".join(_PARTS.get(part) or spell(part) for part in parts)
+def _line(spell: Spell, parts: Sequence[Part], name: str = "NAME") -> str:
+    return " ".join(
+        f"({_line(spell, part)})?"
+        if isinstance(part, tuple)
+        else _PARTS.get(part) or spell(part.replace("NAME", name))
+        for part in parts
+    )
 
 
 def _amid_text(rules: Rules, mark: str, unit: str, *, several: bool) -> str:

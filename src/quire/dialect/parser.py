@@ -83,8 +83,8 @@ class Parser(Protocol):
         """What ``text`` makes known."""
         ...
 
-    def finish(self) -> list[Event]:
-        """What the end of the text makes known."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """What the end of the text makes known. cut: the model would have gone on."""
         ...
 
 
@@ -104,9 +104,9 @@ class TextParser:
         next(self._reading)
         return self._taken()
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, cut: bool = False) -> list[Event]:
         """See ``Parser.finish``."""
-        self._reader.ended = True
+        self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()
 
@@ -176,7 +176,7 @@ class _Text:
                 yield from reader.drop_spaces()
                 return
             # Some models call before they have done reasoning; others write about calls.
-            if not (yield from self._call(reader, calls, space, only_known=True)):
+            if not (yield from self._call(reader, calls, space, only_known=True, in_thought=True)):
                 reader.reason(space + mark)
                 reader.pass_mark(mark)
 
@@ -202,14 +202,24 @@ class _Text:
                 return
             yield
 
-    def _call(self, reader: Reader, calls: Calls, space: str, *, only_known: bool) -> Reading[bool]:
+    def _call(
+        self,
+        reader: Reader,
+        calls: Calls,
+        space: str,
+        *,
+        only_known: bool,
+        in_thought: bool = False,
+    ) -> Reading[bool]:
         """Read a call, if there is one at this place, and the white space after it.
 
-        space: before it.
+        space: before it. in_thought: one that is not complete is thought about, and not made.
         """
         assert self.form is not None
-        calls.only_known = only_known
+        calls.only_known, calls.whole_only = only_known, in_thought
+        count = calls.count
         called: bool = yield from self.form.read(reader, calls)
+        called = called and (calls.count > count or not in_thought)
         if called:
             after = yield from reader.drop_spaces()
             reader.gap = reader.gap or space or after

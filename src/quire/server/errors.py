@@ -76,6 +76,10 @@ class EngineUnavailableError(EngineError):
     """The engine has died or been stopped: no request can be served any more."""
 
 
+class BrokenCallError(EngineError):
+    """The model has begun a call of a tool that goes on as no call can."""
+
+
 def error_body(
     message: str, kind: str = _CLIENT, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
@@ -117,6 +121,8 @@ def explain(error: Exception, request_id: str = "") -> tuple[int, dict[str, Any]
             return 400, error_body(str(error), param=error.field)
         case EngineUnavailableError():
             return 503, error_body(str(error), _SERVER, code="engine_unavailable")
+        case BrokenCallError():
+            return 500, error_body(str(error), _SERVER, code="broken_call")
         case EngineError():
             return 500, error_body(str(error), _SERVER)
         case HTTPException():

@@ -81,7 +81,8 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     here, text = input_processor(tokenizer, 100), "x" * (100 * LONGEST + 1)
     error = refusal(here.size, text)
     assert str(error) == (
-        "prompt has 4401 characters; with max_model_len 100 it may have at most 4400; this model's maximum context length is 100 tokens"
+        "prompt has 4401 characters; with max_model_len 100 it may have at most 4400; "
+        "this model's maximum context length is 100 tokens"
     )
     assert error.field == "prompt"
     assert refusal(here.size, {"prompt": text}).field == "prompt"

@@ -12,14 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from quire.dialect import CallBegun, ContentPiece, Event, Parser, ReasoningPiece, Reply
+from quire.dialect import (
+    CallBegun,
+    CallCut,
+    ContentPiece,
+    Event,
+    Parser,
+    ReasoningPiece,
+    Reply,
+)
 from quire.engine import Begun, CompletionOutput, Delta, Message, PromptForm, RequestOutput
-from quire.errors import RequestError
+from quire.errors import RequestError, shown
 from quire.protocol import Origin, SamplingParams
 from quire.server.chats.guidance import guided
 from quire.server.chats.histories import for_template
 from quire.server.chats.tools import AUTO, Tool, ToolChoice, check_tools
-from quire.server.errors import in_callers_words
+from quire.server.errors import BrokenCallError, in_callers_words
 from quire.server.guards.limits import check_answer
 from quire.server.service import Progress, Service
 
@@ -77,20 +85,33 @@ class Listener:
         self.is_plain = parser.is_plain  # all that is said is content
         self._reasoning = turn.include_reasoning
         self._most_calls = None if turn.parallel_calls else 1
-        self._called = False
+        self._called = self._cut = False
 
     def hear(self, gained: Delta | CompletionOutput) -> list[Event]:
-        """The events in what has been gained: a delta, or all of an output."""
+        """The events in what has been gained: a delta, or all of an output.
+
+        BrokenCallError where a call has begun that is none. One that a limit or a stop string has
+        cut is told as far as it goes.
+        """
         events = self._parser.push(gained.text) if gained.text else []
+        over = gained.finish_reason == "stop" and gained.stop_reason is None
         if gained.finish_reason is not None:
-            events += self._parser.finish()
+            events += self._parser.finish(cut=not over)
         heard = [event for event in events if self._is_told(event)]
-        self._called = self._called or any(isinstance(event, CallBegun) for event in heard)
+        for event in heard:
+            self._called = self._called or isinstance(event, CallBegun)
+            if isinstance(event, CallCut):
+                if event.broken or over:
+                    raise BrokenCallError(
+                        "the model has begun a call of a tool whose arguments are no JSON: "
+                        + shown(event.text)
+                    )
+                self._cut = True
         return heard
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """The engine's, or that the text has ended to call."""
-        return "tool_calls" if reason == "stop" and self._called else reason
+        """The engine's, or that the text has ended to call; not in the middle of a call."""
+        return "tool_calls" if reason == "stop" and self._called and not self._cut else reason
 
     def _is_told(self, event: Event) -> bool:
         match event:
@@ -184,7 +205,9 @@ async def begin(service: Service, turn: Turn) -> Conversation:
         check_tools(turn.tools, turn.choice)
         _check_dialect(service, turn)
         variables = _variables(service, turn)
-        messages = for_template(turn.messages, service.speech.id_length)
+        speech = service.speech
+        template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
+        messages = for_template(turn.messages, speech.id_length, template)
         with service.reserve():
             chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
             token_ids, begun = await chat

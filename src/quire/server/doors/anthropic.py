@@ -143,6 +143,8 @@ def _new_call_id() -> str:
 
 
 def _content(block: Block) -> Json:
+    if block.cut is not None:  # it is no call, and must not be taken for one
+        return {"type": "text", "text": block.cut}
     match block.kind:
         case Kind.TEXT:
             return {"type": "text", "text": block.text}
@@ -152,7 +154,7 @@ def _content(block: Block) -> Json:
         "type": "tool_use",
         "id": block.call_id,
         "name": block.name,
-        "input": block.arguments,
+        "input": block.arguments if block.text else {},  # in a stream they are to come
     }
 
 

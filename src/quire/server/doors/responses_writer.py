@@ -172,6 +172,8 @@ class ResponseWriter:
 
     def _item(self, block: Block, *, begun: bool = False) -> Json:
         cut = self._told.reason == "length" and block is self._told.blocks[-1]
+        if block.kind is Kind.CALL:
+            cut = block.cut is not None
         status = "in_progress" if begun else "incomplete" if cut else "completed"
         item: Json = {"id": self._item_id(block), "status": status}
         if block.kind is Kind.CALL:

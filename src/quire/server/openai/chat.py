@@ -8,6 +8,7 @@ from pydantic_core import to_json
 from quire.dialect import (
     CallArguments,
     CallBegun,
+    CallCut,
     CallEnded,
     ContentPiece,
     Event,
@@ -105,7 +106,7 @@ class ChatWording:
         listener = self._conversation.listener(index)
         events = listener.hear(delta)
         if len(events) > 1:  # that a call has ended is told by what comes next
-            events = [event for event in events if type(event) is not CallEnded]
+            events = [event for event in events if not isinstance(event, (CallEnded, CallCut))]
         *before, last = events or [_SILENCE]
         ending = {
             "logprobs": self._logprobs(delta),
