@@ -91,6 +91,37 @@ def test_a_post_of_many_prompts_waits_as_a_whole_or_not_at_all() -> None:
         assert server.complete(prompt=[[8]] * 3, max_tokens=2).status_code == 200
 
 
+def test_prompts_that_wait_are_bounded_by_their_tokens_too() -> None:
+    """Posts of many long prompts are few requests, and much memory."""
+    with held() as server:
+        room = server.engine.waiting_room
+        room.max_tokens = 250
+        post = {"prompt": [[6] * 20] * 5, "max_tokens": 2}
+        with (
+            in_background(lambda: server.complete(**post)) as first,
+            in_background(lambda: server.complete(**post)) as second,
+        ):
+            waiting(server, 10)
+            assert server.engine.scheduler.queue.num_new_tokens == 200
+            refused = server.complete(**post)
+            assert refused.status_code == 429
+            assert refused.json()["error"]["code"] == "queue_full"
+            assert "200 tokens, of at most 250" in refused.json()["error"]["message"]
+            assert 1 <= int(refused.headers["retry-after"]) <= 600
+            chat = server.chat(messages=[{"role": "user", "content": "x " * 60}], max_tokens=2)
+            assert chat.status_code == 429
+            text = server.complete(prompt=["x " * 30, "y " * 30], max_tokens=2)
+            assert text.status_code == 429, "once its tokens are known"
+            assert server.engine.scheduler.queue.num_new == 10 and room._tokens_coming == 0
+            server.executor.release()
+        assert first[0].status_code == second[0].status_code == 200
+        assert server.engine.scheduler.queue.num_new_tokens == 0
+        assert server.complete(**post).status_code == 200
+        never = server.complete(prompt=[[6] * 60] * 5, max_tokens=2)
+        assert never.status_code == 400 and never.json()["error"]["param"] == "prompt"
+        assert "at most 250 tokens together" in never.json()["error"]["message"]
+
+
 def test_a_chat_is_refused_before_it_is_tokenized() -> None:
     with held(max_num_waiting=1) as server:
         with in_background(lambda: server.complete(prompt=[6] * 3, max_tokens=2)):

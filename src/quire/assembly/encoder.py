@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.assembly.loading import dtype_name
+from quire.assembly.main_memory import bytes_for_waiting
 from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.recording import recorder_of, watch_steps
 from quire.capacity import Capacity, EngineLimits
@@ -68,6 +69,7 @@ def build_encoder(
         why_no_sessions="this model is an encoder: no sessions",
         recorder=recorder_of(config, capacity, started),
         max_num_waiting=config.max_num_waiting,
+        max_waiting_bytes=bytes_for_waiting(),
         parts=executor.parts,
     )
     watch_steps(engine, config, limits, started)

@@ -24,6 +24,12 @@ from quire.assembly.loading import (
     locate,
     streaming,
 )
+from quire.assembly.main_memory import (
+    bytes_for_waiting,
+    kept_and_files,
+    without_files,
+    working_bytes,
+)
 from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.ranks.fetching import fetch_on_all
 from quire.assembly.ranks.gathering import gather
@@ -131,7 +137,7 @@ def _build(
         runtime = on_ranks(config, directory, runtime, team)
     with runtime.start_up_lock():
         loaded = _load(config, directory, tokenizer, runtime, team, engines)
-        model, draft, dtype, cache, limits, shelf, _ = loaded
+        model, draft, dtype, cache, limits, shelf, _, waiting_bytes = loaded
         forms = forms_of(runtime.kernels, model, dtype)
         store = open_store(config, directory, limits, cache, forms)
         transfer, shelf_of_others = begin_transfer(config, server, directory, limits, cache, forms)
@@ -156,6 +162,7 @@ def _build(
         recorder=recorder_of(config, capacity, started),
         run_ahead=runtime.asynchronous and config.async_scheduling is not False,
         max_num_waiting=config.max_num_waiting,
+        max_waiting_bytes=waiting_bytes,
         speculation=speculation_of(config.speculation),
         adapters=shelf,
         store=store,
@@ -181,6 +188,7 @@ class _Loaded(NamedTuple):
     limits: EngineLimits
     shelf: AdapterShelf | None
     adapters: AdapterShare | None
+    waiting_bytes: int
 
 
 def _load(
@@ -200,14 +208,20 @@ def _load(
         cache = cache.with_draft(cache_shape(*draft))
     limits = EngineLimits.of(config, cache)
     shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
-    budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
-    budget = without_offloading(budget, config, engines)
-    budget = budget._replace(share=budget.share / engines)
-    try:
-        limits = fill(limits, cache, config, budget)
-    except ConfigError as error:
-        raise _with_share(error, draft, cache) from error
-    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters)
+    with runtime.settling():
+        budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
+        budget = without_offloading(budget, config, 1 if runtime.counts_others else engines)
+        if runtime.device.type == "cpu":
+            working = working_bytes(limits, model, directory, config)
+            budget = without_files(budget, config)._replace(beside=working)
+        budget = budget._replace(share=budget.share / engines)
+        try:
+            limits = fill(limits, cache, config, budget)
+        except ConfigError as error:
+            raise _with_share(error, draft, cache) from error
+        runtime.promise(*kept_and_files(config, limits, cache))
+    waiting = bytes_for_waiting(budget.beside, engines)
+    return _Loaded(model, draft, dtype, cache, limits, shelf, adapters, waiting)
 
 
 def _recovery_costs(
@@ -300,7 +314,7 @@ def _capacity(
     store: str,
     dense: Sequence[Dense],
 ) -> Capacity:
-    model, draft, dtype, cache, limits, _, adapters = loaded
+    model, draft, dtype, cache, limits, _, adapters, _ = loaded
     pool_bytes = limits.pool_bytes(cache)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
@@ -314,7 +328,7 @@ def _capacity(
         host_blocks=runtime.host_blocks,
         warm_seconds=runtime.warm_seconds,
         kernels=runtime.kernels,
-        experts=describe_experts(model, config, runtime, pool_bytes),
+        experts=describe_experts(model, config),
         speculation=config.speculation,
         draft=None if draft is None else _draft_share(config, draft),
         adapters=adapters,

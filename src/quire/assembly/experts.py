@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from quire.capacity import size_of
 from quire.config import EngineConfig
-from quire.execution.device_runtime import DeviceRuntime
 from quire.execution.free_memory import free_memory
 from quire.model import Model
 
 
-def describe_experts(
-    model: Model, config: EngineConfig, runtime: DeviceRuntime, pool_bytes: int
-) -> str:
+def describe_experts(model: Model, config: EngineConfig) -> str:
     """Empty where there are none."""
     if model.experts is None:
         return ""
@@ -24,8 +21,7 @@ def describe_experts(
     )
     if config.experts_path is None:
         return text
-    taken = pool_bytes if runtime.warm_seconds is None else 0  # of a pool that is not touched yet
-    left = max(0, free_memory() - taken)
+    left = free_memory()  # which the pool is not, touched or not
     return text + (
         f" They are in a file in {config.experts_path}, for which {size_of(left)} of memory are "
         f"left beside the pool: of the {size_of(of_token)} of them that a token reads, the disk "

@@ -61,7 +61,7 @@ def open_store(
         disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
     if config.kv_offloading_size is None:
         return disk
-    size, pool = _offloaded(config), limits.pool_bytes(cache)
+    size, pool = offloaded(config), limits.pool_bytes(cache)
     if size <= pool:
         each = " of each rank" if config.tensor_parallel_size > 1 else ""
         raise ConfigError(
@@ -74,7 +74,7 @@ def open_store(
 
 def without_offloading(budget: MemoryBudget, config: EngineConfig, engines: int) -> MemoryBudget:
     """What blocks in main memory leave for the pools. ConfigError: there is not so much."""
-    taken = _offloaded(config) * engines
+    taken = offloaded(config) * engines
     if taken > budget.free:
         raise ConfigError(
             f"kv_offloading_size: {size_of(taken)} are more than is free, {size_of(budget.free)}"
@@ -100,7 +100,7 @@ def describe_store(store: DiskStore | Tiers | None, costs: RecoveryCosts, block_
     )
 
 
-def _offloaded(config: EngineConfig) -> int:
+def offloaded(config: EngineConfig) -> int:
     """Bytes for blocks in main memory: as vLLM's, the setting is of all ranks together."""
     return _bytes(config.kv_offloading_size or 0.0) // config.tensor_parallel_size
 

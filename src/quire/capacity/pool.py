@@ -23,6 +23,7 @@ class MemoryBudget(NamedTuple):
 
     free: int  # bytes
     share: float  # of them that the pool takes if nobody says otherwise
+    beside: int = 0  # bytes that are left for computing and for requests, whatever is asked for
 
 
 def fill(
@@ -80,12 +81,14 @@ def pool_blocks(
     requested_bytes: what the user asked for; by default a share of what is free, or what the most
         sequences at their longest would fill, if that is less.
     """
-    free = budget.free
+    free, most = budget.free, max(0, budget.free - budget.beside)
     if requested_bytes is None:
-        return min(int(free * budget.share) // bytes_per_block, blocks_of_full_load)
-    if requested_bytes > free:
+        return min(min(int(free * budget.share), most) // bytes_per_block, blocks_of_full_load)
+    if requested_bytes > most:
+        beside = f", of which computing and requests need {budget.beside:,}"
         raise ConfigError(
             f"kv_cache_memory_bytes is {requested_bytes:,}, but only {free:,} bytes are free"
+            f"{beside if budget.beside else ''}"
         )
     if requested_bytes < bytes_per_block:
         raise ConfigError(

@@ -79,7 +79,8 @@ def _container(facts: Facts) -> str:
     if facts.cpu_quota is not None:
         limits.append(f"{facts.cpu_quota:g} CPUs")
     if facts.memory_limit is not None:
-        limits.append(f"{size(facts.memory_limit)} of memory")
+        by = f" ({facts.limited_by})" if facts.limited_by else ""
+        limits.append(f"{size(facts.memory_limit)} of memory{by}")
     return " and ".join(limits) if limits else "no limits"
 
 

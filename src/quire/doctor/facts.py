@@ -13,6 +13,7 @@ from quire.bench.machine import OthersShare, cpu_model, read_bandwidth
 from quire.config.open_files import most_connections
 from quire.doctor import system
 from quire.execution.free_memory import free_memory
+from quire.execution.memory_limits import tightest
 from quire.hub import cache_directory
 from quire.threads import cpu_quota, usable_cores
 from quire.version import __version__
@@ -34,7 +35,7 @@ class Facts:
     governor: str | None
     memory: int
     free: int
-    memory_limit: int | None  # of the container
+    memory_limit: int | None  # of cgroups, NUMA nodes or ulimit, the one that leaves least
     bandwidth: float | None
     others_share: float  # of the processor's time, while that was measured
     huge_pages: str | None
@@ -49,6 +50,7 @@ class Facts:
     most_connections: int | None  # that the limit of open files leaves
     models: str
     models_free: int
+    limited_by: str = ""  # what sets ``memory_limit``
 
 
 def gather() -> Facts:
@@ -61,6 +63,7 @@ def gather() -> Facts:
     others = OthersShare()
     bandwidth = read_bandwidth()
     models = cache_directory()
+    limit = tightest()
     existing = next(path for path in (models, *models.absolute().parents) if path.exists())
     return Facts(
         versions=f"Quire {__version__}, Python {platform.python_version()}, torch "
@@ -73,7 +76,7 @@ def gather() -> Facts:
         governor=system.governor(),
         memory=int(psutil.virtual_memory().total),
         free=free_memory(),
-        memory_limit=system.memory_limit(),
+        memory_limit=None if limit is None else limit.size,
         bandwidth=bandwidth,
         others_share=others.so_far(),
         huge_pages=system.huge_pages(),
@@ -88,6 +91,7 @@ def gather() -> Facts:
         most_connections=most_connections(),
         models=str(models),
         models_free=shutil.disk_usage(existing).free,
+        limited_by="" if limit is None else limit.name,
     )
 
 

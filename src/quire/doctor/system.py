@@ -6,21 +6,16 @@ import re
 import subprocess
 from pathlib import Path
 
-from quire.cgroups import PROCESS, SYSTEM, directories
+from quire.cgroups import PROCESS, SYSTEM
+from quire.execution.memory_limits import tightest
 
 _PATIENCE = 3.0  # seconds
-_NO_LIMIT = 2**62  # version 1 writes what is nearly 2^63
 
 
 def memory_limit(system: Path = SYSTEM, process: Path = PROCESS) -> int | None:
-    """Bytes that the cgroups of this process grant; None: no less than there are."""
-    limits = []
-    for directory in directories("memory", system, process):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _text(directory / name)
-            if text is not None and text.isdigit() and int(text) < _NO_LIMIT:
-                limits.append(int(text))
-    return min(limits, default=None)
+    """Bytes that this process is granted; None: no less than there are."""
+    limit = tightest(system, process)
+    return None if limit is None else limit.size
 
 
 def huge_pages(system: Path = SYSTEM) -> str | None:

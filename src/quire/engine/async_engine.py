@@ -156,6 +156,8 @@ class AsyncEngine:
             try:
                 for size, portion in _portions(sizes, [*prompts.items()]):
                     prepared += await self._preparation.run(size, partial(together, portion))
+                    tokens = sum(len(one.request.prompt_token_ids) for one in prepared)
+                    places.weigh(tokens, at_least=len(prepared) < len(prompts))
             except asyncio.CancelledError:
                 left.set()
                 raise
@@ -163,7 +165,7 @@ class AsyncEngine:
                 await self._handover.bring(prompts.values(), prepared)
             await self.call(partial(self._submit, prepared, places))
 
-        return self._deltas(prompts, submit, interval)
+        return self._deltas(prompts, submit, interval, prompts.values())
 
     def generate_turn(
         self,
@@ -292,12 +294,14 @@ class AsyncEngine:
         request_ids: Collection[str],
         submit: Callable[[Places], Awaitable[None]],
         interval: int | None,
+        prompts: Iterable[Prompt] = (),
     ) -> Deltas:
         for request_id in request_ids:
             if request_id in self._delivery.collectors:
                 raise RequestError(f"request {request_id} is already running", "request_id")
         reserved = contextlib.ExitStack()
-        places = reserved.enter_context(self.engine.waiting_room.reserve(len(request_ids)))
+        room = self.engine.waiting_room
+        places = reserved.enter_context(room.reserve(len(request_ids), prompts))
         collector, unfinished = OutputCollector(interval), set(request_ids)
         self._delivery.collectors.update(dict.fromkeys(unfinished, collector))
         try:
@@ -322,7 +326,7 @@ class AsyncEngine:
         """Queue all of them, or none if one is refused."""
         for number, request in enumerate(requests):
             try:
-                with places.take():
+                with places.take(len(request.request.prompt_token_ids)):
                     self.engine.submit(request)
             except RequestError:
                 self._abort(queued.request.request_id for queued in requests[:number])

@@ -57,6 +57,7 @@ class Engine:
     run_ahead: begin a step while the one before it is under way, where that can be done without
         its result. It pays where something else than the calling thread computes.
     max_num_waiting: of a server's requests; callers of this may queue what they like.
+    max_waiting_bytes: that their prompts may take; one of the longest always may.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Engine:
         recorder: RequestRecorder | None = None,
         run_ahead: bool = False,
         max_num_waiting: int | None = None,
+        max_waiting_bytes: int | None = None,
         speculation: Speculation | None = None,
         adapters: AdapterShelf | None = None,
         store: DiskStore | Tiers | None = None,
@@ -87,7 +89,9 @@ class Engine:
         self.sessions = SessionManager(
             scheduler, input_processor, clock, session_timeout, why_no_sessions, why_no_soft_cuts
         )
-        self.waiting_room = WaitingRoom(scheduler.queue, max_num_waiting)
+        self.waiting_room = WaitingRoom(
+            scheduler.queue, max_num_waiting, max_waiting_bytes, input_processor.max_model_len or 0
+        )
         self._run_ahead = run_ahead
         self.speculation, self.adapters, self.others = speculation, adapters, others
         self.events, self.store, self.transfer = events, store, transfer

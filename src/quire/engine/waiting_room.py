@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from quire.errors import QueueFullError, RequestError
@@ -11,26 +12,40 @@ from quire.scheduling import WaitEstimate
 from quire.scheduling.request_queue import RequestQueue
 
 _SHORTEST, _LONGEST = 1.0, 600.0
+TOKEN_BYTES = 128  # of a prompt that waits: a Python number in JSON's list, in tuples, and hashed
+_CHARACTERS = 5  # of a token, or fewer: of a text whose tokens are not known yet
 
 
 class WaitingRoom:
     """Requests that wait in ``queue`` and have never been let in: ``limit`` of them, None: any.
 
+    max_bytes: that their prompts take together, at the most; one of ``longest`` tokens has room.
+
     An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
     at any moment: as one that comes until it is queued, and from then on in the queue.
     """
 
-    def __init__(self, queue: RequestQueue, limit: int | None) -> None:
+    def __init__(
+        self,
+        queue: RequestQueue,
+        limit: int | None,
+        max_bytes: int | None = None,
+        longest: int = 0,
+    ) -> None:
         self.limit = limit
+        self.max_tokens = None if max_bytes is None else max(max_bytes // TOKEN_BYTES, longest)
         self.num_refused = 0
         self._queue = queue
         self._coming = 0  # that are made ready to be queued
+        self._tokens_coming = 0
         self._moving = threading.Lock()  # held while one goes from there to the queue
         self._estimate = WaitEstimate(queue)
 
     @contextmanager
-    def reserve(self, count: int) -> Iterator[Places]:
+    def reserve(self, count: int, prompts: Iterable[object] = ()) -> Iterator[Places]:
         """Keep room for requests until they are queued, or it is known that they will not be.
+
+        prompts: theirs, as far as they are known: texts, or tokens.
 
         RequestError: there can never be so much; QueueFullError: there is not now.
         """
@@ -38,6 +53,11 @@ class WaitingRoom:
             if self.limit is not None:
                 self._refuse_excess(count, self.limit)
             places = Places(self, count)
+            try:
+                self._weigh(places, sum(map(_least_tokens, prompts)))
+            except BaseException:
+                places._add(-count)
+                raise
         try:
             yield places
         finally:
@@ -57,6 +77,27 @@ class WaitingRoom:
                 f"no room for {count} more now",
                 self.seconds_until(waiting + count - limit),
             )
+
+    def _weigh(self, places: Places, tokens: int) -> None:
+        """That those of ``places`` which are not queued yet have so many tokens."""
+        others = self._queue.num_new_tokens + self._tokens_coming - places._tokens
+        most = self.max_tokens
+        if most is not None and tokens > most:
+            raise RequestError(
+                f"the prompts of a request may hold at most {most:,} tokens together, which is "
+                f"what may wait in line; got {tokens:,}",
+                "prompt",
+            )
+        if most is not None and tokens + others > most:
+            self.num_refused += places._left
+            excess = self._queue.num_new * min(1.0, (tokens + others - most) / max(others, 1))
+            raise QueueFullError(
+                f"the prompts that wait hold {others:,} tokens, of at most {most:,} for which "
+                f"there is memory: no room for {tokens:,} more now",
+                self.seconds_until(math.ceil(excess)),
+            )
+        self._tokens_coming += tokens - places._tokens
+        places._tokens = tokens
 
     @property
     def predicted_wait(self) -> float:
@@ -81,21 +122,42 @@ class Places:
 
     def __init__(self, room: WaitingRoom, count: int) -> None:
         self._room = room
-        self._left = 0
+        self._left = self._tokens = 0
         self._add(count)
 
+    def weigh(self, tokens: int, *, at_least: bool = False) -> None:
+        """Their prompts have turned out to hold so many tokens. Raises as ``reserve`` does."""
+        with self._room._moving:
+            self._room._weigh(self, max(tokens, self._tokens) if at_least else tokens)
+
     @contextmanager
-    def take(self) -> Iterator[None]:
-        """Within it one of them is queued. If that fails, its place is still kept."""
+    def take(self, tokens: int = 0) -> Iterator[None]:
+        """Within it one of them, of so many tokens, is queued. If that fails, its place is kept."""
         with self._room._moving:
             yield
             self._add(-min(self._left, 1))
+            self._forget(min(self._tokens, tokens))
 
     def give_up(self) -> None:
         """Whoever of them has not been queued needs no place."""
         with self._room._moving:
             self._add(-self._left)
+            self._forget(self._tokens)
 
     def _add(self, count: int) -> None:
         self._left += count
         self._room._coming += count
+
+    def _forget(self, tokens: int) -> None:
+        self._tokens -= tokens
+        self._room._tokens_coming -= tokens
+
+
+def _least_tokens(prompt: object) -> int:
+    """Of a prompt whose text nobody has looked at."""
+    given = prompt
+    if isinstance(prompt, Mapping):
+        given = prompt.get("prompt_token_ids") or prompt.get("prompt")
+    if isinstance(given, str):
+        return len(given) // _CHARACTERS
+    return len(given) if isinstance(given, Sequence) else 0

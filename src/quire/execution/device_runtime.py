@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,7 @@ from quire.execution.forward import DirectForward, Forward
 from quire.execution.free_memory import free_memory
 from quire.execution.kv.cache import KVCache
 from quire.execution.measure import measure_recovery
+from quire.execution.promises import Claim
 from quire.execution.worker import Worker
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
@@ -43,6 +45,7 @@ class DeviceRuntime(Protocol):
     instruction_set: str  # of the kernels in main memory; empty: the best
     asynchronous: bool  # whether it computes while the thread that launched it does something else
     warm_seconds: float | None  # for touching the pool's memory; None: it was not
+    counts_others: bool  # whether what other engines will take does not count as free
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         """To be held from before the model is loaded until the executor is there."""
@@ -52,10 +55,22 @@ class DeviceRuntime(Protocol):
         """ModelError if weights of that size cannot be loaded."""
         ...
 
+    def settling(self) -> AbstractContextManager[None]:
+        """To be held from before ``memory_budget`` until ``promise``, so that nobody else is
+        promised the same memory."""
+        ...
+
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
         """Memory for a pool, the size of which ``limits`` do not know. ConfigError: none."""
+        ...
+
+    def promise(self, kept: int, files: int) -> None:
+        """Main memory that the engine will take over time: other engines do not count it as free.
+
+        files: that are there once there is an executor, in a directory that is memory.
+        """
         ...
 
     def executor(
@@ -102,6 +117,8 @@ class OnCPU:
         self._swap_path = swap_path
         self._ranks_here = ranks_here
         self._warm_up = warm_up
+        self._claim = Claim()
+        self._kept = 0
         self._free_at_first = self._free()  # they all load at the same time
         self.instructions = instructions
         self.kernels, self.instruction_set = instructions.describe(), instructions.name
@@ -110,14 +127,32 @@ class OnCPU:
         """See ``DeviceRuntime.start_up_lock``."""
         return nullcontext()
 
+    @property
+    def counts_others(self) -> bool:
+        """See ``DeviceRuntime.counts_others``."""
+        return self._claim.is_told
+
     def admit(self, weight_bytes: int) -> None:
-        """See ``DeviceRuntime.admit``."""
-        free = self._free_at_first
-        if weight_bytes > free:
-            raise ModelError(
-                f"loading the model takes {weight_bytes:,} bytes of memory, but only {free:,} are "
-                "free: choose a smaller model, --dtype bfloat16 if it is float32, or --quantization"
-            )
+        """See ``DeviceRuntime.admit``. Each is loaded before the next is asked for."""
+        with self._claim.settling():
+            # Ranks load at the same time: what others are promised counts, where that is known.
+            free = free_memory() if self._claim.is_told else self._free_at_first
+            if weight_bytes > free:
+                raise ModelError(
+                    f"loading the model takes {weight_bytes:,} bytes of memory, but only {free:,} "
+                    "are free: choose a smaller model, --dtype bfloat16 if it is float32, or "
+                    "--quantization"
+                )
+            self._claim.promise(weight_bytes)
+
+    def settling(self) -> AbstractContextManager[None]:
+        """See ``DeviceRuntime.settling``."""
+        return self._claim.settling()
+
+    def promise(self, kept: int, files: int) -> None:
+        """See ``DeviceRuntime.promise``."""
+        self._kept = kept
+        self._claim.promise(kept + files)
 
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
@@ -144,6 +179,8 @@ class OnCPU:
         self._kv_cache = KVCache(
             shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path, source
         )
+        weakref.finalize(self._kv_cache, self._claim.give_up)
+        self._claim.promise(self._kept)  # files are there
         if self._warm_up:
             self.touch_pool()
         own_adapters = None if adapters is None else StepAdapters(adapters)

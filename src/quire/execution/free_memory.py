@@ -1,4 +1,4 @@
-"""How much memory the KV pool may take."""
+"""How much memory this process may still take."""
 
 from __future__ import annotations
 
@@ -8,18 +8,39 @@ from pathlib import Path
 
 import psutil
 
-from quire.cgroups import PROCESS, SYSTEM, directories
+from quire.cgroups import PROCESS, SYSTEM
 from quire.errors import ConfigError
+from quire.execution.memory_limits import MemoryLimit, memory_limits
+from quire.execution.promises import promises
 
 _TORCH_HAS_NONE = "can't allocate memory"
-_NO_LIMIT = 2**62
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
-def free_memory(system: Path = SYSTEM, process: Path = PROCESS) -> int:
-    """Bytes that this process can still take: of the machine, or of its cgroups if that is less."""
-    free = int(psutil.virtual_memory().available)
-    return max(0, min([free, *map(_left, directories("memory", system, process))]))
+def free_memory(
+    system: Path = SYSTEM, process: Path = PROCESS, promised: Path | None = None
+) -> int:
+    """Bytes of the machine, or what one of its limits leaves if that is less.
+
+    What other engines were promised is not free. promised: where they say so.
+    """
+    machine = psutil.virtual_memory()
+    limits = [
+        MemoryLimit("this machine", machine.total, machine.available),
+        *memory_limits(system, process),
+    ]
+    known = [(one.left, one.groups) for one in promises(promised)]
+
+    def left(limit: MemoryLimit) -> int:
+        if limit.alone:
+            return limit.left
+        return limit.left - sum(
+            num_bytes
+            for num_bytes, groups in known
+            if limit.group is None or str(limit.group) in groups
+        )
+
+    return max(0, min(map(left, limits)))
 
 
 def is_memory(directory: Path) -> bool:
@@ -42,29 +63,3 @@ def memory_or_refusal() -> Iterator[None]:
             f"there is not enough memory for the model and its KV pool ({free_memory():,} bytes "
             f"are free): choose a smaller model or a smaller kv_cache_memory_bytes"
         ) from error
-
-
-def _left(directory: Path) -> int:
-    """Of one cgroup, version 2 or 1; more than there is where it sets no limit.
-
-    What its processes have read of files counts as free: the system drops it when memory is needed.
-    """
-    second = (directory / "memory.max").exists()
-    names = ("max", "current") if second else ("limit_in_bytes", "usage_in_bytes")
-    try:
-        limit, used = ((directory / f"memory.{name}").read_text().strip() for name in names)
-        if limit == "max":
-            return _NO_LIMIT
-        return int(limit) - max(0, int(used) - _of_files(directory, "" if second else "total_"))
-    except (OSError, ValueError):
-        return _NO_LIMIT
-
-
-def _of_files(directory: Path, prefix: str) -> int:
-    """Bytes of pages that hold what files do; 0 where the system does not tell."""
-    names = (f"{prefix}active_file", f"{prefix}inactive_file")
-    try:
-        lines = map(str.split, (directory / "memory.stat").read_text().splitlines())
-        return sum(int(count) for name, count in lines if name in names)
-    except (OSError, ValueError):
-        return 0

@@ -63,6 +63,7 @@ class RequestQueue:
         self.running: list[SequenceGroup] = []
         fair = policy is SchedulingPolicy.FAIR
         self.newcomers: Newcomers = FairQueue() if fair else ByRank()
+        self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
         self._arrivals: list[SequenceGroup] = []  # the newcomers, whoever came first
@@ -103,6 +104,7 @@ class RequestQueue:
             insort(self._back, group, key=place)
         else:
             insort(self._arrivals, group, key=_arrival)
+            self.num_new_tokens += len(group.request.prompt_token_ids)
             self.newcomers.add(group)
         return group
 
@@ -156,6 +158,7 @@ class RequestQueue:
 
     def _leave_newcomers(self, group: SequenceGroup) -> None:
         discard(self._arrivals, group, _arrival)
+        self.num_new_tokens -= len(group.request.prompt_token_ids)
         self.num_left += 1
 
 

@@ -133,9 +133,11 @@ class Service:
         """A name for what is kept here."""
         return kept_id(self.replica)
 
-    def reserve(self, count: int = 1) -> AbstractContextManager[object]:
+    def reserve(
+        self, count: int = 1, prompts: Iterable[object] = ()
+    ) -> AbstractContextManager[object]:
         """Room for requests while they are made ready; QueueFullError if there is not so much."""
-        return self.engine.engine.waiting_room.reserve(count)
+        return self.engine.engine.waiting_room.reserve(count, prompts)
 
     def run(
         self,

@@ -34,6 +34,16 @@ def test_more_than_is_free_is_refused_with_the_numbers() -> None:
         pool_blocks(1000, 7, 100_001, FREE)
 
 
+def test_what_computing_and_requests_need_is_left_to_them() -> None:
+    budget = FREE._replace(beside=30_000)
+    assert pool_blocks(1000, 7, 70_000, budget) == 70
+    with pytest.raises(ConfigError, match=r"70,001.*100,000 .*computing and requests need 30,000"):
+        pool_blocks(1000, 7, 70_001, budget)
+    assert pool_blocks(1000, 10**9, None, budget) == 50
+    assert pool_blocks(1000, 10**9, None, budget._replace(beside=80_000)) == 20
+    assert pool_blocks(1000, 10**9, None, budget._replace(beside=180_000)) == 0
+
+
 def test_less_than_a_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one block, 1,000"):
         pool_blocks(1000, 7, 999, FREE)

@@ -237,6 +237,7 @@ def test_weights_beyond_the_free_memory_are_refused_before_they_are_read(
 def test_rounded_weights_need_less(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LLM(kv_cache_memory_bytes="1MiB").capacity.weight_bytes
     monkeypatch.setattr(device_runtime, "free_memory", lambda: whole)
+    monkeypatch.setattr("quire.assembly.engine.working_bytes", lambda *_: 0)
     with pytest.raises(ModelError, match="only"):
         LLM(kv_cache_memory_bytes="1MiB")
     LLM(kv_cache_memory_bytes="1MiB", quantization="int8")

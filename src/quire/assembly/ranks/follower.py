@@ -19,6 +19,7 @@ import torch
 
 from quire.assembly.adapters import adapter_check
 from quire.assembly.loading import cache_shape, forms_of, kv_dtype, load, locate
+from quire.assembly.main_memory import kept_and_files
 from quire.assembly.ranks.adapters import HeldAdapters
 from quire.assembly.ranks.facts import facts_of
 from quire.assembly.ranks.groups import join_group
@@ -105,6 +106,7 @@ class _Rank:
         model = load(config, directory, runtime.device, runtime.admit, instructions.name, group)
         dtype = kv_dtype(config, model)
         limits = EngineLimits.of(config, cache_shape(model, dtype))
+        runtime.promise(0, 0)  # what loading took is given back
         line.send("loaded", weight_bytes=model.weight_bytes)
         self._expect("memory")
         line.send("memory", free=runtime.memory_budget(model, limits, dtype).free)
@@ -115,6 +117,8 @@ class _Rank:
             self._adapters = HeldAdapters(adapter_check(config, model, instructions.name))
         weights = None if self._adapters is None else self._adapters.weights
         cache = cache_shape(model, dtype)
+        with runtime.settling():
+            runtime.promise(*kept_and_files(config, limits, cache))
         forms = forms_of(runtime.kernels, model, dtype)
         kept = directory, limits, cache, forms, self._number
         self._store = open_store(config, *kept)

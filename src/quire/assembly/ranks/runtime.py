@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,22 @@ class OnRanks(OnCPU):
         self._team, self._group = team, group
         self._timeout = config.distributed_timeout_seconds
 
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """See ``DeviceRuntime.settling``. It begins once all ranks have loaded."""
+        self._team.answers("loaded")
+        with super().settling():
+            yield
+
+    def promise(self, kept: int, files: int) -> None:
+        """See ``DeviceRuntime.promise``. For all ranks here, until each has its own promise."""
+        super().promise(kept * self._ranks_here, files * self._ranks_here)
+        self._kept_by_each = kept
+
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
-        """See ``DeviceRuntime.memory_budget``. The least that a rank has, once all have loaded."""
-        self._team.answers("loaded")
+        """See ``DeviceRuntime.memory_budget``. The least that a rank has."""
         self._team.ask("memory")
         own = super().memory_budget(model, limits, kv_dtype).free
         others = [int(answer["free"]) for answer in self._team.answers("memory")]
@@ -75,6 +87,7 @@ class OnRanks(OnCPU):
         self._team.ask("pool", kv_groups=kv_groups, **told)
         executor = super().executor(model, limits, kv_dtype, draft, adapters, source)
         self._team.answers("ready")
+        super().promise(self._kept_by_each, 0)
         return executor
 
     def _make_worker(

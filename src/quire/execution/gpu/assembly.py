@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ class OnGPU:
     warm_seconds: float | None = None  # its memory is there from the start
     kernels = "Triton"
     instruction_set = ""
+    counts_others = False
 
     def __init__(self, device: torch.device, utilization: float, enforce_eager: bool) -> None:
         """utilization: share of the device's memory that may be taken."""
@@ -59,6 +60,13 @@ class OnGPU:
     def admit(self, weight_bytes: int) -> None:
         """See ``DeviceRuntime.admit``."""
         self._plan.check_weights(weight_bytes)
+
+    def settling(self) -> AbstractContextManager[None]:
+        """See ``DeviceRuntime.settling``: nobody else starts on the device."""
+        return nullcontext()
+
+    def promise(self, kept: int, files: int) -> None:
+        """See ``DeviceRuntime.promise``: main memory is taken at once."""
 
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype

@@ -35,7 +35,7 @@ async def create_completion(
     form = request.prompt_form(inputs.max_model_len, request.suffix or None)
     # Else the engine's threads encode them, as one prepared request each.
     if form != PromptForm() or request.return_token_ids or request.continuous_usage:
-        with service.reserve(len(prompts)), in_callers_words(request.field_names):
+        with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
             ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
     else:
         ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]

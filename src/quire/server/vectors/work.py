@@ -34,7 +34,7 @@ async def vectors(
     prompts = texts
     with in_callers_words(field_names):
         if form != PromptForm():
-            with service.reserve(len(texts)):
+            with service.reserve(len(texts), texts):
                 prompts = [await _formed(service, text, form) for text in texts]
     asked = [_with(options, prompt) for prompt in prompts]
     run = service.run(f"embd-{uuid.uuid4().hex}", asked, params, field_names, whole=True)
