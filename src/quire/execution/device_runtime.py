@@ -45,7 +45,11 @@ class DeviceRuntime(Protocol):
     instruction_set: str  # of the kernels in main memory; empty: the best
     asynchronous: bool  # whether it computes while the thread that launched it does something else
     warm_seconds: float | None  # for touching the pool's memory; None: it was not
-    counts_others: bool  # whether what other engines will take does not count as free
+
+    @property
+    def counts_others(self) -> bool:
+        """Whether what other engines will take of main memory does not count as free."""
+        ...
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         """To be held from before the model is loaded until the executor is there."""
