@@ -8,10 +8,12 @@ from pathlib import Path
 
 import tokenizers
 
-from quire.capacity import size_of
+from quire.assembly.loading import cache_shape, dtype_name
+from quire.capacity import DraftShare, size_of
 from quire.config import EngineConfig, SpeculativeConfig
 from quire.engine import Tokenizer, load_tokenizer
 from quire.errors import ConfigError, ModelError
+from quire.execution.device_runtime import Draft
 from quire.gguf import is_gguf
 from quire.model import Model, read_config, resolve_model
 
@@ -123,4 +125,18 @@ def _check_words(own: Mapping[str, int] | None, tokenizer: Tokenizer) -> None:
     raise ConfigError(
         f"it has another vocabulary: {token!r} is {there}, and {here} of the model that it drafts "
         "for: choose one with the same tokenizer, or method suffix, which needs no model"
+    )
+
+
+def draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
+    """What of an engine's memory is the draft model's."""
+    assert config.speculation is not None
+    cache = cache_shape(*draft)
+    return DraftShare(
+        model_name=draft_name(config.speculation),
+        dtype=dtype_name(draft.model.dtype),
+        quantization=config.speculation.quantization,
+        weight_bytes=draft.model.weight_bytes,
+        kv_bytes_per_token=cache.bytes_per_token,
+        num_layers=len(cache.windows),
     )

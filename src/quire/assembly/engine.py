@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from quire.assembly.adapters import adapter_shelf, without_adapters
-from quire.assembly.draft import draft_name, load_draft
+from quire.assembly.draft import draft_share, load_draft
 from quire.assembly.encoder import build_encoder
 from quire.assembly.experts import describe_experts
 from quire.assembly.loading import (
@@ -27,7 +27,7 @@ from quire.assembly.loading import (
 from quire.assembly.main_memory import (
     bytes_for_waiting,
     kept_and_files,
-    without_files,
+    left_for_pool,
     working_bytes,
 )
 from quire.assembly.pooling import bytes_of, read_pooler
@@ -40,10 +40,9 @@ from quire.assembly.store import (
     check_store,
     describe_store,
     open_store,
-    without_offloading,
 )
 from quire.assembly.transfer import begin_transfer, describe_transfer, listen_for_decoders
-from quire.capacity import AdapterShare, Capacity, DraftShare, EngineLimits, fill, size_of
+from quire.capacity import AdapterShare, Capacity, EngineLimits, fill, size_of
 from quire.config import (
     NO_ADAPTERS_ON_GPU,
     NO_DRAFT_MODEL_ON_GPU,
@@ -210,10 +209,10 @@ def _load(
     shelf, adapters = adapter_shelf(config, model, runtime.instruction_set, team) or (None, None)
     with runtime.settling():
         budget = without_adapters(runtime.memory_budget(model, limits, dtype), adapters)
-        budget = without_offloading(budget, config, 1 if runtime.counts_others else engines)
         if runtime.device.type == "cpu":
             working = working_bytes(limits, model, directory, config)
-            budget = without_files(budget, config)._replace(beside=working)
+            among = 1 if runtime.counts_others else engines
+            budget = left_for_pool(budget, config, working, among)
         budget = budget._replace(share=budget.share / engines)
         try:
             limits = fill(limits, cache, config, budget)
@@ -330,23 +329,10 @@ def _capacity(
         kernels=runtime.kernels,
         experts=describe_experts(model, config),
         speculation=config.speculation,
-        draft=None if draft is None else _draft_share(config, draft),
+        draft=None if draft is None else draft_share(config, draft),
         adapters=adapters,
         ranks=config.tensor_parallel_size,
         store=store,
-    )
-
-
-def _draft_share(config: EngineConfig, draft: Draft) -> DraftShare:
-    assert config.speculation is not None
-    cache = cache_shape(*draft)
-    return DraftShare(
-        model_name=draft_name(config.speculation),
-        dtype=dtype_name(draft.model.dtype),
-        quantization=config.speculation.quantization,
-        weight_bytes=draft.model.weight_bytes,
-        kv_bytes_per_token=cache.bytes_per_token,
-        num_layers=len(cache.windows),
     )
 
 

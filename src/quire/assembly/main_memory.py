@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from quire.assembly.store import offloaded
+from quire.assembly.store import offloaded, without_offloading
 from quire.capacity import EngineLimits, MemoryBudget, size_of
 from quire.config import EngineConfig
 from quire.errors import ConfigError, ModelError
@@ -37,7 +37,20 @@ def bytes_for_waiting(beside: int = 0, engines: int = 1) -> int:
     return min(max(left // 4, _REQUESTS // 2), _MOST_WAITING)
 
 
-def without_files(budget: MemoryBudget, config: EngineConfig) -> MemoryBudget:
+def left_for_pool(
+    budget: MemoryBudget, config: EngineConfig, working: int, engines: int
+) -> MemoryBudget:
+    """What blocks and files beside the pool leave for it, and for ``working``.
+
+    engines: how many take as much, and have not been promised it.
+
+    ConfigError: there is not so much.
+    """
+    budget = _without_files(without_offloading(budget, config, engines), config)
+    return budget._replace(beside=working)
+
+
+def _without_files(budget: MemoryBudget, config: EngineConfig) -> MemoryBudget:
     """What files leave for the pool that lie in a directory which is memory.
 
     ConfigError: there is not so much.

@@ -234,3 +234,36 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
     assert told.final.metrics.finished_time == 6.0
     assert not engine.abort("b") and engine.abort("a")
     assert not engine.has_work
+
+
+def test_one_prompt_of_the_longest_may_always_wait() -> None:
+    line = RequestQueue(SchedulingPolicy.FCFS)
+    room = WaitingRoom(line, None, max_bytes=1000, longest=500)
+    with room.reserve(1, [[5] * 500]), pytest.raises(QueueFullError, match="500 tokens"):
+        with room.reserve(1, ["a text of some tokens"]):
+            pass
+    assert room._tokens_coming == room._coming == 0
+    with (
+        pytest.raises(RequestError, match="at most 500 tokens together"),
+        room.reserve(2, [[5] * 250, [5] * 251]),
+    ):
+        pass
+
+
+def test_what_a_text_turns_out_to_hold_is_what_counts() -> None:
+    """Counted at first by its characters, as few tokens as they can well be."""
+    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), None, max_bytes=128 * 100)
+    with room.reserve(2, [{"prompt": "x" * 100}, {"prompt_token_ids": [5] * 10}]) as places:
+        assert room._tokens_coming == 30
+        places.weigh(20, at_least=True)
+        assert room._tokens_coming == 30, "the others are not known yet"
+        places.weigh(90)
+        with room.reserve(1) as others:
+            with pytest.raises(QueueFullError, match="90 tokens, of at most 100"):
+                others.weigh(11)
+            assert room._tokens_coming == 90, "as if nobody had asked"
+            others.weigh(10)
+        with places.take(60):
+            pass
+        assert room._tokens_coming == 30
+    assert room._tokens_coming == room._coming == 0
