@@ -84,3 +84,8 @@ def test_a_system_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
     assert system.huge_pages(tmp_path) is system.governor(tmp_path) is None
     assert system.numa_nodes(tmp_path) == 1
     assert system.memory_limit(tmp_path, tmp_path) is None
+
+
+def test_the_limit_that_governs_is_told() -> None:
+    facts = replace(HEALTHY, memory_limit=4 * GIB, limited_by="memory.high of /pod")
+    assert "4 GiB of memory (memory.high of /pod)" in "\n".join(describe(facts))

@@ -237,16 +237,13 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
 
 
 def test_one_prompt_of_the_longest_may_always_wait() -> None:
-    line = RequestQueue(SchedulingPolicy.FCFS)
-    room = WaitingRoom(line, None, max_bytes=1000, longest=500)
-    with room.reserve(1, [[5] * 500]), pytest.raises(QueueFullError, match="500 tokens"):
-        with room.reserve(1, ["a text of some tokens"]):
-            pass
+    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), None, max_bytes=1000, longest=500)
+    refused = pytest.raises(QueueFullError, match="500 tokens")
+    with room.reserve(1, [[5] * 500]), refused, room.reserve(1, ["a text of some tokens"]):
+        pass
     assert room._tokens_coming == room._coming == 0
-    with (
-        pytest.raises(RequestError, match="at most 500 tokens together"),
-        room.reserve(2, [[5] * 250, [5] * 251]),
-    ):
+    never = pytest.raises(RequestError, match="at most 500 tokens together")
+    with never, room.reserve(2, [[5] * 250, [5] * 251]):
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_logits(architecture: str, tmp_path: Path) -> None:
         for text, logits in zip(texts, found, strict=True):
             expected = own.eval()(text[None], use_cache=False).logits[0]
             assert (logits - expected).abs().max() < 1e-4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not tell what is mapped")
+@pytest.mark.parametrize("architecture", ["Cohere2", "GPTBigCode"])
+def test_weights_are_no_pages_of_files_which_count_as_free(
+    architecture: str, tmp_path: Path
+) -> None:
+    model = load_model(make(architecture, RIGHT[architecture], tmp_path))
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert model.weight_bytes
 
 
 @pytest.mark.parametrize("architecture", REFUSED)
