@@ -31,6 +31,10 @@ _MEMORY = Path("/dev/shm")  # for a directory that nobody else can write to
 _FILES = "*.promise"
 _PATIENCE = 5.0  # seconds for others that measure; they take milliseconds
 _PAUSE = 0.01
+_NOT_TOLD = (
+    "other engines cannot be told what memory this one takes (%s): do not start several at the "
+    "same time"
+)
 
 
 class Promise(NamedTuple):
@@ -102,8 +106,12 @@ class Claim:
         target = self._base + num_bytes
         text = json.dumps([os.getpid(), _namespace(), self._base, target, groups])
         # In one go, so that whoever reads meanwhile finds the one promise or the other.
-        length = os.fstat(self._file.fileno()).st_size
-        os.pwrite(self._file.fileno(), text.ljust(length).encode(), 0)
+        number = self._file.fileno()
+        try:
+            os.pwrite(number, text.ljust(os.fstat(number).st_size).encode(), 0)
+        except OSError as error:  # the directory is full
+            logger.warning(_NOT_TOLD, error)
+            self.give_up()
 
     def give_up(self) -> None:
         """The engine has ended; or, what nobody refers to, was never made."""
@@ -126,11 +134,7 @@ def _measuring(directory: Path) -> Iterator[bool]:
     try:
         lock = _locked(directory)
     except OSError as error:
-        logger.warning(
-            "other engines cannot be told what memory this one takes (%s): do not start several at "
-            "the same time",
-            error,
-        )
+        logger.warning(_NOT_TOLD, error)
         yield False
         return
     with lock:

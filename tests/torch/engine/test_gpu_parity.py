@@ -40,12 +40,19 @@ class Interpreted:
     kernels, instruction_set = "interpreted", ""
     asynchronous = True
     warm_seconds = None
+    counts_others = False
 
     def start_up_lock(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def admit(self, weight_bytes: int) -> None:
         assert weight_bytes > 0
+
+    def settling(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def promise(self, kept: int, files: int) -> None:
+        assert kept > 0
 
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype

@@ -184,3 +184,17 @@ def test_a_directory_that_is_no_good_is_told(
         claim.promise(300 * MIB)
     assert not claim.is_told and free_memory() == FREE
     assert "do not start several at the same time" in caplog.text
+
+
+def test_a_directory_that_is_full_is_told(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    claim = Claim()
+    with caplog.at_level(logging.WARNING), claim.settling():
+        claim.promise(300 * MIB)
+    assert not claim.is_told and not promises()
+    assert "No space left" in caplog.text
