@@ -145,14 +145,19 @@ def _whole(data: bytes) -> str | None:
 def _joining(backend: tokenizers.Tokenizer) -> Joining | None:
     """How its decoder joins tokens; None where it does more than that."""
     steps = _steps(backend.decoder)
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return Joining(_byte_level)
     replaced: list[tuple[str, str]] = []
     while steps and steps[0]["type"] == "Replace" and "String" in steps[0]["pattern"]:
         step = steps.pop(0)
         replaced.append((step["pattern"]["String"], step["content"]))
+
+    def respelled(name: str) -> str:
+        for old, new in replaced:
+            name = name.replace(old, new)
+        return name
+
     kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return Joining(lambda name: _byte_level(respelled(name)))
     falls_back = kinds[:1] == ["ByteFallback"]
     strips = 0
     match kinds[falls_back:]:
@@ -167,8 +172,7 @@ def _joining(backend: tokenizers.Tokenizer) -> Joining | None:
         return Joining(_byte_level)
 
     def bytes_of(name: str) -> bytes:
-        for old, new in replaced:
-            name = name.replace(old, new)
+        name = respelled(name)
         byte = _BYTE.fullmatch(name) if falls_back else None
         return name.encode() if byte is None else bytes([int(byte[1], 16)])
 

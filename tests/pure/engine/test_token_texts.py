@@ -32,6 +32,14 @@ def in_several_steps() -> Tokenizer:
     return made
 
 
+def respelled() -> Tokenizer:
+    """Whose added token has a letter that stands for a byte, so that its decoder spells it."""
+    made = byte_level()
+    made.add_tokens(["õ"])
+    made.decoder = decoders.Sequence([decoders.Replace("õ", "Ãµ"), decoders.ByteLevel()])
+    return made
+
+
 def marked(made: Tokenizer) -> Tokenizer:
     made.add_special_tokens([*SPECIAL])
     return made
@@ -39,6 +47,7 @@ def marked(made: Tokenizer) -> Tokenizer:
 
 BACKENDS = {
     "byte level": marked(byte_level()),
+    "byte level, respelled": marked(respelled()),
     "byte fallback": with_byte_fallback(SPECIAL),
     "byte fallback, spaces kept": with_byte_fallback(SPECIAL, strips=False),
     "byte fallback, then more": marked(in_several_steps()),
@@ -47,9 +56,9 @@ BACKENDS = {
     "no decoder": marked(word_level()),
 }
 KINDS = {name: JsonTokenizer(backend, None) for name, backend in BACKENDS.items()}
-JOINED = ["byte level", "byte fallback", "byte fallback, spaces kept"]
+JOINED = ["byte level", "byte level, respelled", "byte fallback", "byte fallback, spaces kept"]
 TEXTS = st.lists(
-    st.sampled_from(["a", "b", " a", "ab", "  ", " ", "👍🏽", "é", "日本", "\n", *SPECIAL]),
+    st.sampled_from(["a", "b", " a", "ab", "  ", " ", "👍🏽", "é", "õ", "日本", "\n", *SPECIAL]),
     max_size=6,
 ).map("".join)
 
