@@ -153,6 +153,28 @@ def test_llama_cpp_and_ollama(letters: LiveServer) -> None:
     assert told(whole["logprobs"]) == (SAID, SAID.encode())
 
 
+def test_the_token_that_ends_a_text_adds_nothing_to_it_there(letters: LiveServer) -> None:
+    """llama.cpp's server tells it without a text, Ollama not at all."""
+    letters.script("a")
+    assert letters.executor.script is not None
+    end = letters.executor.script[-1]
+    number = len(letters.executor.script) - 1
+    found = letters.http.post("/completion", json={"prompt": "b", "n_probs": 1}).json()
+    *_, last = found["completion_probabilities"]
+    assert found["stop_type"] == "eos" and (last["id"], last["token"], last["bytes"]) == (
+        end,
+        "",
+        [],
+    )
+    assert told(found["completion_probabilities"])[0] == found["content"]
+    body = {"model": MODEL, "prompt": "b", "raw": True, "logprobs": True, "top_logprobs": 1}
+    whole = letters.http.post("/api/generate", json={**body, "stream": False}).json()
+    assert whole["done_reason"] == "stop" and len(whole["logprobs"]) == number
+    lines = letters.http.post("/api/generate", json=body).text.splitlines()
+    streamed = [one for line in lines for one in json.loads(line).get("logprobs", [])]
+    assert streamed == whole["logprobs"]
+
+
 def test_pieces_can_be_joined(letters: LiveServer) -> None:
     body = {"content": SAID, "with_pieces": True}
     pieces = [one["piece"] for one in letters.http.post("/tokenize", json=body).json()["tokens"]]

@@ -25,12 +25,15 @@ def chat_logprobs(
     *,
     by_id: bool = False,
     with_ids: bool = False,
+    with_marks: bool = True,
 ) -> Json:
     """Chats: each token with the ``count`` likeliest in its place.
 
     by_id: a token is told as "token_id:7". with_ids: its id stands beside it.
+    with_marks: a token that is no part of the text, as one that ends it, reads as it is named, and
+        else as nothing.
     """
-    write = partial(_entry, by_id=by_id, with_ids=with_ids)
+    write = partial(_entry, by_id=by_id, with_ids=with_ids, with_marks=with_marks)
     return {"content": (_content(table, count, write) for table in tables), "refusal": None}
 
 
@@ -109,12 +112,23 @@ def _ranked(
     return entries[0], [entry for entry in ranked if entry[1].rank <= count][:count]
 
 
-def _entry(place: Place, token_id: int, logprob: Logprob, *, by_id: bool, with_ids: bool) -> Json:
+def _entry(
+    place: Place,
+    token_id: int,
+    logprob: Logprob,
+    *,
+    by_id: bool,
+    with_ids: bool,
+    with_marks: bool,
+) -> Json:
     told: Json = {"id": token_id} if with_ids else {}
+    text, data = logprob.decoded_token, place.data(token_id)
+    if not with_marks and token_id == place.token_id and not place.shown:
+        text, data = "", b""
     return told | {
-        "token": _by_id(token_id) if by_id else logprob.decoded_token,
+        "token": _by_id(token_id) if by_id else text,
         "logprob": _finite(logprob.logprob),
-        "bytes": list(place.data(token_id)),
+        "bytes": list(data),
     }
 
 

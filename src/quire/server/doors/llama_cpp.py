@@ -189,8 +189,10 @@ class LlamaCppWording:
     def _probabilities(self, source: CompletionOutput | Delta) -> Json:
         if source.logprobs is None:
             return {}
-        entries = chat_logprobs(source.logprobs, self._request.n_probs, with_ids=True)["content"]
-        return {"completion_probabilities": list(entries)}
+        entries = chat_logprobs(
+            source.logprobs, self._request.n_probs, with_ids=True, with_marks=False
+        )
+        return {"completion_probabilities": list(entries["content"])}
 
 
 def _timings(request: RequestOutput) -> Json:

@@ -60,20 +60,23 @@ class OllamaWriter:
                     said.append({"content": "", "tool_calls": [_call(block)]})
                 case Closed(block) if block.cut is not None:
                     said.append({"content": block.cut})
-        if delta.logprobs and not said:
+        told = self._logprobs(delta)
+        if told.get("logprobs") and not said:
             said.append({"content": ""})
         lines = [{**self._head(), **self._put(one), "done": False} for one in said]
         if lines:
-            lines[0] |= self._logprobs(delta)
+            lines[0] |= told
         return lines
 
     def _head(self) -> Json:
         return {"model": self._request.model, "created_at": now()}
 
     def _logprobs(self, source: CompletionOutput | Delta) -> Json:
+        """Of the text's tokens: Ollama tells nothing of the one that ends it."""
         if source.logprobs is None:
             return {}
-        entries = chat_logprobs(source.logprobs, self._request.top_logprobs)
+        tables = [table for table in source.logprobs if table.place.shown]
+        entries = chat_logprobs(tables, self._request.top_logprobs)
         return {"logprobs": list(entries["content"])}
 
     def _ending(self) -> Json:
