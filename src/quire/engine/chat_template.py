@@ -12,19 +12,15 @@ from jinja2 import TemplateError
 from jinja2.meta import find_undeclared_variables
 
 from quire.engine.final_message import cut_at_mark, marked
-from quire.engine.sandbox import (
-    MOST_CHARACTERS,
-    MOST_SECONDS,
-    Generation,
-    Sandbox,
-    TooMuch,
-)
+from quire.engine.sandbox import MOST_SECONDS, Generation, Sandbox, TooMuch
+from quire.engine.template_costs import MOST_CHARACTERS
 from quire.errors import ModelError, RequestError
 from quire.files import one_line, read_text
 
 Message = Mapping[str, Any]
 
 _MOST_INDENT = 16  # spaces, in JSON
+_LONGEST_DATE = 200  # characters, of what a date is to look like
 _MOST_OF_A_REASON = 200  # characters, of a template's own complaint
 
 
@@ -192,6 +188,8 @@ def _to_json(
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_DATE:  # the system makes up to 256 times as much of it
+        raise TemplateError(f"strftime_now takes {_LONGEST_DATE} characters at most")
     return datetime.now().strftime(form)
 
 
