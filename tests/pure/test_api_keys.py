@@ -25,7 +25,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> str:
 
 
 def from_command_line(*flags: str) -> ServerConfig:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add_server_flags(parser)
     return server_config(parser.parse_args(flags))
 

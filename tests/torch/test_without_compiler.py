@@ -24,6 +24,9 @@ small = dict(kv_cache_memory_bytes="16MiB", max_model_len=256)
 greedy = SamplingParams(max_tokens=4, temperature=0)
 
 
+load = "--input 8 --output 8 --requests 5 --ttft 1"
+
+
 def told(act):
     try:
         return act()
@@ -71,7 +74,7 @@ print(json.dumps({
         "generate": command("generate", "--max-tokens", "4", "--temperature", "0", "A list is"),
         "models": command("models"),
         "doctor": command("doctor", "--json"),
-        "plan": command("plan", "llama-3-8b", "--machine", "h100", "--input", "8", "--output", "8", "--requests", "5", "--ttft", "1"),
+        "plan": command("plan", "llama-3-8b", "--machine", "h100", *load.split()),
     },
     "served": served(),
     "refused": {name: told(lambda: text(**options)) for name, options in refused.items()},

@@ -73,8 +73,11 @@ INSTEAD: Mapping[str, str] = {
         ("--enable-expert-parallel", "-ep"),
         "--tensor-parallel-size alone: ranks divide each expert",
     ),
+    "-t": "--threads N",  # llama.cpp's
+    **dict.fromkeys(("-c", "--ctx-size"), "--max-model-len N"),
+    **dict.fromkeys(("-np", "--parallel"), "--max-num-seqs N"),
     **dict.fromkeys(("--model-draft", "-md", "--hf-repo-draft", "-hfd"), _DRAFT_MODEL),
-    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),  # llama.cpp's
+    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), _DRAFTS),
     **dict.fromkeys(("--draft-min", "--draft-n-min", "--draft-p-min"), _BY_ITSELF),
 }
 """Flags of others that ask for what is told otherwise here, and what to write."""

@@ -151,9 +151,11 @@ def test_filters_that_are_bounded_give_what_they_give() -> None:
     source = (
         "{{ [1, 2, 3] | slice(2, 0) | list }} {{ [1, 2, 3] | batch(2, 0) | list }} "
         "{{ 'one two' | wordwrap(3) | replace('\\n', '/') }} {{ 'one' | wordwrap(10 ** 6) }} "
-        "{{ 3.14159 | round(2) }} {{ [[1], [2]] | sum(start=[]) }} {{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} "
+        "{{ 3.14159 | round(2) }} {{ [[1], [2]] | sum(start=[]) }} {{ 1 < 2 < 3 }} "
+        "{{ 3 > 2 > 2 }} "
         "{{ 'a' in 'abc' }} {{ 'b' not in ['a'] }} {{ {(1, 2): 'x'}[(1, 2)] }} "
-        "{{ '%-4s|' % 'a' }} {{ '{:>{}}'.format('a', 3) }} {{ 'b,a'.split(',') | sort | join(';') }} "
+        "{{ '%-4s|' % 'a' }} {{ '{:>{}}'.format('a', 3) }} "
+        "{{ 'b,a'.split(',') | sort | join(';') }} "
         "{{ ['b', 'a'] | reverse | list }} {{ 6 is divisibleby 3 }} {{ {'a': 1} | dictsort }}"
     )
     assert ChatTemplate(source, {}).render(MESSAGES, {}, 1000) == (

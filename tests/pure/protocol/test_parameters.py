@@ -111,7 +111,7 @@ def test_flags_tell_what_is_told_of_parameters(capsys: pytest.CaptureFixture[str
 
 
 def test_what_is_given_by_flags_are_parameters() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     flags.add_sampling_flags(parser, max_tokens=128)
     given = ["--top-p", "0.5", "--n", "2", "--stop", "a", "--stop", "b", "--bad-words", "c",
              "--no-skip-special-tokens", "--ignore-eos"]  # fmt: skip
