@@ -177,7 +177,8 @@ MAY_IMPORT = {
 COMPOSITION_ROOTS = {"cli", "commands", "__init__", "__main__"}  # may import all
 TORCH_FREE = [
     "compiled", "errors", "files", "gguf", "heap", "hub", "cgroups", "config", "shape", "capacity",
-    "metrics", "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting", "simulation",
+    "metrics", "workload", "memory", "dialect", "protocol", "grammar", "scheduling", "drafting",
+    "simulation",
     "dashboard", "events", "transfer", "engine", "server", "reports", "reproduction", "store",
     "recording", "routing", "terminal", "tracing",
 ]  # fmt: skip
