@@ -130,6 +130,7 @@ MAY_IMPORT = {
         "model",
         "execution",
         "engine",
+        "scheduling",
         "store",
         "version",
     },

@@ -125,6 +125,13 @@ class AdapterShelf:
             del self._users[adapter]
             self._forget(adapter)
 
+    def renew(self) -> None:
+        """No request has any of them."""
+        had = list(self._users)
+        self._users.clear()
+        for adapter in had:
+            self._forget(adapter)
+
     def _forget(self, adapter: Adapter) -> None:
         named = any(adapter == served for served, _ in self._cards.values())
         if not named and adapter not in self._users:

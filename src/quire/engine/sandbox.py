@@ -80,7 +80,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """A sandbox in which rendering ends: within ``limits``, time and memory are bounded."""
 
     code_generator_class = _Generator
-    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, *, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
         """filters: beside Jinja's own, or in their place."""
