@@ -25,6 +25,7 @@ from quire.assembly.loading import (
     load,
     locate,
     streaming,
+    tokenizer_directory,
 )
 from quire.assembly.pooling import bytes_of, read_pooler
 from quire.assembly.ranks.fetching import fetch_on_all
@@ -73,7 +74,6 @@ from quire.model import (
     is_encoder,
     load_model,
     read_config,
-    resolve_model,
 )
 from quire.protocol import Pooler, RecoveryCosts
 from quire.shape import CacheShape
@@ -124,7 +124,7 @@ def _build(
     directory = locate(config)
     # First: without it, what a tokenizer lacks would not be the point.
     described = read_config(directory, config.hf_overrides)
-    tokenizer = _load_tokenizer(config, directory)
+    tokenizer = _load_tokenizer(config)
     if is_encoder(described):
         return build_encoder(config, runtime, directory, described, tokenizer)
     pooler, dense = read_pooler(config, directory, described, tokenizer, runtime.admit)
@@ -234,10 +234,8 @@ def _why_no_sessions(config: EngineConfig, cache: CacheShape) -> str | None:
     return None
 
 
-def _load_tokenizer(config: EngineConfig, directory: Path) -> Tokenizer:
-    if config.tokenizer is not None:
-        directory = resolve_model(config.tokenizer, download_dir=config.download_dir)
-    return load_tokenizer(directory, _read_template(config.chat_template))
+def _load_tokenizer(config: EngineConfig) -> Tokenizer:
+    return load_tokenizer(tokenizer_directory(config), _read_template(config.chat_template))
 
 
 def _load_draft(

@@ -358,8 +358,7 @@ class EngineConfig:
     @classmethod
     def create(cls, options: Mapping[str, Any]) -> EngineConfig:
         """A config from keyword options; an unknown one is an error that names its neighbour."""
-        chosen = without_neutral(options)
-        check_known(cls, chosen)
+        check_known(cls, chosen := without_neutral(options))
         return cls(**chosen)
 
 

@@ -78,6 +78,11 @@ class AdapterShelf:
     def __contains__(self, name: str) -> bool:
         return name in self._cards
 
+    def is_from(self, name: str, path: Path) -> bool:
+        """Whether what is called so was read from that directory."""
+        found = self._cards.get(name)
+        return found is not None and Path(found[1].path).resolve() == path.resolve()
+
     @property
     def cards(self) -> list[AdapterCard]:
         return [card for _, card in list(self._cards.values())]

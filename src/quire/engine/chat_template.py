@@ -84,10 +84,13 @@ class ChatTemplate:
             return None
         if not isinstance(source, str) or not isinstance(with_tools, (str, type(None))):
             raise ModelError(f"{directory}: chat_template must be a text, or texts by name")
-        names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
-        special = {name: _content(config[name]) for name in names if config.get(name)}
         declared = config.get("response_template")
-        return cls(source, special, with_tools, declared if isinstance(declared, dict) else None)
+        return cls(
+            source,
+            special_tokens(config),
+            with_tools,
+            declared if isinstance(declared, dict) else None,
+        )
 
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, Any], max_characters: float
@@ -164,6 +167,12 @@ def _read_template(file: Path) -> str:
 def _as_system(message: Message) -> Message:
     """For templates that know no developers, who are systems by another name."""
     return {**message, "role": "system"} if message.get("role") == "developer" else message
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a tokenizer's config names, by what they are for."""
+    names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+    return {name: _content(config[name]) for name in names if config.get(name)}
 
 
 def _content(token: Any) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest
-from quire.engine.interrupts import Interrupts
+from quire.engine.interrupts import Interrupts, within
 from quire.engine.outputs import Delta
 from quire.errors import EngineError, QuireError
 
@@ -34,6 +37,7 @@ class Driver:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._collectors: dict[str, deque[Delta]] = {}
+        self._left: list[str] = []  # requests for which nobody waits any more
         self._line = threading.RLock()
         self._process = os.getpid()
         self._interrupts = Interrupts()
@@ -73,11 +77,6 @@ class Driver:
                 self._interrupts.let_through()
             return collector.popleft()
 
-        def end() -> None:
-            if self._collectors.get(request_id) is collector:
-                self._change(lambda: self.engine.abort(request_id))
-                del self._collectors[request_id]
-
         finished = False
         try:
             self.turn(begin)
@@ -88,7 +87,12 @@ class Driver:
                     raise delta.failure
                 yield delta
         finally:
-            self.turn(end)
+            if self._collectors.get(request_id) is collector:
+                del self._collectors[request_id]
+                self._left.append(request_id)
+            # Python may be at this, as it collects garbage, in the midst of anything.
+            if not within(Driver._change, sys._getframe()):
+                self.turn(lambda: None)
 
     def close(self) -> None:
         """End what the engine has begun. Calls are refused from then on."""
@@ -106,9 +110,13 @@ class Driver:
 
     def _whole(self, act: Callable[[], _T]) -> _T:
         """Find the engine whole, and leave it so."""
+        if within(Driver._whole, sys._getframe(1)):  # a call within a call
+            return act()
         if self.engine.torn:
             self._renew()
         try:
+            while self._left and not self._closed:
+                self._change(partial(self.engine.abort, self._left.pop()))
             return act()
         except BaseException:
             if self.engine.torn:
@@ -117,6 +125,7 @@ class Driver:
 
     def _renew(self) -> None:
         self._collectors.clear()
+        self._left.clear()
         self.engine.renew()
 
     def _change(self, act: Callable[[], _T]) -> _T:
@@ -143,7 +152,7 @@ class Driver:
         waiting = {request.request.request_id for request in requests}
         try:
             for request in requests:
-                self._change(lambda request=request: self.engine.submit(request))
+                self._change(partial(self._submit, request))
             while waiting:
                 deltas = self._step()
                 self._interrupts.let_through()
@@ -154,6 +163,11 @@ class Driver:
         finally:  # refused or interrupted: leave nothing behind
             if not self.engine.torn:
                 self._change(lambda: self._end(waiting))
+
+    def _submit(self, prepared: PreparedRequest) -> None:
+        """It arrives now, however long its call has stood in line."""
+        request = replace(prepared.request, arrival=self.engine.clock())
+        self.engine.submit(replace(prepared, request=request))
 
     def _end(self, request_ids: set[str]) -> None:
         for request_id in request_ids:

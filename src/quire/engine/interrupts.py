@@ -27,7 +27,7 @@ class Interrupts:
         """What ``act`` returns; what it has not let through has its effect after it."""
         if threading.current_thread() is not threading.main_thread():
             return act()
-        if _holds(sys._getframe(1)):  # within another one's
+        if within(Interrupts.hold, sys._getframe(1)):  # within another one's
             return act()
         self._heard.clear()
         try:
@@ -57,15 +57,16 @@ class Interrupts:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         """Of the frame that it comes in we see whether it is held: no flag could be left behind."""
-        if _holds(frame):
+        if within(Interrupts.hold, frame):
             self._heard.append(number)
         else:
             self._handlers[number](number, frame)
 
 
-def _holds(frame: FrameType | None) -> bool:
+def within(function: Callable[..., Any], frame: FrameType | None) -> bool:
+    """Whether a frame is of a call of a function, or of what that has called."""
     while frame is not None:
-        if frame.f_code is Interrupts.hold.__code__:
+        if frame.f_code is function.__code__:
             return True
         frame = frame.f_back
     return False
