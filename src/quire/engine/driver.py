@@ -14,6 +14,7 @@ from typing import TypeVar
 from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest
 from quire.engine.interrupts import Interrupts, within
+from quire.engine.many import naming
 from quire.engine.outputs import Delta
 from quire.errors import EngineError, QuireError
 
@@ -151,8 +152,9 @@ class Driver:
     def _run(self, requests: Sequence[PreparedRequest], took: Callable[[Delta], None]) -> None:
         waiting = {request.request.request_id for request in requests}
         try:
-            for request in requests:
-                self._change(partial(self._submit, request))
+            for number, request in enumerate(requests):
+                with naming("prompts", number, len(requests)):
+                    self._change(partial(self._submit, request))
             while waiting:
                 deltas = self._step()
                 self._interrupts.let_through()
