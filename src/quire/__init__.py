@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.engine import BeamSearchParams
-    from quire.llm import LLM, LoRARequest
+    from quire.engine import BeamSearchParams, LoRARequest
+    from quire.llm import LLM
     from quire.protocol import PoolingParams, SamplingParams
 
 __all__ = [

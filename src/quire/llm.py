@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -190,7 +190,7 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         """What a prompt's output gains as it comes; closed early, the request is aborted."""
         request_id = f"stream-{next(self._numbers)}"
         params = self.default_sampling_params() if sampling_params is None else sampling_params

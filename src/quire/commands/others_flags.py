@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from quire.config.neutral import COMMON, RARE
 
@@ -45,7 +46,8 @@ def add_others_flags(parser: argparse.ArgumentParser) -> None:
         flag = f"--{neutral.name.replace('_', '-')}"
         if not neutral.values or flag in INSTEAD:
             continue
-        names, given = [flag], {"metavar": "TEXT"}
+        names: list[str] = [flag]
+        given: dict[str, Any] = {"metavar": "TEXT"}
         if neutral.is_switch:
             names, given = [flag, f"--no-{flag[2:]}"], {"nargs": 0}
         help_text = neutral.why.replace("%", "%%") if neutral in COMMON else argparse.SUPPRESS

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -59,7 +59,7 @@ class Driver:
         """Prepared requests to their ends, or none if one is refused. took: told of each delta."""
         self.turn(lambda: self._run(requests, took))
 
-    def stream(self, request_id: str, queue: Callable[[], None]) -> Iterator[Delta]:
+    def stream(self, request_id: str, queue: Callable[[], None]) -> Generator[Delta, None, None]:
         """What a request gives that ``queue`` queues, to its end; other calls may come in between.
 
         Closed before that, it aborts the request.

@@ -48,7 +48,8 @@ class NamedAdapters:
         """The prompts, each with its adapter."""
         if asked is None:
             return prompts
-        each = each_of(asked, len(prompts), "lora_requests", LoRARequest)
+        for_each = [asked] * len(prompts) if isinstance(asked, LoRARequest) else asked
+        each: list[LoRARequest | None] = each_of(for_each, len(prompts), "lora_requests", ())
         for one in dict.fromkeys(each):
             if one is not None:
                 self.load(one)
